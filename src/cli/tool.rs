@@ -19,7 +19,7 @@ use vllm_sim_engine::latency::Coefficients;
 use vllm_sim_explain as explain;
 use vllm_sim_gateway_score::{RunningPods, StartingPods};
 use vllm_sim_plan::{plan, sweep};
-use vllm_sim_replay_cli::{self as replay, Deployment, DoesNotFit};
+use vllm_sim_replay_cli::{self as replay, Deployment, DoesNotFit, StepTimes};
 
 /// Runs the tool `name` with its arguments; returns the text for standard output.
 ///
@@ -232,6 +232,10 @@ fn deploy(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Depl
             false => 1,
         },
         evidence: evidence(config),
+        step_times: match timeless {
+            true => StepTimes::Default,
+            false => StepTimes::Configured,
+        },
         seed: config.content.seed.unwrap_or(0),
         about: typed.collect(),
         flags,

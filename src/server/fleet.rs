@@ -93,6 +93,8 @@ impl Fleet {
                 }
             }
         }
+        // Scripts take these lines for the start of the whole deployment.
+        fleet.servers.iter().for_each(Server::log_serving);
         Ok(fleet)
     }
 

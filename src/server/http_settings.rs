@@ -40,6 +40,7 @@ pub(super) fn of(config: &Config) -> Settings {
             hit_threshold: engine.prefix_cache.cache_hit_threshold,
         },
         kv_transfer: config.kv_transfer.clone(),
+        offloads_kv: engine.kv_offload.is_some(),
         kv_events: config.kv_events.clone(),
         server: server(config),
         compat: config.model.compat,

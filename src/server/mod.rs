@@ -185,7 +185,6 @@ impl Server {
         let layers = setup::layers(&config, port);
         let http = Arc::new(HttpService::new(&app, &layers, routes, grpc));
         spawn_accepting(&mut accepting, sockets, &config, &app, &http, acceptor);
-        startup_log::serving(&config, address);
         Ok(Self {
             address,
             grpc_address,
@@ -201,6 +200,11 @@ impl Server {
     /// Returns the state that handlers share.
     pub fn app(&self) -> &Arc<App> {
         &self.app
+    }
+
+    /// Logs vLLM's lines about a server that accepts requests.
+    fn log_serving(&self) {
+        startup_log::serving(&self.config, self.address);
     }
 
     /// Returns the server's configuration.

@@ -17,6 +17,7 @@
 //! - `llmd_events`: KV-cache events in llm-d's form
 //! - `layer_groups`: models whose layers do not all see everything
 //! - `load_failures`: prompts that cannot be loaded
+//! - `log`: the log of a server that runs on the thread of its test
 //! - `logprobs`: values of log probabilities, and of embeddings
 //! - `media`: images, audio and video in prompts and replies
 //! - `realtime`: speech over WebSockets
@@ -71,6 +72,7 @@ mod llmd_events;
 mod llmd_lenient;
 mod llmd_peer;
 mod load_failures;
+mod log;
 mod logprobs;
 mod media;
 mod ops;

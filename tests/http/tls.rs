@@ -1,6 +1,5 @@
 //! Certificates: made at start, from files, asked of clients, changed while running.
 
-use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -8,10 +7,10 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use super::log::Log;
 use super::sim::Sim;
 use super::wire::Wire;
 
@@ -229,45 +228,6 @@ async fn client_certificates() {
             answered,
             "--ssl-cert-reqs {wanted}, shown: {shown}"
         );
-    }
-}
-
-/// What this thread logs, line by line, until dropped.
-struct Log {
-    lines: UnboundedReceiver<String>,
-    _guard: tracing::subscriber::DefaultGuard,
-}
-
-/// Gives each line to whoever reads it.
-struct Lines(UnboundedSender<String>);
-
-impl Write for Lines {
-    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
-        // Nobody reads once the test has what it wants.
-        let _ = self.0.send(String::from_utf8_lossy(line).into_owned());
-        Ok(line.len())
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Log {
-    fn new() -> Self {
-        let (sender, lines) = unbounded_channel();
-        let writer = move || Lines(sender.clone());
-        let log = tracing_subscriber::fmt().with_writer(writer).finish();
-        let _guard = tracing::subscriber::set_default(log);
-        Self { lines, _guard }
-    }
-
-    async fn wait_for(&mut self, words: &str) {
-        while let Some(line) = self.lines.recv().await {
-            if line.contains(words) {
-                return;
-            }
-        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::log::Log;
 use super::sim::{Sim, eventually};
 
 const CONNECTOR: &str =
@@ -45,6 +46,31 @@ async fn transferred(sim: &Sim, path: &str, mut body: Value) -> Value {
     let answer = sim.post(path, &body).await;
     assert_eq!(answer.status, 200, "{path}: {}", answer.text());
     answer.json()["kv_transfer_params"].take()
+}
+
+#[tokio::test]
+async fn parameters_without_a_connector_are_warned_about() {
+    const WORDS: &str = "Got kv_transfer_params, but no KVConnector found. \
+                         Disabling KVTransfer for this request.";
+    let mut log = Log::new();
+    let sim = Sim::serve(&["--enable-scale-out"]).await;
+    for (path, body) in requests() {
+        assert_eq!(transferred(&sim, path, body).await, Value::Null, "{path}");
+    }
+    // The first, the second and the fourth request: a flood of them does not flood the log.
+    let lines = log.lines_with(WORDS);
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    assert!(
+        lines[2].contains("WARN") && lines[2].contains("requests=4"),
+        "{lines:?}"
+    );
+    let offloading = ["--kv-offloading-size=1", "--kv-bytes-per-token=1024"];
+    for flags in [&["--kv-transfer-config", CONNECTOR][..], &offloading] {
+        let sim = Sim::serve(flags).await;
+        let (path, body) = &requests()[1];
+        transferred(&sim, path, body.clone()).await;
+        assert_eq!(log.lines_with(WORDS), Vec::<String>::new(), "{flags:?}");
+    }
 }
 
 #[tokio::test]

@@ -97,7 +97,10 @@ fn json_can_be_all_that_is_printed() {
         serde_json::json!([{"ttft_ms": 20.0, "itl_ms": 14.0, "e2e_ms": 3000.0}]);
     std::fs::write(runs.path().join("a.json"), run.to_string()).unwrap();
     let said = validate(runs.path(), &Coefficients::default(), None).unwrap();
-    assert!(said.page("command").contains("Inter-token latency"));
+    assert!(
+        said.page("command")
+            .contains("ITL of a request (its mean gap)")
+    );
     let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
     command
         .args(["validate", "--json", "-", "--runs"])

@@ -241,6 +241,33 @@ fn failures_are_outcomes_in_the_servers_words() {
     }
 }
 
+/// A scripted reply ends where its text does.
+#[test]
+fn an_answer_with_too_few_tokens_is_a_failed_request() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let script = folder.path().join("replies.yaml");
+    std::fs::write(&script, "- say: Once.\n").expect("is written");
+    let sim = Sim::start(&[&format!("--replies={}", script.display())]);
+    for api in [Api::Completions, Api::Chat] {
+        let workload = SyntheticWorkload {
+            sessions: 3,
+            input: Lengths::Constant(60),
+            output: Lengths::Constant(20),
+            ..SyntheticWorkload::default()
+        };
+        let options = OnlineOptions {
+            api,
+            ..sim.options()
+        };
+        let (report, _) = online(workload, &options);
+        let counts = ["completed_requests", "failed_requests"].map(|key| report.number(key));
+        assert_eq!(counts, [0.0, 3.0], "{api:?}");
+        let table = report.table();
+        let line = " of 20 tokens came (finish_reason stop)\n";
+        assert!(table.contains(line), "{table}");
+    }
+}
+
 #[test]
 fn the_time_limit_leaves_requests_incomplete() {
     let sim = Sim::start(&["--time-to-first-token=30s", "--scheduler=pool"]);
@@ -329,7 +356,7 @@ fn the_clock_of_a_request_starts_when_it_was_to_be_sent() {
     assert!(report.number("max_ttft_ms") >= 255.0);
     assert!(report.number("max_schedule_lateness_ms") >= 195.0);
     assert!(report.number("median_ttft_from_send_ms") < report.number("median_ttft_ms") - 50.0);
-    assert!(report.table(None).contains("Sent behind schedule (ms)"));
+    assert!(report.table().contains("Sent behind schedule (ms)"));
 }
 
 /// More prompts than there are letters, each of one block again and again.

@@ -182,6 +182,28 @@ fn lines_that_scripts_wait_for_are_there_behind_serve() {
 }
 
 #[test]
+fn a_deployment_of_which_a_port_is_taken_is_not_reported_as_started() {
+    // Finds two consecutive ports, of which the second is taken.
+    let (port, _taken) = std::iter::repeat_with(|| {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = free.local_addr().unwrap().port();
+        let next = port.checked_add(1)?;
+        let taken = std::net::TcpListener::bind(("127.0.0.1", next)).ok()?;
+        Some((port.to_string(), taken))
+    })
+    .flatten()
+    .next()
+    .unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
+    let command = command.args(["serve", "demo", "--replicas", "2", "--host", "127.0.0.1"]);
+    let output = command.args(["--port", &port]).output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("in use"), "{text}");
+    assert!(!text.contains("Application startup complete."), "{text}");
+}
+
+#[test]
 fn an_engine_that_cannot_start_ends_as_vllms_does() {
     let words = [
         "serve",

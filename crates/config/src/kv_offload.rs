@@ -307,13 +307,17 @@ impl Offloader {
                 return Err(self.bad(v, key, &expected));
             }
         }
-        for key in [
-            "cache_policy_module_path",
-            "spec_module_path",
-            "secondary_tiers",
+        for (key, reason) in [
+            (
+                "cache_policy_module_path",
+                "code that is loaded from a module",
+            ),
+            ("spec_module_path", "code that is loaded from a module"),
+            ("secondary_tiers", "a tier behind CPU memory"),
         ] {
             if self.extra.contains_key(key) {
-                return Err(self.bad(v, key, "left out (only vLLM's own code is simulated)"));
+                let words = format!("kv_connector_extra_config.{key}: {reason} is not simulated");
+                return Err(v.wrong(words, &kv::KV_TRANSFER_CONFIG));
             }
         }
         if self.switch(v, "lazy_offload")?.unwrap_or(false) {

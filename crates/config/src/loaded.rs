@@ -357,12 +357,14 @@ impl Loaded {
 
     /// Returns this configuration with the changes of an admin API update.
     ///
-    /// Integers for durations are in nanoseconds, as in llm-d's admin API. `fake-metrics` is merged
-    /// into the current value key by key; null keeps a key. Fields in the list `reset` return to
-    /// their start values before the others are set.
+    /// With `--compat llm-d`, integers for durations are in nanoseconds, as in llm-d's admin API; else
+    /// a duration other than 0 needs a unit. `fake-metrics` is merged into the current value key by
+    /// key; null keeps a key. Fields in the list `reset` return to their start values before the
+    /// others are set.
     ///
     /// # Errors
-    /// [`ConfigError::Invalid`] for a flag that cannot be changed; else the errors of [`load`].
+    /// [`ConfigError::Invalid`] for a flag that cannot be changed and for a duration without a unit;
+    /// else the errors of [`load`].
     pub fn tuned(&self, update: &Map<String, Value>) -> Result<Self, ConfigError> {
         let at_start = match &self.at_start {
             Some(layer) => layer.clone(),
@@ -390,7 +392,7 @@ impl Loaded {
             let values = if flag.name == FAKE_METRICS.name {
                 vec![fake_metrics_with(fake.as_ref(), value)?]
             } else {
-                updated_values(flag, value)
+                updated_values(flag, value, self.config.model.compat)?
             };
             let source = ValueSource::Operator;
             settings
@@ -471,13 +473,26 @@ fn dropped(settings: &Layer, values: &Values, warnings: &mut Vec<String>) -> Vec
     dropped
 }
 
-fn updated_values(flag: &FlagSpec, value: &Value) -> Vec<String> {
+fn updated_values(
+    flag: &FlagSpec,
+    value: &Value,
+    compat: Compat,
+) -> Result<Vec<String>, ConfigError> {
     match (flag.kind, value) {
-        (FlagKind::Duration, Value::Number(nanos)) if nanos.is_i64() || nanos.is_u64() => {
-            vec![format!("{nanos}ns")]
+        (FlagKind::Duration, Value::Number(number))
+            if compat != Compat::Llmd && number.as_f64() != Some(0.0) =>
+        {
+            Err(ConfigError::Invalid(format!(
+                "{} is {number}: a duration needs a unit, such as \"{number}ms\"; only with --compat \
+                 llm-d a number is nanoseconds",
+                flag.name
+            )))
         }
-        (FlagKind::List, Value::Array(items)) => items.iter().map(text).collect(),
-        (_, value) => vec![text(value)],
+        (FlagKind::Duration, Value::Number(nanos)) if nanos.is_i64() || nanos.is_u64() => {
+            Ok(vec![format!("{nanos}ns")])
+        }
+        (FlagKind::List, Value::Array(items)) => Ok(items.iter().map(text).collect()),
+        (_, value) => Ok(vec![text(value)]),
     }
 }
 

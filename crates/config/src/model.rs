@@ -133,6 +133,11 @@ impl Model {
             served_names.push(name.clone());
             v.derive(&model::SERVED_MODEL_NAME, &name);
         }
+        if is_path(&name) && !Path::new(&name).exists() {
+            v.warn(format!(
+                "--model {name}: no such folder; it is served under this name, as an unknown model"
+            ));
+        }
         let hf_config = hf_config(v, &name)?;
         let max_model_len = max_model_len(v, hf_config.as_ref())?;
         let compat = v.choice(&model::COMPAT)?.unwrap_or_default();

@@ -219,8 +219,7 @@ impl Values {
             flag: format!("--{}.{key}", flag.name),
             value: value.to_owned(),
             expected: expected.into(),
-            // The source of a single key is unknown.
-            origin: ValueSource::Default.to_string(),
+            origin: self.source(flag).to_string(),
         }
     }
 

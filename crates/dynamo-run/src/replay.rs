@@ -1,6 +1,6 @@
 use vllm_sim_engine::SimTime;
 use vllm_sim_replay::outcome::{Outcome, Sink, Status};
-use vllm_sim_replay::report::{Collector, KeptRecords, Report, ReportOptions, RunTotals};
+use vllm_sim_replay::report::{Collector, KeptRecords, Report, ReportOptions, RunTotals, UserRate};
 use vllm_sim_replay::workload::WorkloadSource;
 use vllm_sim_replay::{ArrivalPacing, PoolSpec, RouterConfig, Settings};
 
@@ -41,6 +41,7 @@ pub(super) fn play(
         seed,
         sample_every: None,
         threads: 1,
+        without_tokens: Status::Completed,
     };
     let mut collector = Collector::new(ReportOptions {
         slo: setup.sla,
@@ -48,7 +49,8 @@ pub(super) fn play(
             true => KeptRecords::All,
             false => KeptRecords::None,
         },
-        drawn_requests: 0,
+        user_rate: UserRate::PerGap,
+        ..ReportOptions::default()
     });
     let totals = vllm_sim_replay::run(&settings, source, &mut Finished(&mut collector))?;
     Ok(collector.finish(&RunTotals {

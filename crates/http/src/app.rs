@@ -16,6 +16,7 @@ use super::request_history::RequestHistory;
 use super::route_index::RouteIndex;
 use super::server_controls::ServerControls;
 use super::settings::{ServerSettings, Settings};
+use super::transfer::TransferWarnings;
 use vllm_sim_config::Loaded;
 use vllm_sim_observe::kv_events::EventLoss;
 use vllm_sim_observe::metrics::Metrics;
@@ -70,6 +71,7 @@ pub struct App {
     /// Cached `/openapi.json`.
     pub(super) openapi: OnceLock<Arc<str>>,
     pub(super) engine_id: Arc<str>,
+    pub(super) transfer_warnings: TransferWarnings,
     pub(super) profiling: AtomicBool,
     stopping: AtomicBool,
 }
@@ -95,6 +97,7 @@ impl App {
         Self {
             engine_id: engine_id(&settings, dialect).into(),
             dialect,
+            transfer_warnings: TransferWarnings::default(),
             openapi: OnceLock::new(),
             history: history(&settings.server),
             peers: Peers::new(peers),

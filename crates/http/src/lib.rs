@@ -35,6 +35,7 @@ mod image_output;
 mod invocations;
 mod json;
 mod layers;
+mod log_limit;
 mod media;
 mod openai;
 mod ops;

@@ -31,6 +31,8 @@ pub struct Settings {
     pub cache: CacheSettings,
     /// KV connector between servers; `None` without one.
     pub kv_transfer: Option<KvTransfer>,
+    /// Whether the KV cache is offloaded to CPU memory, for which vLLM adds a connector.
+    pub offloads_kv: bool,
     /// Settings of KV events.
     pub kv_events: KvEvents,
     /// Settings of the server around the API.

@@ -59,8 +59,9 @@ struct Args {
     /// Maximum cost of a deployment per hour, in the currency of --prices.
     #[arg(long, value_name = "MONEY", requires = "prices", help_heading = "Plan")]
     max_cost: Option<f64>,
-    /// Upper bound of a percentile: METRIC-pPERCENT=MS with METRIC ttft, itl, tpot or e2e, such as
-    /// ttft-p99=500. Rounded up to a quarter of a percent. Repeat it for several bounds.
+    /// Upper bound of a percentile: METRIC-pPERCENT=MS with METRIC ttft, itl (single gaps between
+    /// tokens), tpot (the mean gap of a request) or e2e, such as ttft-p99=500. Rounded up to a
+    /// quarter of a percent. Repeat it for several bounds.
     #[arg(long, value_name = "BOUND", help_heading = "Plan")]
     bound: Vec<PercentileBound>,
     /// Find the highest traffic that this number of workers serves, instead of the fewest workers.

@@ -234,11 +234,12 @@ fn play_one(point: &GridPoint) -> Result<PlayedPoint> {
     }))
 }
 
+/// Titles and summary keys of columns; ITL is the mean gap of a request.
 const COLUMNS: [(&str, &str); 7] = [
     ("TTFT p50 ms", "median_ttft_ms"),
     ("TTFT p99 ms", "p99_ttft_ms"),
-    ("ITL p50 ms", "median_itl_ms"),
-    ("ITL p99 ms", "p99_itl_ms"),
+    ("ITL p50 ms", "median_tpot_ms"),
+    ("ITL p99 ms", "p99_tpot_ms"),
     ("req/s", "request_throughput_rps"),
     ("out tok/s", "output_throughput_tok_s"),
     ("reused", "prefix_cache_reused_ratio"),

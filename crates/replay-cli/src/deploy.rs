@@ -1,3 +1,5 @@
+use std::sync::Once;
+
 use anyhow::Result;
 
 use vllm_sim_explain::DeploymentEvidence;
@@ -17,10 +19,36 @@ pub struct Deployment {
     pub flags: Vec<String>,
     /// Known errors of the engine's predicted latencies.
     pub evidence: Option<DeploymentEvidence>,
+    /// Origin of the engine's step times.
+    pub step_times: StepTimes,
     /// Seed of all random draws.
     pub seed: u64,
     /// Names and values that describe the engine in a report.
     pub about: Vec<(String, String)>,
+}
+
+/// Origin of an engine's step times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StepTimes {
+    /// Flags name a GPU, a latency model or delays.
+    Configured,
+    /// No flag names any, so they are those of Dynamo's mocker.
+    Default,
+}
+
+impl StepTimes {
+    /// Logs once per process that step times belong to no GPU, if they are the default ones.
+    pub(super) fn warn_of_default(self) {
+        static WARNED: Once = Once::new();
+        if self == Self::Default {
+            WARNED.call_once(|| {
+                tracing::warn!(
+                    "no --gpu, latency model or delay: step times are the polynomial of Dynamo's \
+                     mocker, whatever the model"
+                );
+            });
+        }
+    }
 }
 
 /// The weights leave no memory for a KV cache.

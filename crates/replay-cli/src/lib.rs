@@ -13,7 +13,7 @@ mod workload;
 use std::io::Write;
 use std::num::NonZero;
 use std::ops::ControlFlow;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::CommandFactory;
@@ -26,7 +26,7 @@ use vllm_sim_replay::report::{self, Report, ReportGroup};
 use vllm_sim_replay::workload::WorkloadSource;
 use vllm_sim_replay::{ArrivalPacing, Settings};
 
-pub use deploy::{Deployment, DeploymentFactory, DoesNotFit, FlagSplitter};
+pub use deploy::{Deployment, DeploymentFactory, DoesNotFit, FlagSplitter, StepTimes};
 pub use options::{AdapterArgs, ApiName, PoolArgs, ReportArgs, WorkloadArgs, split};
 use options::{Mode, ReplayArgs};
 pub use pools::{Pools, pools};
@@ -89,22 +89,21 @@ pub fn run(
         _ => {}
     }
     if served {
-        let (report, wall) = online::run(&args.online, &args.workload, &args.report)?;
+        let report = online::run(&args.online, &args.workload, &args.report)?;
         let targets = ("--target".to_owned(), args.online.target.join(", "));
-        return write_report(&report, &args.report, Some(wall), &[targets], &typed);
+        return write_report(&report, &args.report, &[targets], &typed);
     }
     if let Some(dir) = &args.dynamo_run {
         let tables = args.kernel_tables.clone();
         let tables = tables.or_else(dynamo_run::environment_tables);
         let report = dynamo_run::dynamo_run(dir, tables.as_deref())?;
-        return write_report(&report, &args.report, None, &[], &typed);
+        return write_report(&report, &args.report, &[], &typed);
     }
     let pools = pools(&args.pools, &flags, deploy)?;
     let (mut source, pace) = open(&args.workload, pools.serving.engines[0].block_size())?;
     let limit = limit(&args.workload)?;
     let threads = args.threads.unwrap_or_else(cores);
     let about = pools.about.clone();
-    let started = wall_clock();
     let told = Progress::begin("replay", "requests", source.requests());
     let mut tell = |_: &Outcome<'_>| {
         told.add(1);
@@ -118,20 +117,11 @@ pub fn run(
         &mut tell,
     )?;
     drop(told);
-    let wall = wall_clock().duration_since(started);
-    write_report(&report, &args.report, Some(wall), &about, &typed)
+    write_report(&report, &args.report, &about, &typed)
 }
 
 fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get)
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a tool measures its own speed; the replay has virtual time only"
-)]
-fn wall_clock() -> Instant {
-    Instant::now()
 }
 
 /// Runs a workload against pools on one thread.
@@ -167,13 +157,13 @@ pub fn play_watched(
         refuse!("--gpu-hour-price must be a number above 0");
     }
     let settings = Settings {
-        pool: pools.serving.clone(),
         prefill: pools.prefill.clone(),
         pace,
         limit,
         seed: pools.seed,
         sample_every: (args.html.is_some()).then(|| Duration::from_secs_f64(interval / 1e3)),
         threads,
+        ..Settings::new(pools.serving.clone())
     };
     let mut sink = sink(args, args.report_json.is_some())?;
     let mut watched = sink.watched(watch);
@@ -188,7 +178,6 @@ pub fn play_watched(
         );
     }
     let mut report = sink.finish(&facts(&settings, pools.gpus, &totals))?;
-    report.events = Some(totals.events);
     if let Some(price) = args.gpu_hour_price {
         report.price(price);
     }
@@ -203,7 +192,6 @@ fn requirements(args: &ReportArgs) -> Result<Vec<Requirement>> {
 fn write_report(
     report: &Report,
     args: &ReportArgs,
-    wall: Option<Duration>,
     about: &[(String, String)],
     typed: &str,
 ) -> Result<String> {
@@ -226,7 +214,7 @@ fn write_report(
     }
     let printed = match args.report_json.as_deref() {
         Some("-") => String::from_utf8(json)?,
-        _ => report.table(wall),
+        _ => report.table(),
     };
     let is_empty = report.number("completed_requests") == 0.0 && !is_stopped();
     let missed = match is_empty {

@@ -17,7 +17,7 @@ pub(super) fn run(
     online: &OnlineArgs,
     asked: &WorkloadArgs,
     report: &ReportArgs,
-) -> Result<(Report, Duration)> {
+) -> Result<Report> {
     // Shared prefixes of synthetic prompts consist of blocks of vLLM's default size.
     let (mut source, pace) = workload::open(asked, 16)?;
     let limit = workload::limit(asked)?;
@@ -71,7 +71,7 @@ pub(super) fn run(
     finished
         .summary
         .insert("sessions_held_up".to_owned(), held_up);
-    Ok((finished, sent.wall))
+    Ok(finished)
 }
 
 fn bar(requests: Option<u64>) -> ProgressBar {

@@ -376,7 +376,8 @@ pub struct ReportArgs {
     /// Maximum time to the first token of a good request, in milliseconds.
     #[arg(long, visible_alias = "sla-ttft-ms")]
     pub slo_ttft_ms: Option<f64>,
-    /// Maximum mean gap between tokens of a good request, in milliseconds.
+    /// Maximum mean gap between tokens of a good request (its inter-token latency, or TPOT), in
+    /// milliseconds.
     #[arg(long, visible_alias = "sla-itl-ms")]
     pub slo_itl_ms: Option<f64>,
     /// Maximum time to the last token of a good request, in milliseconds.

@@ -150,13 +150,10 @@ pub fn pools(args: &PoolArgs, flags: &[String], deploy: DeploymentFactory<'_>) -
         }
     };
     check_scaling(prefill.as_ref(), &serving.scaling, ranks.0.max(ranks.1))?;
-    let others = [
-        &args.extra_engine_args,
-        &args.prefill_engine_args,
-        &args.decode_engine_args,
-        &args.pool_flags,
-    ];
-    let is_one_kind = others.iter().all(|other| other.is_none()) && args.workers.is_none();
+    let is_one_kind = is_one_kind(args);
+    if is_one_kind {
+        plain.step_times.warn_of_default();
+    }
     let name = args.router.to_possible_value();
     let name = name.map_or_else(String::new, |name| name.get_name().to_owned());
     Ok(Pools {
@@ -169,6 +166,17 @@ pub fn pools(args: &PoolArgs, flags: &[String], deploy: DeploymentFactory<'_>) -
         seed: plain.seed,
         about: plain.about,
     })
+}
+
+/// Returns whether the common flags alone describe every worker.
+fn is_one_kind(args: &PoolArgs) -> bool {
+    let others = [
+        &args.extra_engine_args,
+        &args.prefill_engine_args,
+        &args.decode_engine_args,
+        &args.pool_flags,
+    ];
+    others.iter().all(|other| other.is_none()) && args.workers.is_none()
 }
 
 /// Flags of `serve` for the prefill or the decode workers.

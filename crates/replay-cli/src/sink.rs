@@ -30,6 +30,7 @@ pub(super) fn sink(args: &ReportArgs, keep: bool) -> Result<ReportAndRows> {
             _ => KeptRecords::None,
         },
         drawn_requests: if args.html.is_some() { DRAWN } else { 0 },
+        ..report::ReportOptions::default()
     };
     Ok(ReportAndRows {
         collector: Collector::new(options),

@@ -459,7 +459,10 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
             self.place(SERVING, slot);
             return Ok(());
         }
+        let request = self.requests.get(slot);
+        let is_unserved = request.output > 0 && request.tokens.made() == 0;
         let status = match end {
+            End::Finished if is_unserved => self.settings.without_tokens,
             End::Finished => Status::Completed,
             End::Aborted | End::Cancelled | End::Threshold | End::Failed => Status::Rejected,
         };

@@ -2,6 +2,7 @@ use std::time::Duration;
 
 use vllm_sim_engine::SimTime;
 
+use super::outcome::Status;
 use super::route::RouterConfig;
 use super::scale::Scaling;
 use super::sessions::ArrivalPacing;
@@ -24,6 +25,9 @@ pub struct Settings {
     pub sample_every: Option<Duration>,
     /// Maximum number of threads for independent workers; 0 and 1 use the calling thread.
     pub threads: usize,
+    /// Status of a request that the engine ends without a token, such as one whose prompt is beyond
+    /// the model's limit. Default [`Status::Rejected`]; Dynamo's replay has [`Status::Completed`].
+    pub without_tokens: Status,
 }
 
 impl Settings {
@@ -37,6 +41,7 @@ impl Settings {
             seed: 42,
             sample_every: None,
             threads: 1,
+            without_tokens: Status::Rejected,
         }
     }
 }

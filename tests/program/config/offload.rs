@@ -239,6 +239,28 @@ fn names_look_ahead_where_drafts_read_the_next_token_and_no_connector_is_there()
     }
 }
 
+#[test]
+fn a_wrong_key_names_the_source_of_its_flag() {
+    let config = json!({"kv_connector": "OffloadingConnector", "kv_role": "kv_both",
+        "kv_connector_extra_config": {"cpu_bytes_to_use": 1 << 30, "eviction_policy": "fifo"}})
+    .to_string();
+    let words = ["vllm-sim", "serve", "m"];
+    let typed = [&words[..], &["--kv-transfer-config", &config]].concat();
+    let variable = ("VLLM_SIM_KV_TRANSFER_CONFIG", &*config);
+    for (words, variables, source) in [
+        (&typed[..], &[][..], "command line"),
+        (
+            &words,
+            &[variable],
+            "environment VLLM_SIM_KV_TRANSFER_CONFIG",
+        ),
+    ] {
+        let refused = try_words(words, variables).unwrap_err().to_string();
+        let told = format!("\"fifo\" is not lru or arc: no other is simulated (from {source})");
+        assert!(refused.ends_with(&told), "{refused}");
+    }
+}
+
 /// Also if nothing is offloaded, because the size of a token is unknown.
 #[test]
 fn tiers_that_are_not_simulated_are_refused_by_name() {
@@ -252,6 +274,12 @@ fn tiers_that_are_not_simulated_are_refused_by_name() {
     ] {
         let words = [model, &["--kv-transfer-config", &config]].concat();
         let refused = served(&words).unwrap_err().to_string();
-        assert!(refused.contains("secondary_tiers"), "{refused}");
+        assert_eq!(
+            refused,
+            format!(
+                "kv_connector_extra_config.secondary_tiers: a tier behind CPU memory is not \
+                 simulated (--kv-transfer-config is {config:?}, from command line)"
+            )
+        );
     }
 }

@@ -108,7 +108,7 @@ fn the_admin_view_has_typed_values() {
 fn an_operator_changes_what_may_be_changed() {
     let loaded = read("vllm-sim --model m --inter-token-latency 10ms", &[]);
     let update = object(json!({
-        "time-to-first-token": "250ms", "inter-token-latency": 500_000_000,
+        "time-to-first-token": "250ms", "inter-token-latency": "500ms",
         "failure-injection-rate": 42, "failure-types": ["server_error"],
         "latency-calculator": "constant", "time-factor-under-load": 1.5, "prefill-overhead": null,
     }));
@@ -120,6 +120,27 @@ fn an_operator_changes_what_may_be_changed() {
         (42, 1)
     );
     assert_eq!(loaded.config.faults.rates.rate, 0);
+}
+
+#[test]
+fn a_duration_of_an_operator_has_a_unit() {
+    let update = |value: Value| object(json!({ "time-to-first-token": value }));
+    let first_token = |words: &str, value: Value| {
+        let tuned = read(words, &[]).tuned(&update(value));
+        tuned.map(|loaded| loaded.config.engine.timing.delays.ttft.0)
+    };
+    for words in ["vllm-sim --model m", "vllm-sim serve m"] {
+        for number in [json!(500), json!(-1), json!(0.5), json!(5e8)] {
+            let error = first_token(words, number.clone()).unwrap_err().to_string();
+            let told = format!("time-to-first-token is {number}: a duration needs a unit, such as");
+            assert!(error.starts_with(&told), "{error}");
+        }
+        assert_eq!(first_token(words, json!(0)).unwrap(), Duration::ZERO);
+        let text = first_token(words, json!("500ms")).unwrap();
+        assert_eq!(text, Duration::from_millis(500));
+    }
+    let llmd = first_token("vllm-sim --model m --compat llm-d", json!(500));
+    assert_eq!(llmd.unwrap(), Duration::from_nanos(500));
 }
 
 #[test]

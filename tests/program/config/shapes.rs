@@ -424,6 +424,23 @@ fn served_names_may_share_a_pair_of_quotes() {
     assert_eq!(read(&["a b", "c"]), ["a b", "c"]);
 }
 
+#[test]
+fn a_model_folder_that_is_not_there_is_a_warning() {
+    let warned = |model: &str| {
+        let loaded = try_words(&["vllm-sim", "serve", model], &[]).unwrap();
+        let words = format!("--model {model}: no such folder");
+        loaded.warnings.iter().any(|text| text.starts_with(&words))
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("none").display().to_string();
+    for model in ["./nofolder", "../nofolder/x", "~/models/nofolder", &missing] {
+        assert!(warned(model), "{model}");
+    }
+    for model in ["demo", "a/b", &folder.path().display().to_string()] {
+        assert!(!warned(model), "{model}");
+    }
+}
+
 fn warned(words: &[&str]) -> String {
     let words = [&["vllm-sim", "serve", "m"], words].concat();
     try_words(&words, &[]).unwrap().warnings.join("\n")

@@ -199,7 +199,7 @@ impl Validation {
             );
             for (title, key, predicted) in [
                 ("Time to first token", "ttft", &run.curves.ttft),
-                ("Inter-token latency", "itl", &run.curves.itl),
+                ("ITL of a request (its mean gap)", "itl", &run.curves.itl),
                 ("Request latency", "e2e", &run.curves.e2e),
             ] {
                 distribution(body, title, predicted, &measured(&run.measured, key));

@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::app::App;
 use super::image_output;
+use super::log_limit::LogLimit;
 use super::openai::ids::uid;
 use super::request_head::names;
 use super::vllm::ok;
@@ -21,6 +22,13 @@ use vllm_sim_service::{PrefillHandoff, Transfer};
 use vllm_sim_wire::Version;
 
 use params::TransferParams;
+
+/// Limits of the warnings about `kv_transfer_params` without effect.
+#[derive(Default)]
+pub(crate) struct TransferWarnings {
+    no_connector: LogLimit,
+    no_source: LogLimit,
+}
 
 /// Source and destination of a prompt's KV cache.
 #[derive(Default)]
@@ -38,10 +46,12 @@ impl TransferTerms {
         let Some(params) = params else {
             return Self::default();
         };
+        warn_without_connector(app);
         let connector = connector(app);
         if is_true(params, "do_remote_prefill") {
             let unasked = app.settings.transfers_unasked;
-            let named = |connector| names_source(connector, params);
+            let warnings = &app.transfer_warnings.no_source;
+            let named = |connector| names_source(connector, params, warnings);
             return Self {
                 transfer: match unasked || connector.is_some_and(named) {
                     true => Transfer::FromRemote(source(params)),
@@ -93,6 +103,22 @@ impl TransferTerms {
     }
 }
 
+/// Logs vLLM's warning if the engine has no connector.
+///
+/// **Source:** vLLM 0.33 `vllm/v1/engine/core.py`, `preprocess_add_request`.
+fn warn_without_connector(app: &App) {
+    let settings = &app.settings;
+    if settings.kv_transfer.is_some() || settings.offloads_kv || settings.transfers_unasked {
+        return;
+    }
+    if let Some(requests) = app.transfer_warnings.no_connector.count() {
+        tracing::warn!(
+            requests,
+            "Got kv_transfer_params, but no KVConnector found. Disabling KVTransfer for this request."
+        );
+    }
+}
+
 fn connector(app: &App) -> Option<Connector> {
     match app.settings.kv_transfer.as_ref() {
         None if app.settings.transfers_unasked => Some(Connector::Nixl),
@@ -109,7 +135,7 @@ fn is_true(params: &Map<String, Value>, key: &str) -> bool {
 ///
 /// Sources: `update_state_after_alloc` of vLLM's `nixl/pull_scheduler.py` and
 /// `mooncake/mooncake_connector.py`.
-fn names_source(connector: Connector, params: &Map<String, Value>) -> bool {
+fn names_source(connector: Connector, params: &Map<String, Value>, warnings: &LogLimit) -> bool {
     let needed: &[&str] = match connector {
         Connector::Nixl | Connector::NixlPush => &[
             "remote_block_ids",
@@ -125,9 +151,12 @@ fn names_source(connector: Connector, params: &Map<String, Value>) -> bool {
     let missing = needed
         .iter()
         .find(|key| params.get(**key).is_none_or(Value::is_null));
-    if let Some(missing) = missing {
+    if let Some(missing) = missing
+        && let Some(requests) = warnings.count()
+    {
         tracing::warn!(
             missing,
+            requests,
             "kv_transfer_params contain no source: the prompt is computed by this server"
         );
     }

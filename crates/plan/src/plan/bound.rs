@@ -33,16 +33,28 @@ impl FromStr for PercentileBound {
                 most_ms,
             })
         };
-        let wrong =
-            || format!("{text:?} must be METRIC-pPERCENT=MS, METRIC one of ttft, itl, tpot, e2e");
+        let wrong = || {
+            format!(
+                "{text:?} must be METRIC-pPERCENT=MS, METRIC one of ttft, itl (single gaps between tokens), tpot (the mean gap of a request), e2e"
+            )
+        };
         read().ok_or_else(wrong)
     }
 }
 
 impl PercentileBound {
+    /// Returns the name of the metric in tables, where ITL is the mean gap of a request.
+    fn label(&self) -> &'static str {
+        match self.curve {
+            "ITL" => "single gap",
+            "TPOT" => "ITL",
+            curve => curve,
+        }
+    }
+
     /// Returns the title of the table column.
     pub(super) fn title(&self) -> String {
-        format!("{} p{} ms", self.curve, self.percent)
+        format!("{} p{} ms", self.label(), self.percent)
     }
 
     /// Returns the key of the percentile in a report summary.
@@ -69,7 +81,9 @@ impl PercentileBound {
         (value > self.most_ms).then(|| {
             format!(
                 "{} p{} {value:.1} ms, bound {} ms",
-                self.curve, self.percent, self.most_ms
+                self.label(),
+                self.percent,
+                self.most_ms
             )
         })
     }
@@ -86,6 +100,13 @@ mod tests {
             (bound.curve, bound.percent, bound.most_ms),
             ("TTFT", 99.5, 500.0)
         );
+        for (text, title) in [
+            ("itl-p99=5", "single gap p99 ms"),
+            ("tpot-p99=5", "ITL p99 ms"),
+        ] {
+            let bound: PercentileBound = text.parse().expect("is a bound");
+            assert_eq!(bound.title(), title);
+        }
         for text in ["ttft", "ttft-p101=5", "ttft-p9=0", "foo-p9=1"] {
             assert!(text.parse::<PercentileBound>().is_err(), "{text}");
         }

@@ -149,7 +149,7 @@ impl Plan {
         let usual = [
             ("TTFT p50 ms", "median_ttft_ms"),
             ("TTFT p99 ms", "p99_ttft_ms"),
-            ("TPOT p99 ms", "p99_tpot_ms"),
+            ("ITL p99 ms", "p99_tpot_ms"),
             ("E2E p99 ms", "p99_e2e_latency_ms"),
         ];
         let mut all: Vec<_> = usual

@@ -173,7 +173,7 @@ fn too_slow(trial: &Trial, candidate: &Candidate) -> String {
     let bounds = [
         ("TTFT", "p99_ttft_ms", report.slo_ttft_ms),
         // `--slo-itl-ms` bounds the mean gap of a request.
-        ("TPOT", "p99_tpot_ms", report.slo_itl_ms),
+        ("ITL", "p99_tpot_ms", report.slo_itl_ms),
         ("E2E", "p99_e2e_latency_ms", report.slo_e2e_ms),
     ];
     let missed = bounds.iter().filter_map(|(name, key, bound)| {

@@ -80,6 +80,7 @@ pub(super) fn run(
 fn one_worker(settings: &Settings, engine: &vllm_sim_engine::sched::EngineSpec) -> Settings {
     Settings {
         seed: settings.seed,
+        without_tokens: settings.without_tokens,
         ..Settings::new(PoolSpec::new(engine.clone(), 1, RouterConfig::RoundRobin))
     }
 }

@@ -208,9 +208,13 @@ fn tiles(body: &mut String, report: &Report) {
         ),
     );
     tile(
-        "ITL p99",
-        ms("p99_itl_ms"),
-        format!("mean {}, median {}", ms("mean_itl_ms"), ms("median_itl_ms")),
+        "ITL of a request p99",
+        ms("p99_tpot_ms"),
+        format!(
+            "mean {}, median {}",
+            ms("mean_tpot_ms"),
+            ms("median_tpot_ms")
+        ),
     );
     tile(
         "Latency p99",
@@ -277,8 +281,8 @@ fn distributions(body: &mut String, report: &Report) {
         let chart = Chart {
             title: match *name {
                 "TTFT" => "Time to first token",
-                "ITL" => "Inter-token latency",
-                "TPOT" => "Time per output token",
+                "ITL" => "Single gaps between tokens",
+                "TPOT" => "ITL of a request (its mean gap)",
                 _ => "Request latency",
             },
             x: "ms",
@@ -445,8 +449,8 @@ fn numbers(body: &mut String, report: &Report) {
     for (label, key) in [
         ("TTFT, ms", "ttft_ms"),
         ("Second token, ms", "ttst_ms"),
-        ("ITL, ms", "itl_ms"),
-        ("TPOT, ms", "tpot_ms"),
+        ("ITL of a request, ms", "tpot_ms"),
+        ("Single gaps between tokens, ms", "itl_ms"),
         ("Latency, ms", "e2e_latency_ms"),
         ("Tokens/s per user", "output_token_throughput_per_user"),
     ] {

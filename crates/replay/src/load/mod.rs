@@ -26,6 +26,7 @@ use serde_json::{Map, Value};
 use super::workload::{WorkloadError, WorkloadSource};
 use agentic::Sharing;
 use csv::CsvTable;
+use mooncake::RowContent;
 
 pub use bench::{BenchRun, LatencyStats, MeasuredRequest, OfferedLoad};
 pub use loaded::SessionOrder;
@@ -47,6 +48,8 @@ pub enum Format {
     MooncakeDelta,
     /// Mooncake rows with dependencies.
     AgenticMooncake,
+    /// JSONL of Alibaba Bailian's traces of Qwen.
+    Bailian,
     /// Agent sessions of Applied Compute.
     AppliedComputeAgentic,
     /// Request traces of Dynamo.
@@ -77,11 +80,12 @@ pub enum Format {
 
 impl Format {
     /// All formats with their names.
-    pub const NAMES: [(&str, Self); 17] = [
+    pub const NAMES: [(&str, Self); 18] = [
         ("auto", Self::Auto),
         ("mooncake", Self::Mooncake),
         ("mooncake-delta", Self::MooncakeDelta),
         ("agentic_mooncake", Self::AgenticMooncake),
+        ("bailian", Self::Bailian),
         ("applied_compute_agentic", Self::AppliedComputeAgentic),
         ("dynamo", Self::Dynamo),
         ("sharegpt", Self::ShareGpt),
@@ -197,15 +201,19 @@ pub fn open(
         format => format,
     };
     let order = options.session_order;
-    let rules = |delta| mooncake::MooncakeRules {
-        block: options.trace_block_size,
-        delta,
+    let rules = |content| mooncake::MooncakeRules {
+        block: match content {
+            RowContent::Bailian => mooncake::BAILIAN_BLOCK,
+            _ => options.trace_block_size,
+        },
+        content,
         order,
         name_rows: options.name_rows,
     };
     let source: Box<dyn WorkloadSource> = match format {
-        Format::Auto | Format::Mooncake => mooncake::open(paths, rules(false))?,
-        Format::MooncakeDelta => mooncake::open(paths, rules(true))?,
+        Format::Auto | Format::Mooncake => mooncake::open(paths, rules(RowContent::Whole))?,
+        Format::MooncakeDelta => mooncake::open(paths, rules(RowContent::Added))?,
+        Format::Bailian => mooncake::open(paths, rules(RowContent::Bailian))?,
         Format::AgenticMooncake => Box::new(agentic::mooncake(paths, options)?),
         Format::AppliedComputeAgentic => {
             let sharing = Sharing {
@@ -349,6 +357,8 @@ fn of_row(row: &Map<String, Value>) -> Option<Format> {
         Format::Aiperf
     } else if published::is_point(row) {
         Format::InferenceX
+    } else if mooncake::is_bailian(row) {
+        Format::Bailian
     } else if mooncake::fits(row) {
         Format::Mooncake
     } else if has("conversations") || has("conversation") || has("messages") {

@@ -15,12 +15,27 @@ use super::row::Row;
 use crate::workload::{MAX_TOKENS, Prompt, Session, TokenRun, Turn, WorkloadError, WorkloadSource};
 use vllm_sim_random::mix;
 
+/// Tokens per hash id in Bailian's traces.
+///
+/// **Source:** README of alibaba-edu/qwen-bailian-usagetraces-anon.
+pub(super) const BAILIAN_BLOCK: u32 = 16;
+
+/// Content of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RowContent {
+    /// The whole prompt; times are in milliseconds.
+    Whole,
+    /// In later rows of a session, only the added content.
+    Added,
+    /// The whole prompt, in Bailian's form: times are in seconds.
+    Bailian,
+}
+
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MooncakeRules {
     /// Tokens per hash id.
     pub(super) block: u32,
-    /// Whether later rows of a session hold only the added content.
-    pub(super) delta: bool,
+    pub(super) content: RowContent,
     pub(super) order: SessionOrder,
     /// Whether rows without a session become sessions named after their line, as in Dynamo's
     /// report.
@@ -133,7 +148,10 @@ fn parse(lines: &Lines, rules: MooncakeRules) -> Result<MooncakeRow, WorkloadErr
     };
     Ok(MooncakeRow {
         session,
-        stamp_ms: row.millis(&["timestamp", "created_time"])?,
+        stamp_ms: match rules.content {
+            RowContent::Bailian => row.seconds(&["timestamp"])?,
+            _ => row.millis(&["timestamp", "created_time"])?,
+        },
         delay_ms: row.positive_millis(&["delay", "delay_ms"])?,
         runs,
         turn,
@@ -249,7 +267,7 @@ fn gather(paths: &[PathBuf], rules: MooncakeRules) -> Result<LoadedSessions, Wor
         let between = parsed.stamp_ms.map_or(0.0, |ms| (ms - *last_ms).max(0.0));
         *last_ms = parsed.stamp_ms.unwrap_or(*last_ms);
         parsed.turn.delay_ns = nanos(parsed.delay_ms.unwrap_or(between));
-        parsed.turn.prompt = if rules.delta {
+        parsed.turn.prompt = if rules.content == RowContent::Added {
             Prompt::Grown(parsed.runs)
         } else {
             Prompt::Whole(parsed.runs)
@@ -258,6 +276,12 @@ fn gather(paths: &[PathBuf], rules: MooncakeRules) -> Result<LoadedSessions, Wor
         Ok(())
     })?;
     Ok(LoadedSessions::new(sessions, rules.order))
+}
+
+pub(super) fn is_bailian(row: &serde_json::Map<String, Value>) -> bool {
+    ["chat_id", "parent_chat_id", "hash_ids"]
+        .iter()
+        .all(|key| row.contains_key(*key))
 }
 
 pub(super) fn fits(row: &serde_json::Map<String, Value>) -> bool {

@@ -76,6 +76,12 @@ impl<'a> Row<'a> {
         self.within_reach(names, self.number(names)?)
     }
 
+    /// Returns a time that the row has in seconds, in milliseconds.
+    pub(super) fn seconds(&self, names: &[&str]) -> Result<Option<f64>, WorkloadError> {
+        let seconds = self.number(names)?;
+        self.within_reach(names, seconds.map(|seconds| seconds * 1e3))
+    }
+
     pub(super) fn positive_millis(&self, names: &[&str]) -> Result<Option<f64>, WorkloadError> {
         self.within_reach(names, self.positive(names)?)
     }

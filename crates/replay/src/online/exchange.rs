@@ -47,6 +47,18 @@ impl Exchange {
         match (self.finished, self.tokens.is_empty()) {
             (_, true) => Some("the response has no token".into()),
             (false, _) => Some("the stream ended without [DONE]".into()),
+            // Requests have `ignore_eos`, so only a fault makes an answer shorter.
+            _ if self.tokens.len() < self.requested as usize => {
+                let (came, asked) = (self.tokens.len(), self.requested);
+                let reason = self.finish_reason.as_deref().unwrap_or("unknown");
+                let uncounted = match self.completion_tokens {
+                    None => "; the answer has no usage, so each chunk counts as one",
+                    Some(_) => "",
+                };
+                let text =
+                    format!("{came} of {asked} tokens came (finish_reason {reason}{uncounted})");
+                Some(text.into())
+            }
             _ => None,
         }
     }
@@ -213,6 +225,16 @@ mod tests {
             Some(
                 "the server counts 4294967295 tokens in its response: 1 were requested, 1 arrived"
             )
+        );
+        let mut short = Exchange::new(20);
+        let stream = "data: {\"choices\":[{\"text\":\"x\",\"finish_reason\":\"length\"}],\
+                      \"usage\":{\"completion_tokens\":4}}\n\ndata: [DONE]\n\n";
+        SseReader::default()
+            .read(stream.as_bytes(), at, &mut short)
+            .expect("is a stream");
+        assert_eq!(
+            short.check().as_deref(),
+            Some("4 of 20 tokens came (finish_reason length)")
         );
         let (error, _) = read("data: {\"error\":{\"message\":\"no\"}}\n");
         assert_eq!(error, Err("no".to_owned()));

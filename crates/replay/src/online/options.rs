@@ -37,8 +37,6 @@ pub struct OnlineOptions {
     pub timeout: Duration,
     /// Maximum duration of the run; requests in flight at its end count as incomplete.
     pub limit: Option<Duration>,
-    /// Whether to send `ignore_eos`, for exactly the planned number of tokens. Default true.
-    pub ignore_eos: bool,
     /// Range of token ids for prompts: the first, and one past the last.
     ///
     /// Default: the ids that `/tokenize` returns for common words, else 100 to 30,000.
@@ -94,7 +92,6 @@ impl Default for OnlineOptions {
             speedup: 1.0,
             timeout: Duration::from_secs(600),
             limit: None,
-            ignore_eos: true,
             token_ids: None,
             seed: 42,
             tokenizer: None,

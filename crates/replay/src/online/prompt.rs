@@ -29,7 +29,6 @@ research girl guy moment air teacher force education";
 pub(super) struct PromptWriter {
     api: Api,
     model: String,
-    ignore_eos: bool,
     /// Whether every request asks for token ids, so that the client can count the generated tokens.
     counts_ids: bool,
     alphabet: Vec<u32>,
@@ -64,7 +63,6 @@ impl PromptWriter {
         let mut writer = Self {
             api: options.api,
             model,
-            ignore_eos: options.ignore_eos,
             counts_ids: options.identity.is_some(),
             alphabet: Vec::new(),
             seed: options.seed,
@@ -156,12 +154,9 @@ impl PromptWriter {
         let output = turn.output.max(1);
         let _ = write!(
             body,
-            ",\"model\":{model},\"max_tokens\":{output},\"stream\":true,\
+            ",\"model\":{model},\"max_tokens\":{output},\"stream\":true,\"ignore_eos\":true,\
              \"stream_options\":{{\"include_usage\":true}}"
         );
-        if self.ignore_eos {
-            let _ = write!(body, ",\"ignore_eos\":true");
-        }
         if turn.priority != 0 {
             let _ = write!(body, ",\"priority\":{}", turn.priority);
         }

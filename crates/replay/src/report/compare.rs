@@ -16,11 +16,11 @@ const KEYS: [(&str, &str, bool); 24] = [
     ("TTFT median (ms)", "median_ttft_ms", false),
     ("TTFT p90 (ms)", "p90_ttft_ms", false),
     ("TTFT p99 (ms)", "p99_ttft_ms", false),
-    ("ITL mean (ms)", "mean_itl_ms", false),
-    ("ITL median (ms)", "median_itl_ms", false),
-    ("ITL p99 (ms)", "p99_itl_ms", false),
-    ("TPOT mean (ms)", "mean_tpot_ms", false),
-    ("TPOT p99 (ms)", "p99_tpot_ms", false),
+    ("Single gap mean (ms)", "mean_itl_ms", false),
+    ("Single gap median (ms)", "median_itl_ms", false),
+    ("Single gap p99 (ms)", "p99_itl_ms", false),
+    ("ITL of a request mean (ms)", "mean_tpot_ms", false),
+    ("ITL of a request p99 (ms)", "p99_tpot_ms", false),
     ("E2E mean (ms)", "mean_e2e_latency_ms", false),
     ("E2E median (ms)", "median_e2e_latency_ms", false),
     ("E2E p90 (ms)", "p90_e2e_latency_ms", false),
@@ -194,7 +194,7 @@ fn row(
 fn curves(groups: &[ReportGroup]) -> Vec<(&'static str, Vec<NamedCurve>)> {
     let all = [
         ("Time to first token", "ttft_ms"),
-        ("Time per output token", "itl_ms"),
+        ("ITL of a request (its mean gap)", "itl_ms"),
         ("Request latency", "e2e_latency_ms"),
     ];
     let all = all.map(|(title, key)| {

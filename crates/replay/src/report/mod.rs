@@ -75,6 +75,17 @@ pub enum KeptRecords {
     All,
 }
 
+/// Samples of `output_token_throughput_per_user`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UserRate {
+    /// The inverse of a request's mean gap between tokens, as in AIPerf.
+    PerRequest,
+    /// The inverse of each gap above zero, as in Dynamo's replay.
+    ///
+    /// Falls if a step yields several tokens, however fast the request is.
+    PerGap,
+}
+
 /// Options of a [`Collector`].
 #[derive(Debug, Clone, Copy)]
 pub struct ReportOptions {
@@ -84,6 +95,8 @@ pub struct ReportOptions {
     pub records: KeptRecords,
     /// Maximum number of requests whose phases are kept for the HTML page. Default 0.
     pub drawn_requests: usize,
+    /// Samples of tokens per second and user. Default [`UserRate::PerRequest`].
+    pub user_rate: UserRate,
 }
 
 impl Default for ReportOptions {
@@ -92,6 +105,7 @@ impl Default for ReportOptions {
             slo: Slo::default(),
             records: KeptRecords::All,
             drawn_requests: 0,
+            user_rate: UserRate::PerRequest,
         }
     }
 }
@@ -247,6 +261,9 @@ impl Collector {
         let itl = (gaps > 0).then(|| (ms(last) - ms(first)) / f64::from(gaps));
         if let Some(itl) = itl {
             self.tpot.add(itl, 1);
+            if self.options.user_rate == UserRate::PerRequest && itl > 0.0 {
+                self.rates.add(1e3 / itl, 1);
+            }
         }
         if let Some(second) = outcome.second {
             self.ttst.add(ms(second) - ms(first), 1);
@@ -274,7 +291,6 @@ impl Collector {
                 ("E2E", curve(&mut self.e2e)),
             ],
             summary,
-            events: None,
             captured: self.options.records != KeptRecords::None,
             left_out: self.left_out,
             first_error: self.first_error,
@@ -434,7 +450,7 @@ impl Sink for Collector {
     fn gaps(&mut self, nanos: u64, times: u64) {
         let ms = nanos as f64 / 1e6;
         self.gaps.add(ms, times);
-        if nanos > 0 {
+        if self.options.user_rate == UserRate::PerGap && nanos > 0 {
             self.rates.add(1e3 / ms, times);
         }
     }
@@ -487,8 +503,6 @@ pub struct Report {
     pub over_time: OverTime,
     /// Phases of requests on workers.
     pub spans: RequestSpans,
-    /// Number of simulated events, if known: requests sent and wakeups of engines.
-    pub events: Option<u64>,
     captured: bool,
     /// Number of requests from which records are omitted, if they are.
     left_out: Option<usize>,
@@ -523,8 +537,8 @@ impl Report {
     }
 
     /// Renders the table of latencies, followed by the totals of the run.
-    pub fn table(&self, wall: Option<std::time::Duration>) -> String {
-        let mut table = table::table(&self.summary, wall, self.events);
+    pub fn table(&self) -> String {
+        let mut table = table::table(&self.summary);
         if let Some(error) = &self.first_error {
             table.push_str(&format!("First failure: {error}\n"));
         }

@@ -1,20 +1,21 @@
-//! Renders the table of metrics in the layout of AIPerf.
+//! Renders the table of metrics in the layout of AIPerf, whose inter-token latency is the mean gap
+//! of a request.
 
 use std::fmt::Write as _;
-use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-const ROWS: [(&str, &str, bool); 11] = [
+const ROWS: [(&str, &str, bool); 12] = [
     ("Time to First Token (ms)", "ttft_ms", false),
     ("Time to Second Token (ms)", "ttst_ms", false),
     ("Request Latency (ms)", "e2e_latency_ms", false),
-    ("Inter Token Latency (ms)", "itl_ms", false),
+    ("Inter Token Latency (ms)", "tpot_ms", false),
     (
         "Output Token Throughput Per User (tokens/sec/user)",
         "output_token_throughput_per_user",
         false,
     ),
+    ("Single gaps between tokens (ms)", "itl_ms", false),
     (
         "Output Token Throughput (tokens/sec)",
         "output_throughput_tok_s",
@@ -60,11 +61,7 @@ pub(crate) fn number(value: f64) -> String {
     format!("{sign}{grouped}.{places}")
 }
 
-pub(super) fn table(
-    summary: &Map<String, Value>,
-    wall: Option<Duration>,
-    events: Option<u64>,
-) -> String {
+pub(super) fn table(summary: &Map<String, Value>) -> String {
     let value = |key: &str| summary.get(key).and_then(Value::as_f64);
     // Only requests over HTTP have send times.
     let is_known = |key: &str| !key.contains("_send_") && !key.starts_with("schedule_");
@@ -91,13 +88,6 @@ pub(super) fn table(
     let mut line = |label: &str, shown: String| {
         let _ = writeln!(text, "{label}: {shown}");
     };
-    if let Some(wall) = wall {
-        line("Wall time (s)", number(wall.as_secs_f64()));
-        if let Some(events) = events {
-            let per_second = events as f64 / wall.as_secs_f64().max(1e-9);
-            line("Events per second of wall time", number(per_second));
-        }
-    }
     let seconds = value("duration_ms").unwrap_or(0.0) / 1e3;
     line("Duration (s)", number(seconds));
     let ratio = |key: &str| format!("{:.4}", value(key).unwrap_or(0.0));

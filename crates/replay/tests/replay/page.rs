@@ -50,6 +50,7 @@ fn report(sessions: u64, workers: u32) -> Report {
         },
         records: KeptRecords::None,
         drawn_requests: 2000,
+        ..ReportOptions::default()
     });
     let totals = run(&settings, &mut source, &mut collector).expect("is played");
     collector.finish(&RunTotals {
@@ -132,7 +133,7 @@ fn a_page_is_self_contained_and_shows_the_run() {
             "{span:?}"
         );
     }
-    assert!(html.contains("Good requests") && html.contains("Time per output token"));
+    assert!(html.contains("Good requests") && html.contains("ITL of a request (its mean gap)"));
     assert!(!html.contains("NaN") && !html.contains(">inf"));
     assert_eq!(
         html,

@@ -8,7 +8,7 @@ use vllm_sim_engine::SimTime;
 use vllm_sim_replay::load::{self, Format};
 use vllm_sim_replay::outcome::{Admission, Outcome, PoolRole, Sink, Status, WorkerSample};
 use vllm_sim_replay::report::{
-    Collector, KeptRecords, Report, ReportOptions, RowForm, Rows, RunTotals, Slo, compare,
+    Collector, KeptRecords, Report, ReportOptions, RowForm, Rows, RunTotals, Slo, UserRate, compare,
 };
 
 fn at(ms: u64) -> SimTime {
@@ -141,6 +141,25 @@ fn requests_add_up() {
 }
 
 #[test]
+fn several_tokens_a_step_raise_the_rate_per_user() {
+    let rate = |tokens: &[u64], user_rate| {
+        let mut collector = Collector::new(ReportOptions {
+            user_rate,
+            ..ReportOptions::default()
+        });
+        end(&mut collector, 0, 0, tokens, Status::Completed);
+        collector
+            .finish(&facts(1))
+            .number("mean_output_token_throughput_per_user")
+    };
+    let (slow, fast) = ([10, 20, 30, 40, 50], [10, 20, 20, 30, 30]);
+    let per_request = [&slow, &fast].map(|tokens| rate(tokens, UserRate::PerRequest));
+    assert_eq!(per_request, [100.0, 200.0]);
+    let per_gap = [&slow, &fast].map(|tokens| rate(tokens, UserRate::PerGap));
+    assert_eq!(per_gap, [100.0, 100.0]);
+}
+
+#[test]
 fn a_report_has_dynamos_keys() {
     let json = serde_json::to_value(run(Slo::default())).expect("is JSON");
     let peers = include_str!("../../../../tests/golden/report_keys.json");
@@ -165,11 +184,14 @@ fn the_table_has_the_rows_that_users_know() {
         e2e_ms: Some(1000.0),
         ..Slo::default()
     });
-    let table = report.table(None);
+    let table = report.table();
     for line in [
-        "│ Time to First Token (ms)                           │ 35.00 │ 20.00 │  50.00 │  50.00 │  50.00 │  50.00 │ 50.00 │ 15.00 │",
-        "                                                  vllm-sim | LLM Metrics\n",
-        "│ Request Count (requests)                           │  2.00 │   N/A │    N/A │    N/A │    N/A │    N/A │   N/A │   N/A │",
+        "│ Time to First Token (ms)                           │ 35.00 │ 20.00 │ 50.00 │ 50.00 │ 50.00 │ 50.00 │ 50.00 │ 15.00 │",
+        "│ Inter Token Latency (ms)                           │ 19.17 │ 15.00 │ 23.33 │",
+        "│ Output Token Throughput Per User (tokens/sec/user) │ 54.76 │ 42.86 │ 66.67 │",
+        "│ Single gaps between tokens (ms)                    │ 20.00 │ 10.00 │ 40.00 │",
+        "vllm-sim | LLM Metrics\n",
+        "│ Request Count (requests)                           │  2.00 │   N/A │   N/A │   N/A │   N/A │   N/A │   N/A │   N/A │",
         "Prefix cache reused ratio: 0.2500",
         "Goodput (requests/sec): 11.11",
         "Rejected requests: 1",
@@ -274,7 +296,7 @@ fn an_empty_run_has_a_report_of_zeros() {
     let report = Collector::new(ReportOptions::default()).finish(&facts(0));
     assert_eq!(report.number("mean_ttft_ms"), 0.0);
     assert_eq!(report.number("request_throughput_rps"), 0.0);
-    assert!(report.table(None).contains("N/A"));
+    assert!(report.table().contains("N/A"));
 }
 
 #[test]
@@ -290,7 +312,7 @@ fn from_a_number_of_requests_on_records_are_left_out() {
         let report = collector.finish(&facts(requests));
         (
             serde_json::to_value(&report).expect("is JSON"),
-            report.table(None),
+            report.table(),
         )
     };
     let (json, table) = of(2);

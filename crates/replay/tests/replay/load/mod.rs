@@ -64,6 +64,29 @@ fn shown(sessions: &[Session]) -> Vec<Shown> {
 }
 
 #[test]
+fn bailian_rows_have_seconds_and_blocks_of_16_tokens() {
+    let text = r#"
+{"chat_id": 1, "parent_chat_id": -1, "timestamp": 0.5, "input_length": 40, "output_length": 5, "type": "text", "turn": 1, "hash_ids": [7, 8, 9]}
+{"chat_id": 2, "parent_chat_id": 1, "timestamp": 61.0, "input_length": 60, "output_length": 6, "type": "text", "turn": 2, "hash_ids": [7, 8, 9, 10]}
+"#;
+    let sessions = auto(text);
+    let expected: Vec<Shown> = vec![
+        (0.0, vec![(40, 5, 0.0, false)]),
+        (60_500.0, vec![(60, 6, 0.0, false)]),
+    ];
+    assert_eq!(shown(&sessions), expected);
+    let blocks = |session: &Session| match &session.turns[0].prompt {
+        Prompt::Whole(runs) | Prompt::Grown(runs) => runs.clone(),
+    };
+    assert_eq!(blocks(&sessions[0])[..2], blocks(&sessions[1])[..2]);
+    let (_dir, path) = file("trace", text);
+    assert_eq!(load::detect(&path).expect("is detected"), Format::Bailian);
+    let far = text.replace("61.0", "1e10");
+    let error = refusal(&far, &LoadOptions::default());
+    assert!(error.starts_with("trace:3: timestamp"), "{error}");
+}
+
+#[test]
 fn mooncake_rows_are_requests_and_sessions() {
     let text = r#"
 {"timestamp": 1000, "input_length": 600, "output_length": 5, "hash_ids": [7, 8]}
