@@ -50,14 +50,16 @@ impl KeyList {
 
 #[derive(Debug, Default)]
 struct Accesses {
-    /// Missing chunks; each counts once.
+    /// Chunks missing in host memory when the request offered them; each counts once.
     missed: HashSet<BlockKey>,
-    /// Used chunks by position in the prompt, and whether they were present before.
+    /// Chunks that the request used, by position in the prompt, and whether they were stored
+    /// before.
     used: BTreeMap<(u32, u32), (BlockKey, bool)>,
 }
 
-/// Implements an adaptive replacement cache. It separates chunks used by one request from those
-/// used by several. The target size of the first part adapts to evictions that were too early.
+/// Implements an adaptive replacement cache of chunks of KV blocks. It separates chunks used by one
+/// request (`recent`) from those used by several. The target size of `recent` adapts to evictions
+/// that were too early.
 #[derive(Debug, Default)]
 pub(super) struct ArcPolicy {
     capacity: u32,
@@ -77,7 +79,7 @@ impl ArcPolicy {
         }
     }
 
-    /// Records missing chunks that a request would store, from the head of its prompt.
+    /// Records chunks that a request did not find and would store, in prompt order from the start.
     pub(super) fn missed(&mut self, id: SeqId, keys: impl Iterator<Item = BlockKey>) {
         let seen = &mut self.requests.entry(id).or_default().missed;
         let new: Vec<_> = keys.filter(|key| seen.insert(*key)).collect();
@@ -103,7 +105,8 @@ impl ArcPolicy {
         used.entry(place).or_insert((key, reused));
     }
 
-    /// Applies the accesses of an ended request, its head last.
+    /// Updates the order of eviction by the chunks that an ended request used, from the last to the
+    /// first.
     pub(super) fn finished(&mut self, id: SeqId) {
         let used = self.requests.remove(&id).unwrap_or_default().used;
         for (key, reused) in used.into_values().rev() {
@@ -122,7 +125,8 @@ impl ArcPolicy {
         }
     }
 
-    /// Returns the first `n` evictable chunks, or `None` if there are fewer.
+    /// Returns the first `n` chunks in the order of eviction for which `may` is true, or `None` if
+    /// there are fewer.
     pub(super) fn victims(
         &self,
         n: usize,
