@@ -63,7 +63,7 @@ pub(crate) struct MockerTier {
     prepared: Vec<(CopyId, MockerCopy)>,
     /// Ends of the last queued copies: to host memory, and to the GPU.
     tails: (SimTime, SimTime),
-    /// Time at which the last copy from each GPU block ends.
+    /// End of the last copy from each GPU block.
     read: HashMap<u32, SimTime>,
     next: CopyId,
 }

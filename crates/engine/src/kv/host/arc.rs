@@ -52,8 +52,7 @@ impl KeyList {
 struct Accesses {
     /// Chunks missing in host memory when the request offered them; each counts once.
     missed: HashSet<BlockKey>,
-    /// Chunks that the request used, by position in the prompt, and whether they were stored
-    /// before.
+    /// Chunks used by the request, by position in the prompt, and whether they were stored before.
     used: BTreeMap<(u32, u32), (BlockKey, bool)>,
 }
 

@@ -40,8 +40,8 @@ pub struct HostTierConfig {
     pub chunk_bytes: u64,
     /// Whether KV blocks with generated tokens are copied to host memory too.
     pub outputs: bool,
-    /// Number of times that a chunk must be computed before it is copied to host memory, and
-    /// maximum number of chunks so counted; `None`: copied the first time. Default: `None`.
+    /// Number of requests that must offer a chunk before it is copied to host memory, and maximum
+    /// number of chunks so counted; `None`: copied at the first offer. Default: `None`.
     pub threshold: Option<(u32, usize)>,
     /// Fixed time of a copy between GPU and host memory, in addition to the time per chunk.
     pub latency: Duration,
@@ -49,7 +49,7 @@ pub struct HostTierConfig {
     pub chunk_time: (Duration, Duration),
 }
 
-/// Selects which of vLLM's two connectors for KV offloading to host memory is simulated.
+/// Selects one of vLLM's two connectors for KV offloading to host memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HostRules {
     /// `OffloadingConnector`: of the chunks that a request computes in a step, all are stored or
