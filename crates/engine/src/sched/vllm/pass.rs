@@ -1,4 +1,4 @@
-//! Holds the state of one scheduling pass.
+//! Holds the state of one scheduling pass: the token budget left and the step it fills.
 
 use super::step::Step;
 use crate::{Outbox, SimTime};
@@ -17,7 +17,7 @@ pub(in crate::sched) struct Pass<'a> {
 pub(in crate::sched) enum AdmissionTurn {
     /// The sequence runs or is gone; try the next.
     Next,
-    /// The sequence keeps its place; later ones may be tried.
+    /// The sequence keeps its place in the waiting queue; later ones may be tried.
     Skip,
     Stop,
 }
