@@ -34,11 +34,11 @@ pub struct Delays {
     pub itl: (Duration, Duration),
     /// Time to fetch the KV cache of a remote prompt, and its standard deviation.
     pub kv_transfer: (Duration, Duration),
-    /// Fixed part of the prefill time, for prefill times per token.
+    /// Fixed part of the prefill time, if the prefill time depends on the prompt length.
     pub prefill_overhead: Duration,
     /// Prefill time per uncached prompt token.
     pub prefill_per_token: Duration,
-    /// Standard deviation of the prefill time, for prefill times per token.
+    /// Standard deviation of the prefill time, if the prefill time depends on the prompt length.
     pub prefill_std_dev: Duration,
     /// Time to fetch the KV cache of one prompt token from another engine.
     pub kv_transfer_per_token: Duration,

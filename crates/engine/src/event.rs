@@ -196,7 +196,7 @@ pub enum HostEvent {
     },
     /// Room in host memory was found for the KV blocks of a request.
     Allocated {
-        /// Number of allocated chunks.
+        /// Number of chunks of KV blocks allocated in host memory.
         chunks: u32,
     },
     /// No room in host memory was found for the KV blocks of a request, or not for all of them.

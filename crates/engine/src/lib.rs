@@ -114,8 +114,8 @@ pub trait Scheduler {
     }
     /// Returns the counts of sequences, KV blocks and prefix-cache lookups after the last call.
     fn stats(&self) -> Stats;
-    /// Appends the admissions since the last call to `into`, if enabled in the configuration.
-    /// Schedulers without steps report admissions only as events.
+    /// Appends the admissions of sequences since the last call to `into`, if enabled in the
+    /// configuration. Schedulers without steps report admissions only as events.
     fn take_admissions(&mut self, _into: &mut Vec<sched::Admitted>) {}
 
     // Methods for schedulers with steps.

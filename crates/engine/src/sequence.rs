@@ -89,9 +89,9 @@ pub struct LoadFailure {
 /// Counts the draft tokens of a sequence in one step of speculative decoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Draft {
-    /// Number of proposed draft tokens.
+    /// Number of draft tokens proposed in one step.
     pub proposed: u8,
-    /// Number of accepted draft tokens.
+    /// Number of draft tokens accepted in one step.
     pub accepted: u8,
 }
 
@@ -163,7 +163,7 @@ pub struct Sequence {
     pub load_failure: Option<LoadFailure>,
     /// Keys of the KV blocks that the sequence fills; `None` without a prefix cache.
     pub plan: Option<Arc<BlockPlan>>,
-    /// Whether to skip the prefix-cache lookup (vLLM does for prompt logprobs).
+    /// Whether the prefix-cache lookup is skipped, as in vLLM for prompt logprobs.
     pub skip_cache_read: bool,
     /// Minimum cached fraction of the prompt; below it the sequence ends with
     /// [`super::End::Threshold`].

@@ -66,7 +66,7 @@ impl<T> TimerQueue<T> {
         self.heap.pop().map(|Reverse(e)| (e.due, e.item))
     }
 
-    /// Delays all timers by `by` and keeps their order.
+    /// Postpones all timers by `by` and keeps their order.
     pub fn postpone(&mut self, by: std::time::Duration) {
         let entries = std::mem::take(&mut self.heap).into_vec();
         self.heap = entries

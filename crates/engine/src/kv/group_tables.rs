@@ -20,7 +20,7 @@ impl BlockPool {
         self.groups.all.len() as u32
     }
 
-    /// Returns all layer groups, the first one first, for host tiers.
+    /// Returns all layer groups, the first one first, for the prefix cache in host memory.
     pub(crate) fn all_groups(&self) -> Vec<Group> {
         let groups = &self.groups;
         let sparse = groups.all.iter().filter(|group| !group.sees_all());

@@ -124,13 +124,13 @@ pub struct Lora {
 pub struct MediaSpan {
     /// Hash of the media item's content.
     pub identifier: Arc<str>,
-    /// Index in the prompt of the item's first placeholder token.
+    /// Index in the prompt of the media item's first placeholder token.
     pub start: u32,
-    /// Number of the item's placeholder tokens.
+    /// Number of the media item's placeholder tokens.
     pub len: u32,
 }
 
-/// Holds the parts of a block hash other than tokens (vLLM's `extra_keys`).
+/// Holds the inputs of block hashes other than tokens (vLLM's `extra_keys`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExtraKeys {
     /// LoRA adapter of the request, if any.
@@ -182,7 +182,7 @@ pub struct Hasher {
 }
 
 impl Hasher {
-    /// Creates a hasher and computes its root hash.
+    /// Creates a hasher of KV blocks and computes its root hash.
     pub fn new(config: HashConfig) -> Self {
         let mut buf = Vec::new();
         let none = match config.algo {

@@ -44,8 +44,8 @@ impl BlockTable {
         &self.blocks
     }
 
-    /// Returns the end of the prefix-cache hit that the full-attention groups had beyond that of
-    /// all groups, in tokens; 0 if there was none.
+    /// Returns the end of the prefix-cache hit in the full-attention groups, in tokens, if it was
+    /// longer than the hit in all groups; else 0.
     pub(crate) fn divergence(&self, block_size: u32) -> u32 {
         self.ends[3] * block_size
     }

@@ -1,4 +1,4 @@
-//! Implements the `arc` eviction policy of the host tier.
+//! Implements the `arc` eviction policy of the prefix cache in host memory.
 //!
 //! **Source:** vLLM 0.33 `vllm/v1/kv_offload/cpu/policies/arc.py`, `cpu/manager.py`.
 
@@ -63,7 +63,7 @@ struct Accesses {
 pub(super) struct ArcPolicy {
     capacity: u32,
     recent: KeyList,
-    /// Target size of `recent`, in chunks.
+    /// Target size of `recent`, the list of chunks used by one request, in chunks.
     target: f64,
     frequent: KeyList,
     ghosts: [KeyList; 2],

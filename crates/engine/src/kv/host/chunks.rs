@@ -119,7 +119,8 @@ impl HostChunks {
         (group, name, hash)
     }
 
-    /// Adds a chunk that a copy will write. There must be room, and the key must be new.
+    /// Adds a chunk that a copy to host memory will write. There must be room, and the key must be
+    /// new.
     pub(super) fn insert(
         &mut self,
         key: BlockKey,

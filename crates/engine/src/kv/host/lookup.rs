@@ -1,4 +1,4 @@
-//! Looks up prompts in the host tier, in all layer groups.
+//! Looks up prompts in the prefix cache in host memory, in all layer groups.
 //!
 //! **Source:** vLLM 0.33 `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`
 //! (`_lookup_complete_chunks`).

@@ -40,8 +40,8 @@ pub struct HostTierConfig {
     pub chunk_bytes: u64,
     /// Whether KV blocks with generated tokens are copied to host memory too.
     pub outputs: bool,
-    /// Number of requests that must offer a chunk before it is copied to host memory, and maximum
-    /// number of chunks so counted; `None`: copied at the first offer. Default: `None`.
+    /// Number of offers of a chunk before it is copied to host memory, and maximum number of chunks
+    /// whose offers are counted; `None`: copied at the first offer. Default: `None`.
     pub threshold: Option<(u32, usize)>,
     /// Fixed time of a copy between GPU and host memory, in addition to the time per chunk.
     pub latency: Duration,

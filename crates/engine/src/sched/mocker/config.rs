@@ -48,7 +48,7 @@ pub struct MockerConfig {
     /// Whether several steps that release one token each are reported as one
     /// [`Event::Decoded`](crate::Event). Default: false.
     pub run_lengths: bool,
-    /// Whether admissions are recorded for
+    /// Whether admissions of sequences are recorded for
     /// [`Scheduler::take_admissions`](crate::Scheduler::take_admissions). Default: false.
     pub log_admissions: bool,
     /// Seed of the random acceptance of draft tokens.

@@ -172,8 +172,8 @@ impl SchedulingRules for MockerRules {
         engine.never_fits(slot)
     }
 
-    /// Returns whether a sequence must wait for the blocks of announced prompts, which come before
-    /// prompts that are computed locally.
+    /// Returns whether a sequence must wait because prompts from other engines, which come first,
+    /// still need KV blocks.
     fn yields_to_announced_prompts(&self, seq: &Seq) -> bool {
         self.destinations.is_pending() && seq.table.is_empty()
     }

@@ -6,7 +6,7 @@ use crate::{LoraId, SimTime};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AdapterFit {
     Ready,
-    /// The adapter can be loaded, if necessary in the slot of an unused one.
+    /// The LoRA adapter can be loaded, if necessary in the slot of an unused one.
     Loadable,
     No,
 }

@@ -48,7 +48,7 @@ pub struct SglangConfig {
     pub max_waiting: Option<usize>,
     /// Whether events of KV cache pages are emitted. Default: false.
     pub kv_events: bool,
-    /// Whether admissions are recorded for
+    /// Whether admissions of sequences are recorded for
     /// [`Scheduler::take_admissions`](crate::Scheduler::take_admissions). Default: false.
     pub log_admissions: bool,
 }

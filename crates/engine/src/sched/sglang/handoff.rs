@@ -16,18 +16,18 @@ use super::seqs::Slot;
 
 #[derive(Debug, Default)]
 pub(super) struct Destinations {
-    /// Sequences waiting for the pages of their announced prompts, in order.
+    /// Sequences waiting for pages into which their prompts can be transferred, in order.
     pending: VecDeque<Slot>,
-    /// Ids of the sequences that got pages for announced prompts since the last query, each with
-    /// the number of prompt tokens to transfer.
+    /// Ids of the sequences for whose transferred prompts pages were reserved since the last query,
+    /// each with the number of prompt tokens to transfer.
     pub reserved: Vec<(SeqId, u32)>,
     /// Sequences with transferred prompts; they join the running batch next.
     ready: VecDeque<Slot>,
 }
 
 impl Destinations {
-    /// Returns whether a sequence with an announced prompt waits for pages or for a place in the
-    /// batch. If so, no prompt to be computed locally is started.
+    /// Returns whether a sequence with a prompt from another engine waits for pages or for a place
+    /// in the batch. If so, no prompt to be computed locally is started.
     pub(super) fn go_first(&self) -> bool {
         !self.pending.is_empty() || !self.ready.is_empty()
     }

@@ -37,18 +37,19 @@ pub(super) struct BulkDecode {
     /// Sum of the context lengths of the bulk sequences, each clipped to the sliding window, in
     /// tokens.
     clipped: u64,
-    /// Number of bulk sequences shorter than the sliding window.
+    /// Number of sequences decoded in bulk that are shorter than the sliding window.
     growing: u32,
     window: u32,
     planned: u64,
     ended: u64,
-    /// Sequences to check, by step number modulo [`AHEAD`]. May contain outdated entries.
+    /// Sequences decoded in bulk that may need more than a token, by step number modulo [`AHEAD`].
+    /// May contain outdated entries.
     due: Vec<Vec<Slot>>,
-    /// Running sequences outside the bulk. May include sequences whose last token is scheduled.
+    /// Running sequences not decoded in bulk. May include sequences whose last token is scheduled.
     active: Vec<Slot>,
-    /// Highest admission number of a sequence in the bulk.
+    /// Highest admission number of the sequences decoded in bulk.
     last_place: u64,
-    /// Number of scheduling passes left before sequences may enter the bulk again.
+    /// Number of scheduling passes left before sequences may be decoded in bulk again.
     cooldown: u8,
     todo: Vec<Slot>,
 }
@@ -301,8 +302,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.bulk.cooldown = COOLDOWN;
     }
 
-    /// Removes a running sequence from the bulk, updates its counts and reports its tokens. Does
-    /// nothing if the sequence is outside the bulk.
+    /// Ends the bulk decoding of a running sequence, updates its counts and reports its tokens.
+    /// Does nothing if the sequence is not decoded in bulk.
     pub(super) fn flush(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
         let bulk = &mut self.bulk;
         let seq = &mut self.seqs[slot];

@@ -15,7 +15,7 @@ pub(in crate::sched) struct Pass<'a> {
 
 /// Outcome of an attempt to admit a waiting sequence.
 pub(in crate::sched) enum AdmissionTurn {
-    /// The sequence runs or is gone; try the next.
+    /// The sequence was admitted or removed; the next one is tried.
     Next,
     /// The sequence keeps its place in the waiting queue; later ones may be tried.
     Skip,

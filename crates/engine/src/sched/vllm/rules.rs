@@ -26,7 +26,7 @@ pub trait SchedulingRules: Debug + Sized {
     const PREEMPTION_SKIPS_A_TURN: bool = false;
     /// Decides whether the step after one of zero duration is scheduled before new inputs are read.
     const INSTANT_STEPS_COME_FIRST: bool = false;
-    /// Decides whether a prompt that exceeds the token budget and cannot be cut runs alone in a
+    /// Decides whether a prompt that exceeds the token budget and cannot be split runs alone in a
     /// step.
     const OVERSIZED_RUN_ALONE: bool = true;
     /// Decides whether a joining sequence needs free KV blocks for its next token too, while KV
@@ -134,13 +134,13 @@ pub trait SchedulingRules: Debug + Sized {
         engine.pool.most_blocks(engine.seqs[slot].known) > engine.pool.usable()
     }
 
-    /// Returns whether a waiting sequence must wait until the blocks of all announced prompts are
-    /// allocated.
+    /// Returns whether a waiting sequence must wait because prompts from other engines, which come
+    /// first, still need KV blocks.
     fn yields_to_announced_prompts(&self, _seq: &Seq) -> bool {
         false
     }
 
-    /// Returns the number of cached tokens at the front of a sequence with `known` tokens.
+    /// Returns the number of leading tokens that are cached, for a sequence with `known` tokens.
     fn cached_prefix(engine: &BatchScheduler<Self>, plan: &BlockPlan, known: u32) -> u32 {
         // With drafts, the last cached block is recomputed as their input.
         let drop = match &engine.config.speculation {
@@ -151,8 +151,8 @@ pub trait SchedulingRules: Debug + Sized {
         cached.saturating_sub(drop)
     }
 
-    /// Starts to load blocks from a host tier other than [`VllmConfig::host_tier`]. Returns `None`
-    /// if the admission continues without a load.
+    /// Starts to load blocks from a prefix cache in host memory other than
+    /// [`VllmConfig::host_tier`]. Returns `None` if the admission continues without a load.
     fn load(
         _engine: &mut BatchScheduler<Self>,
         _slot: Slot,
@@ -171,8 +171,8 @@ pub trait SchedulingRules: Debug + Sized {
         true
     }
 
-    /// Handles the admission of a sequence. Returns the number of tokens loaded from the rules' own
-    /// host tier, if there is one.
+    /// Handles the admission of a sequence. Returns the number of tokens loaded from the prefix
+    /// cache in host memory that these rules implement, if any.
     fn admitted(_engine: &mut BatchScheduler<Self>, _slot: Slot) -> Option<u32> {
         None
     }
@@ -186,7 +186,8 @@ pub trait SchedulingRules: Debug + Sized {
     /// Draws the numbers of output tokens of a step.
     fn draw_tokens(_engine: &mut BatchScheduler<Self>, _pass: &mut Pass) {}
 
-    /// Offers the blocks of a step to the rules' own host tier, to be copied after the step.
+    /// Offers the blocks of a step to the prefix cache in host memory that these rules implement,
+    /// to be copied after the step.
     fn offer(_engine: &mut BatchScheduler<Self>, _step: &mut Step) {}
 
     /// Handles the allocation of KV blocks to a sequence; `before` is the number of blocks it had.
@@ -207,12 +208,14 @@ pub trait SchedulingRules: Debug + Sized {
     /// Handles a step whose events were reported, after the start of the next one.
     fn step_reported(_engine: &mut BatchScheduler<Self>, _now: SimTime, _out: &mut Outbox) {}
 
-    /// Returns the end of the next copy to or from the rules' own host tier.
+    /// Returns the end of the next copy to or from the prefix cache in host memory that these rules
+    /// implement.
     fn next_copied(&self) -> Option<SimTime> {
         None
     }
 
-    /// Completes copies to and from the rules' own host tier while no step runs.
+    /// Completes, while no step runs, copies to and from the prefix cache in host memory that these
+    /// rules implement.
     fn end_copies(_engine: &mut BatchScheduler<Self>, _now: SimTime, _out: &mut Outbox) {}
 
     /// Handles a sequence that has finished or was aborted.

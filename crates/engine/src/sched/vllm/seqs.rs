@@ -29,7 +29,7 @@ pub(in crate::sched) enum SeqState {
 pub(in crate::sched) enum FetchStage {
     Expected,
     Begun,
-    /// The fetch has ended and the sequence waits for admission.
+    /// The fetch of the prompt has ended and the sequence waits for admission.
     Done,
 }
 
@@ -40,7 +40,7 @@ pub(in crate::sched) struct Seq {
     pub id: SeqId,
     /// Number of prompt and output tokens that exist, including those in flight.
     pub known: u32,
-    /// Number of tokens in the KV cache, computed or scheduled.
+    /// Number of the sequence's tokens in the KV cache, computed or scheduled.
     pub computed: u32,
     pub total: u32,
     /// Number of prompt tokens plus released output tokens.

@@ -54,9 +54,9 @@ pub(in crate::sched) struct Step {
     pub begun: SimTime,
     /// End time of the step; set when it starts.
     pub end: SimTime,
-    /// End time of the step without waiting for the other ranks of a lock step.
+    /// End time of the step if it did not wait for other data-parallel ranks.
     pub own_end: SimTime,
-    /// Whether the step has no sequences and only keeps pace with other ranks.
+    /// Whether the step has no sequences and only keeps pace with other data-parallel ranks.
     pub is_dummy: bool,
     /// Number of prompt tokens that the step computes, including recomputed output.
     pub prompt_tokens: u32,

@@ -13,11 +13,11 @@ use crate::sched::vllm::{BatchScheduler, SchedulingRules};
 #[derive(Clone, Copy)]
 struct AdmissionCandidate {
     slot: Slot,
-    /// Number of tokens that need no computation: cached, loaded or computed before.
+    /// Number of the sequence's tokens that need no computation: cached, loaded or computed before.
     past: u32,
-    /// Number of tokens found in the GPU prefix cache.
+    /// Number of the sequence's tokens found in the GPU prefix cache.
     cached: u32,
-    /// Number of tokens to compute in this step.
+    /// Number of the sequence's tokens to compute in this step.
     new: u32,
 }
 
@@ -124,7 +124,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         AdmissionTurn::Next
     }
 
-    /// Returns the number of cached tokens at the front of a sequence without blocks.
+    /// Returns the number of leading tokens of a sequence without KV blocks that are cached.
     pub(in crate::sched) fn look_up(&mut self, slot: Slot) -> u32 {
         if self.pool.has_groups() {
             return self.look_up_groups(slot);
