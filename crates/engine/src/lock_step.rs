@@ -24,7 +24,7 @@ impl LockStep {
     /// Synchronizes all data-parallel ranks at `now`. Call it after all timers, step ends and
     /// inputs at `now` are handled on all ranks.
     ///
-    /// `rank` returns the engine of an item, or `None` if the engine has ended.
+    /// `rank` returns the engine of an item, or `None` if it is stopped or in no lock step.
     pub fn settle<T>(
         &mut self,
         now: SimTime,
