@@ -4,45 +4,48 @@ use vllm_sim_random::Draw;
 
 use super::Transfer;
 
-/// Maximum of a single delay, for settings and for products with factors.
+/// Maximum length of one simulated delay, both as configured and after multiplication with load
+/// factors.
 pub const MAX_DELAY: Duration = Duration::from_secs(24 * 3600);
 
-/// Selects the formula of the delay before the first token.
+/// Selects the formula of the simulated delay before the first token.
 ///
 /// **Source:** `pkg/llm-d-inference-sim/latencies.go`, llm-d-inference-sim HEAD of 2026-08.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Calculator {
-    /// Constant if a constant is set, else per token.
+    /// The constant TTFT if one is set, else a delay per uncached prompt token.
     #[default]
     Default,
-    /// Constant delays only.
+    /// The constant TTFT only.
     Constant,
-    /// Only delays proportional to the prompt.
+    /// A delay per uncached prompt token only.
     PerToken,
 }
 
-/// Holds the delays of the pool scheduler, and of batching schedulers without a step model.
+/// Holds the configured token delays of the pool scheduler, and of batching schedulers without a
+/// latency model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Delays {
-    /// Formula of the first delay.
+    /// Formula of the delay before the first token.
     pub calculator: Calculator,
     /// Delay before the first token, and its standard deviation.
     pub ttft: (Duration, Duration),
     /// Delay before each further token, and its standard deviation.
     pub itl: (Duration, Duration),
-    /// Time to fetch a remote prompt, and its standard deviation.
+    /// Time to fetch the KV cache of a remote prompt, and its standard deviation.
     pub kv_transfer: (Duration, Duration),
-    /// Fixed part of a per-token prefill.
+    /// Fixed part of the prefill time, if the prefill time depends on the prompt length.
     pub prefill_overhead: Duration,
     /// Prefill time per uncached prompt token.
     pub prefill_per_token: Duration,
-    /// Standard deviation of a per-token prefill.
+    /// Standard deviation of the prefill time, if the prefill time depends on the prompt length.
     pub prefill_std_dev: Duration,
-    /// Time to fetch one prompt token.
+    /// Time to fetch the KV cache of one prompt token from another engine.
     pub kv_transfer_per_token: Duration,
-    /// Standard deviation of a per-token fetch.
+    /// Standard deviation of the time to fetch the KV cache of one prompt token.
     pub kv_transfer_per_token_std_dev: Duration,
-    /// Factor of all delays at full load, relative to a single sequence; at least 1.
+    /// Factor of all delays when all slots are busy, relative to a single running sequence; at
+    /// least 1.
     pub factor_under_load: f64,
     /// Divisor of all delays; above 0.
     pub speedup: f64,
@@ -67,8 +70,8 @@ impl Default for Delays {
 }
 
 impl Delays {
-    /// Returns the load factor with `running` of `slots` busy: `1 + (F - 1) x (running - 1) /
-    /// (slots - 1)`.
+    /// Returns the factor of delays while `running` of `slots` sequence slots are busy: `1 + (F -
+    /// 1) x (running - 1) / (slots - 1)`, where F is `factor_under_load`.
     pub fn load(&self, running: usize, slots: usize) -> f64 {
         if slots <= 1 || self.factor_under_load <= 1.0 {
             return 1.0;
@@ -77,9 +80,10 @@ impl Delays {
         1.0 + (self.factor_under_load - 1.0) * share
     }
 
-    /// Draws the delay before the first token of a prompt with `cached` cached tokens.
+    /// Draws the delay before the first token of a prompt, `cached` tokens of which are in the
+    /// prefix cache.
     ///
-    /// `load` scales computation, but not a transfer.
+    /// `load` is a factor of prefill times; it does not change the time of a KV transfer.
     pub fn first(
         &self,
         prompt: u32,
@@ -114,8 +118,8 @@ impl Delays {
         self.apply_speedup(delay)
     }
 
-    /// Returns the mean time of a step that computes `tokens` prompt tokens, without load and
-    /// speedup.
+    /// Returns the mean time of a step that computes `tokens` prompt tokens, before the load factor
+    /// and the speedup.
     pub fn chunk(&self, tokens: u64) -> Duration {
         let constant = match self.calculator {
             Calculator::Constant => true,
@@ -130,7 +134,7 @@ impl Delays {
         self.prefill_overhead.saturating_add(work)
     }
 
-    /// Draws the delay before a further token.
+    /// Draws the delay before each token after the first.
     pub fn gap(&self, load: f64, rng: &mut impl Draw) -> Duration {
         let delay = rng.delay(scale(self.itl.0, load), scale(self.itl.1, load));
         self.apply_speedup(delay)
@@ -144,7 +148,7 @@ impl Delays {
         scale(delay, 1.0 / self.speedup).min(MAX_DELAY)
     }
 
-    /// Returns whether no delay is random, so that no random stream is needed.
+    /// Returns whether all standard deviations are zero, so that delays need no random numbers.
     pub fn is_exact(&self) -> bool {
         [
             self.ttft.1,

@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-/// Units in nanoseconds; microseconds have three spellings.
+/// Names of Go's duration units, each with its length in nanoseconds; microseconds have three
+/// spellings.
 const UNITS: [(&str, u64); 8] = [
     ("ns", 1),
     ("us", 1_000),
@@ -16,20 +17,20 @@ const UNITS: [(&str, u64); 8] = [
     ("h", 3_600_000_000_000),
 ];
 
-/// Error text for a duration of too many nanoseconds.
+/// Error text for a duration that does not fit into 64 bits of nanoseconds.
 pub const TOO_LONG: &str = "it is too long";
 
-/// Parsed duration, possibly negative or without a unit.
+/// Duration parsed from text, possibly negative or without a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ParsedDuration {
-    /// Signed length, in nanoseconds.
+    /// Length of the parsed duration, in nanoseconds; may be negative.
     pub nanos: i64,
-    /// Whether a nonzero number had no unit.
+    /// Whether the parsed text was a nonzero number without a unit.
     pub bare: bool,
 }
 
 impl ParsedDuration {
-    /// Returns the duration, or `None` if it is negative.
+    /// Returns the parsed duration, or `None` if it is negative.
     pub fn positive(self) -> Option<Duration> {
         u64::try_from(self.nanos).ok().map(Duration::from_nanos)
     }
@@ -93,7 +94,8 @@ fn units(mut rest: &str) -> Result<u64, String> {
     Ok(total)
 }
 
-/// Returns `number` (decimal) times `unit`, truncated to whole nanoseconds.
+/// Returns the decimal `number` times `unit`, a number of nanoseconds, truncated to whole
+/// nanoseconds.
 fn scaled(number: &str, unit: u64) -> Result<u64, String> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let bad = || format!("{number:?} is not a number");

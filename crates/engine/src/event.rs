@@ -4,68 +4,70 @@ use std::time::Duration;
 use super::kv::HostCounts;
 use super::{BlockKey, BlockPlan, LoadFailurePolicy, LoraId, SeqId};
 
-/// Reason why a sequence ended.
+/// Reason why a simulated sequence ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum End {
-    /// All planned tokens were released.
+    /// All planned output tokens were released.
     Finished,
     /// The client disconnected or cancelled.
     Aborted,
-    /// The engine cancelled it (pause, sleep); clients receive `abort`.
+    /// The engine cancelled the sequence (pause, sleep); clients receive the finish reason `abort`.
     Cancelled,
-    /// The cached fraction of the prompt was below `cache_hit_threshold`.
+    /// The cached fraction of the prompt was below the request's `cache_hit_threshold`.
     Threshold,
-    /// The prompt could not be loaded ([`LoadFailurePolicy::Fail`](crate::LoadFailurePolicy));
-    /// clients receive an error.
+    /// The KV cache of the prompt could not be loaded
+    /// ([`LoadFailurePolicy::Fail`](crate::LoadFailurePolicy)); clients receive an error.
     Failed,
 }
 
-/// Event of a scheduler. The outbox stores the instant at which it was due.
+/// Event of a scheduler. The [`Outbox`](crate::Outbox) stores the simulated time of each event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A sequence left the waiting queue for the first time.
     Scheduled {
-        /// Sequence.
+        /// Id of the admitted sequence.
         id: SeqId,
-        /// Prompt tokens found in the GPU prefix cache.
+        /// Number of prompt tokens found in the GPU prefix cache.
         cached: u32,
-        /// Prompt tokens fetched from another engine or from host memory.
+        /// Number of prompt tokens fetched from another engine or from host memory.
         external: u32,
     },
-    /// The fetch of a prompt from another engine starts.
+    /// The transfer of a prompt's KV cache from another engine starts.
     Fetched {
-        /// Sequence.
+        /// Id of the sequence whose prompt is transferred.
         id: SeqId,
-        /// Prompt tokens to transfer.
+        /// Number of prompt tokens to transfer.
         tokens: u32,
-        /// Duration of the transfer.
+        /// Duration of the KV transfer.
         took: Duration,
     },
-    /// A prompt could not be loaded, or only in part, from another engine or from host memory.
+    /// The KV cache of a prompt could not be loaded, or only in part, from another engine or from
+    /// host memory.
     LoadFailed {
-        /// Sequence.
+        /// Id of the sequence whose prompt could not be loaded.
         id: SeqId,
-        /// Prompt tokens missing after the load.
+        /// Number of prompt tokens missing after the load.
         tokens: u32,
-        /// Policy for the sequence after the failure.
+        /// Policy for the sequence after the failed load: end or recompute.
         policy: LoadFailurePolicy,
-        /// Whether the source is another engine.
+        /// Whether the prompt was to come from another engine; false for host memory.
         remote: bool,
     },
     /// A sequence released output tokens.
     Tokens {
-        /// Sequence.
+        /// Id of the sequence that released the tokens.
         id: SeqId,
-        /// Number of tokens, at least one.
+        /// Number of released output tokens, at least one.
         n: u32,
     },
-    /// A step verified draft tokens of a sequence. The released tokens of the step follow.
+    /// A step verified draft tokens of a sequence. The event with the output tokens of the step
+    /// follows.
     Drafts {
-        /// Sequence.
+        /// Id of the sequence with the draft tokens.
         id: SeqId,
-        /// Number of drafts, at least one.
+        /// Number of draft tokens verified, at least one.
         proposed: u32,
-        /// Number of accepted drafts.
+        /// Number of draft tokens accepted.
         accepted: u32,
     },
     /// A sequence released one token at the end of each of the last `n` steps.
@@ -75,91 +77,92 @@ pub enum Event {
     /// [`Event::Tokens`] precede the [`Event::Step`]. The token before a run was released in the
     /// step before the run, so the gap before each token is the duration of its step.
     Decoded {
-        /// Sequence.
+        /// Id of the sequence that released the tokens.
         id: SeqId,
-        /// Number of tokens, at least one.
+        /// Number of steps, each of which released one token; at least one.
         n: u32,
     },
-    /// A running sequence lost its blocks and waits again.
+    /// A running sequence lost its KV blocks and waits again.
     Preempted {
-        /// Sequence.
+        /// Id of the preempted sequence.
         id: SeqId,
     },
     /// A preempted sequence left the waiting queue again.
     Resumed {
-        /// Sequence.
+        /// Id of the resumed sequence.
         id: SeqId,
     },
-    /// A sequence ended; its slot and blocks are free.
+    /// A sequence ended; its slot and KV blocks are free.
     Ended {
-        /// Sequence.
+        /// Id of the ended sequence.
         id: SeqId,
-        /// Reason.
+        /// Reason why the sequence ended.
         end: End,
     },
-    /// The blocks of a finished sequence are kept for another engine.
+    /// The KV blocks of a finished prefill are kept until another engine has read them.
     Leased {
-        /// Sequence.
+        /// Id of the finished sequence.
         id: SeqId,
-        /// Block ids, in token order.
+        /// Ids of the kept KV blocks, in token order.
         blocks: Box<[u32]>,
     },
-    /// Blocks `from..to` of a plan entered the prefix cache. The parent of the first is block `from
-    /// - 1` of the same plan.
+    /// KV blocks `from..to` of a block plan entered the prefix cache. The parent of the first is
+    /// block `from - 1` of the same plan.
     Stored {
-        /// Plan with the blocks.
+        /// Block plan of the sequence, with the keys and hashes of its blocks.
         plan: Arc<BlockPlan>,
-        /// Index of the first block.
+        /// Index in the plan of the first cached block.
         from: u32,
-        /// Index after the last block.
+        /// Index in the plan after the last cached block.
         to: u32,
     },
-    /// Blocks left the prefix cache.
+    /// KV blocks left the prefix cache.
     Removed {
-        /// Keys; with the full hash if the plan had one.
+        /// Key of each removed block, and its full hash if the block plan had one.
         keys: Vec<(BlockKey, Option<[u8; 32]>)>,
     },
-    /// Blocks of a layer group other than the first full-attention group changed.
+    /// KV blocks of a layer group other than the first full-attention group were cached or removed.
     Group(Box<GroupEvent>),
     /// The prefix cache was emptied.
     Cleared,
-    /// The host tier changed.
+    /// The prefix cache in host memory changed, or one of its copies ended.
     Host(Box<HostEvent>),
     /// A step ended (batching schedulers only).
     Step {
-        /// Computed prompt tokens, without cached ones.
+        /// Number of prompt tokens that the step computed, without cached ones.
         prompt_tokens: u32,
-        /// Released output tokens.
+        /// Number of output tokens that the step released.
         output_tokens: u32,
     },
-    /// A sequence waits for its adapter to load.
+    /// A sequence waits for its LoRA adapter to load.
     LoraLoading {
-        /// Adapter.
+        /// Number of the LoRA adapter.
         lora: LoraId,
     },
 }
 
-/// Event of a layer group ([`LayerGroups`](crate::kv::LayerGroups)).
+/// Change of the prefix cache of one layer group ([`LayerGroups`](crate::kv::LayerGroups)).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GroupEvent {
-    /// Some of blocks `from..to` of a plan entered the prefix cache.
+    /// Some of the KV blocks `from..to` of a block plan entered the prefix cache of the layer
+    /// group.
     Stored {
-        /// Number of the group.
+        /// Number of the layer group.
         group: u32,
-        /// Plan with the blocks.
+        /// Block plan of the sequence, with the keys and hashes of its blocks.
         plan: Arc<BlockPlan>,
-        /// Index of the first block.
+        /// Index in the plan of the first block.
         from: u32,
-        /// Index after the last block.
+        /// Index in the plan after the last block.
         to: u32,
-        /// Indices of the cached blocks.
+        /// Indices in the plan of the blocks that entered the prefix cache.
         kept: Vec<u32>,
     },
-    /// Blocks left the prefix cache.
+    /// KV blocks left the prefix cache of the layer group.
     Removed {
-        /// Number of the group.
+        /// Number of the layer group.
         group: u32,
-        /// Keys; with the full hash if the plan had one.
+        /// Key of each removed block, and its full hash if the block plan had one.
         keys: Vec<(BlockKey, Option<[u8; 32]>)>,
     },
 }
@@ -176,45 +179,46 @@ pub enum CopyDirection {
 /// Event of the host tier ([`HostTierConfig`](crate::kv::HostTierConfig)).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HostEvent {
-    /// Chunks of a plan were stored.
+    /// Chunks of KV blocks were written to host memory.
     Stored {
-        /// Plan with the blocks.
+        /// Block plan of the sequence, with the keys and hashes of its blocks.
         plan: Arc<BlockPlan>,
-        /// Layer group and chunk index in the plan, from 0, per chunk.
+        /// Layer group of each written chunk, and its index in the plan, from 0.
         chunks: Vec<(u32, u32)>,
-        /// Blocks per chunk.
+        /// Number of KV blocks per chunk.
         blocks_per_chunk: u32,
     },
-    /// Chunks were evicted.
+    /// Chunks of KV blocks were evicted from host memory.
     Removed {
-        /// Layer group, key of the last block, and full hash if the plan had one, per chunk.
+        /// Layer group of each evicted chunk, key of its last block, and full hash if the block
+        /// plan had one.
         keys: Vec<(u32, BlockKey, Option<[u8; 32]>)>,
     },
-    /// A copy ended.
+    /// A copy between GPU and host memory ended.
     Copied {
         /// Direction of the copy.
         direction: CopyDirection,
         /// Number of bytes, summed over all GPUs.
         bytes: u64,
-        /// Duration without queueing.
+        /// Duration of the copy, without the wait for earlier copies.
         took: Duration,
     },
-    /// Blocks of a request found room.
+    /// Room in host memory was found for the KV blocks of a request.
     Allocated {
-        /// Number of chunks.
+        /// Number of chunks of KV blocks allocated in host memory.
         chunks: u32,
     },
-    /// Blocks of a request found no room, or not all of them.
+    /// No room in host memory was found for the KV blocks of a request, or not for all of them.
     Refused,
-    /// The delayed lookup of a request was answered.
+    /// A request's lookup in host memory, which waited for copies in progress, was answered.
     Answered {
-        /// Duration of the wait.
+        /// Waiting time of the lookup.
         waited: Duration,
     },
 }
 
 impl Event {
-    /// Returns the sequence of the event, if it concerns one.
+    /// Returns the id of the sequence that the event concerns, if any.
     pub fn sequence(&self) -> Option<SeqId> {
         match self {
             Self::Scheduled { id, .. }
@@ -235,105 +239,106 @@ impl Event {
 /// Operator command for an engine.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
-    /// Stops scheduling; sequences stay.
+    /// Stops the scheduling of steps; sequences remain.
     Pause,
-    /// Continues scheduling.
+    /// Continues scheduling after [`Command::Pause`].
     Resume,
     /// Ends every sequence, waiting or running, with [`End::Cancelled`].
     CancelAll,
     /// Empties the prefix cache.
     ResetPrefixCache(PrefixCacheReset),
-    /// Empties the host tier.
+    /// Empties the prefix cache in host memory.
     ResetHostTier,
-    /// Empties the encoder cache.
+    /// Empties the cache of encoded images, audio and video.
     ResetEncoderCache,
-    /// Enables or disables the prefix cache.
+    /// Enables (true) or disables (false) the prefix cache.
     Caching(bool),
-    /// Frees the blocks of an ended sequence after another engine has read them.
+    /// Frees the KV blocks of a finished prefill after another engine has read them.
     Release(SeqId),
-    /// Sets the delays of later sequences (pool scheduler) or of later steps (batching schedulers
-    /// without their own latency model).
+    /// Sets the token delays of later sequences (pool scheduler) or of later steps (batching
+    /// schedulers without a latency model).
     Delays(Arc<super::Delays>),
     /// Sets the maximum numbers of running and waiting sequences; existing sequences stay.
     Bounds {
-        /// Maximum of running sequences, at least one.
+        /// Maximum number of running sequences, at least one.
         running: u32,
-        /// Maximum of waiting sequences; `None`: no limit.
+        /// Maximum number of waiting sequences; `None`: no limit.
         waiting: Option<u32>,
     },
-    /// Sets the speed-up factor of step times, above zero (batching schedulers).
+    /// Sets the number by which step times are divided, above zero (batching schedulers).
     Speed(f64),
 }
 
-/// Selects the treatment of blocks in use when the prefix cache is emptied.
+/// Selects the treatment of KV blocks in use when the prefix cache is emptied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PrefixCacheReset {
-    /// Fails if blocks are in use.
+    /// The reset fails if sequences hold KV blocks.
     WhenIdle,
-    /// Preempts running sequences, which recompute everything. Schedulers without preemption act as
-    /// for [`PrefixCacheReset::Forget`].
+    /// Running sequences are preempted and recompute all their tokens. Schedulers without
+    /// preemption act as for [`PrefixCacheReset::Forget`].
     Preempt,
-    /// Sequences keep their blocks, which cannot be found by others.
+    /// Sequences keep their KV blocks, but later prompts cannot find these blocks.
     Forget,
 }
 
-/// Describes a block in the prefix cache.
+/// Describes a KV block in the prefix cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CachedBlock {
-    /// Key of its content; several blocks may have the same.
+    /// Key of the block's content; several blocks may have the same key.
     pub key: BlockKey,
-    /// Block id.
+    /// Id of the KV block.
     pub block: u32,
-    /// Number of sequences with this block.
+    /// Number of sequences that hold this block.
     pub users: u32,
 }
 
-/// Counts blocks by use. The sum of `used`, `cached` and `unused` is the total.
+/// Counts KV blocks by use. The sum of `used`, `cached` and `unused` is the total.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BlockUse {
-    /// Blocks held by sequences.
+    /// Number of KV blocks held by sequences.
     pub used: u32,
-    /// Blocks held by several sequences; part of `used`.
+    /// Number of KV blocks held by more than one sequence; part of `used`.
     pub shared: u32,
-    /// Additional blocks for the sequences without sharing.
+    /// Number of additional KV blocks that the sequences would hold if they shared none.
     pub saved: u64,
-    /// Blocks in the prefix cache without a user.
+    /// Number of KV blocks in the prefix cache that no sequence holds.
     pub cached: u32,
-    /// Blocks without content.
+    /// Number of KV blocks that are free and not in the prefix cache.
     pub unused: u32,
 }
 
-/// Progress of a live sequence.
+/// Progress of an unfinished sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SequenceProgress {
     /// Prompt and output tokens in the KV cache, including those of steps in flight.
     pub computed: u32,
-    /// Whether it waits for its prompt from another engine or from host memory.
+    /// Whether the sequence waits for the KV cache of its prompt from another engine or from host
+    /// memory.
     pub waits_for_kv: bool,
 }
 
-/// Gauges of one engine.
+/// Counts of one engine's sequences, KV blocks and prefix-cache lookups, for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stats {
-    /// Sequences in the running batch.
+    /// Number of sequences in the running batch.
     pub running: usize,
-    /// Sequences waiting for capacity.
+    /// Number of sequences waiting for capacity.
     pub waiting: usize,
-    /// Sequences waiting for an adapter, a transfer or an encoder.
+    /// Number of sequences waiting for a LoRA adapter, a KV transfer or a media encoder.
     pub deferred: usize,
-    /// Sequences with a prompt to fetch or load: not started, in progress, done and waiting for
-    /// admission.
+    /// Numbers of sequences with a prompt to fetch or load from elsewhere: not started, in
+    /// progress, and done but waiting for admission.
     pub fetches: [u32; 3],
-    /// Blocks referenced by sequences.
+    /// Number of KV blocks held by sequences.
     pub used_blocks: u32,
-    /// Number of usable blocks.
+    /// Number of usable KV blocks.
     pub total_blocks: u32,
     /// Tokens looked up in the prefix cache since the start.
     pub cache_queries: u64,
     /// Tokens found in the prefix cache since the start.
     pub cache_hits: u64,
-    /// Preemptions since the start.
+    /// Number of preemptions since the start.
     pub preemptions: u64,
-    /// Chunks in the host tier.
+    /// Numbers of chunks in the prefix cache in host memory, by state.
     pub host: HostCounts,
 }

@@ -53,104 +53,106 @@ pub use timer_queue::TimerQueue;
 /// Queue of a scheduler's events, in the order they happened.
 pub type Outbox = VecDeque<(SimTime, Event)>;
 
-/// Reports why a sequence was rejected. The scheduler keeps no part of it.
+/// Reports why the engine rejected a submitted sequence. The scheduler keeps nothing of it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SubmitError {
-    /// The bounded waiting queue is full.
+    /// The waiting queue is full.
     #[error("the waiting queue is full ({limit} sequences)")]
     QueueFull {
-        /// Maximum length of the queue.
+        /// Maximum number of sequences in the waiting queue.
         limit: usize,
     },
-    /// The sequence can never fit.
+    /// The KV cache can never hold the sequence.
     #[error("the sequence needs {needed} blocks, the cache has {total}")]
     TooLarge {
-        /// Blocks for the whole sequence.
+        /// Number of KV blocks that the whole sequence needs.
         needed: u32,
-        /// Usable blocks of the cache.
+        /// Number of usable KV blocks of the engine.
         total: u32,
     },
 }
 
 /// Schedules sequences: the interface of an engine to its driver.
 ///
-/// Times passed in must not decrease. `advance(now)` handles everything due at or before `now`. It
-/// stamps each event with the instant it was due, not with `now`.
+/// Times passed in must not decrease. `advance(now)` handles all timers and steps that end at or
+/// before `now`. It gives each event the time at which it happened, not `now`.
 pub trait Scheduler {
-    /// Accepts a sequence.
+    /// Accepts a sequence for scheduling.
     ///
     /// # Errors
     /// [`SubmitError`] if it can be neither started nor queued.
     fn submit(&mut self, now: SimTime, seq: Sequence, out: &mut Outbox) -> Result<(), SubmitError>;
-    /// Checks whether all of these sequences can be submitted together.
+    /// Checks whether all of these sequences of one request can be submitted together.
     ///
     /// # Errors
-    /// [`SubmitError`] of the first that would certainly be rejected.
+    /// [`SubmitError`] of the first sequence that would certainly be rejected.
     fn admits(&self, _job: &mut dyn Iterator<Item = &Sequence>) -> Result<(), SubmitError> {
         Ok(())
     }
     /// Ends a waiting or running sequence early; ignores unknown ids.
     fn abort(&mut self, now: SimTime, id: SeqId, out: &mut Outbox);
-    /// Returns the time of the next `advance`; `None` if only an input can bring work.
+    /// Returns the time at which `advance` has work next; `None` if only a new input can bring
+    /// work.
     fn next_wakeup(&self) -> Option<SimTime>;
-    /// Runs everything due at or before `now`, in order.
+    /// Runs all steps, timers and starts scheduled at or before `now`, in order.
     ///
-    /// A start due exactly at `now` may be left to another call at the same instant, so that inputs
-    /// can join it. Call until [`Scheduler::next_wakeup`] is later than `now`.
+    /// A step start exactly at `now` may be left to another call with the same time, so that inputs
+    /// can join the step. Call until [`Scheduler::next_wakeup`] is later than `now`.
     fn advance(&mut self, now: SimTime, out: &mut Outbox);
-    /// Executes an operator command; false if it does not apply to the engine or its state.
+    /// Executes an operator command; returns false if it does not apply to the engine or its state.
     fn command(&mut self, now: SimTime, command: Command, out: &mut Outbox) -> bool;
-    /// Lists the cached blocks, by id.
+    /// Lists the KV blocks in the prefix cache, by block id.
     fn cached_blocks(&self) -> Vec<CachedBlock>;
-    /// Returns the progress of a live sequence; `None` if it is unknown or the scheduler has no
-    /// details.
+    /// Returns the progress of an unfinished sequence; `None` if it is unknown or the scheduler
+    /// keeps no progress.
     fn progress(&self, _id: SeqId) -> Option<SequenceProgress> {
         None
     }
-    /// Returns the use of the blocks with these ids, from 1 to [`Stats::total_blocks`].
+    /// Counts by use the KV blocks with these ids, which go from 1 to [`Stats::total_blocks`].
     fn block_use(&self, _numbers: Range<u32>) -> BlockUse {
         BlockUse::default()
     }
-    /// Returns the gauges as of the last call.
+    /// Returns the counts of sequences, KV blocks and prefix-cache lookups after the last call.
     fn stats(&self) -> Stats;
-    /// Appends the admissions since the last call to `into`, if enabled in the configuration.
-    /// Schedulers without steps report admissions only as events.
+    /// Appends the admissions of sequences since the last call to `into`, if enabled in the
+    /// configuration. Schedulers without steps report admissions only as events.
     fn take_admissions(&mut self, _into: &mut Vec<sched::Admitted>) {}
 
     // Methods for schedulers with steps.
 
-    /// Returns the end of the running step; `None` if none runs.
+    /// Returns the end of the running step; `None` if no step runs.
     fn step_end(&self) -> Option<SimTime> {
         None
     }
-    /// Returns whether a step is running. Changes to the engine wait for its end.
+    /// Returns whether a step is running. Drivers change the engine only after its end.
     fn is_busy(&self) -> bool {
         self.step_end().is_some()
     }
-    /// Postpones the end of the running step, to keep pace with other engines.
+    /// Postpones the end of the running step to `end`, to keep pace with other engines.
     fn extend_step(&mut self, _end: SimTime) {}
-    /// Moves an earlier scheduling pass to `now`.
+    /// Postpones a scheduling pass that was requested for an earlier time to `now`.
     fn postpone(&mut self, _now: SimTime) {}
 
     // Methods for prompts from other engines, coordinated by the caller.
 
-    /// Returns the sequences whose prompt blocks were reserved since the last call, and their
-    /// numbers of missing tokens.
+    /// Returns the sequences for whose prompts blocks were reserved since the last call, each with
+    /// the number of prompt tokens to transfer.
     fn take_reserved(&mut self) -> Vec<(SeqId, u32)> {
         Vec::new()
     }
-    /// Resumes a sequence whose prompt has arrived; false if it does not wait for one.
+    /// Resumes a sequence whose prompt was transferred; returns false if it does not wait for one.
     fn activate(&mut self, _now: SimTime, _id: SeqId, _out: &mut Outbox) -> bool {
         false
     }
 
     // Methods for ranks in a [`LockStep`](lock_step::LockStep).
 
-    /// Returns whether the engine is a rank in a lock step.
+    /// Returns whether the engine is a data-parallel rank that runs each step together with the
+    /// others.
     fn is_in_lock_step(&self) -> bool {
         false
     }
-    /// Returns the number of unfinished scheduled steps; the first one runs.
+    /// Returns the number of scheduled steps that have not ended; the first one runs.
     fn steps_in_flight(&self) -> usize {
         0
     }
@@ -158,13 +160,14 @@ pub trait Scheduler {
     fn running_step(&self) -> Option<(SimTime, u64)> {
         None
     }
-    /// Returns the end of the running step if ranks compute `tokens` tokens on average and none is
-    /// slower.
+    /// Returns the end that the running step would have if data-parallel ranks computed `tokens`
+    /// tokens on average and none was slower.
     fn own_step_end(&self, _tokens: f64) -> SimTime {
         SimTime::ZERO
     }
-    /// Schedules a step without sequences. It starts now unless another step is running.
+    /// Schedules a step without sequences, to keep pace with other ranks. It starts now unless
+    /// another step is running.
     fn add_dummy_step(&mut self, _now: SimTime) {}
-    /// Ends the running step at `end`.
+    /// Sets the end of the running step to `end`.
     fn end_step_at(&mut self, _end: SimTime) {}
 }

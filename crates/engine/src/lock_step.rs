@@ -12,19 +12,19 @@ use crate::{Scheduler, SimTime};
 /// Number of steps between two checks whether any rank has work (vLLM's `dp_sync_interval`).
 const SYNC_INTERVAL: u32 = 16;
 
-/// Synchronizes the steps of ranks. The driver of the engines calls it.
+/// Synchronizes the steps of the data-parallel ranks. The driver of the engines calls it.
 #[derive(Debug, Default)]
 pub struct LockStep {
-    /// Steps since the last check for work, or since all ranks became idle.
+    /// Number of steps since the last check for work, or since all ranks became idle.
     steps: u32,
     begun: Option<SimTime>,
 }
 
 impl LockStep {
-    /// Synchronizes all ranks at `now`. Call it after everything due at `now` is done on all ranks,
-    /// including inputs.
+    /// Synchronizes all data-parallel ranks at `now`. Call it after all timers, step ends and
+    /// inputs at `now` are handled on all ranks.
     ///
-    /// `rank` returns the engine of an item, or `None` if it no longer takes part.
+    /// `rank` returns the engine of an item, or `None` if it is stopped or in no lock step.
     pub fn settle<T>(
         &mut self,
         now: SimTime,

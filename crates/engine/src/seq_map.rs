@@ -5,7 +5,7 @@ use super::SeqId;
 
 pub(crate) type SeqMap<T> = HashMap<SeqId, T, BuildHasherDefault<SeqIdHasher>>;
 
-/// Hashes ids without protection against collisions: the driver assigns ids, not clients.
+/// Hashes sequence ids without protection against collisions: the driver assigns ids, not clients.
 #[derive(Debug, Default)]
 pub(crate) struct SeqIdHasher(u64);
 

@@ -1,8 +1,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Identifies a sequence within one engine. The driver assigns it; it is unique among live
-/// sequences.
+/// Identifies a sequence within one engine. The driver assigns the id; it is unique among
+/// unfinished sequences.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SeqId(pub u64);
 
@@ -10,12 +10,12 @@ pub struct SeqId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LoraId(pub u32);
 
-/// Identifies a full block and all tokens before it: the low 64 bits of its hash, or the hash id of
-/// a trace.
+/// Identifies the content of a full KV block and all tokens before it: the low 64 bits of its hash,
+/// or the hash id of a trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockKey(pub u64);
 
-/// Lists the blocks that a sequence will fill, first of the prompt, then of the planned output.
+/// Lists the KV blocks that a sequence will fill, first of the prompt, then of the planned output.
 ///
 /// Replies are generated before submission, so all hashes are known then and the engine does not
 /// hash. The engine reads only `keys`; the other fields are for KV events.
@@ -23,31 +23,31 @@ pub struct BlockKey(pub u64);
 pub struct BlockPlan {
     /// Key of each full block of prompt plus output, in order.
     pub keys: Vec<BlockKey>,
-    /// Full hash of each block if events carry bytes, else empty. Shorter hashes are padded with
-    /// zeros at the end.
+    /// Full hash of each block if KV events carry hashes as bytes, else empty. Shorter hashes are
+    /// padded with zeros at the end.
     pub hashes: Vec<[u8; 32]>,
-    /// Token ids of prompt and planned output; empty if no events are published.
+    /// Token ids of prompt and planned output; empty if no KV events are published.
     pub tokens: Vec<u32>,
-    /// Tokens per block.
+    /// Number of tokens per KV block.
     pub block_size: u32,
     /// Number of tokens after a block that its key covers too (vLLM's eagle and mtp drafts).
     pub lookahead: u32,
-    /// Adapter, in the form that events use.
+    /// Number and name of the LoRA adapter, as in KV events.
     pub lora: Option<(LoraId, Arc<str>)>,
-    /// Extra keys of each block, in the form that events use; empty if no block has any.
+    /// Extra keys of each block, as in KV events; empty if no block has any.
     pub extra_keys: Vec<Option<Arc<[ExtraKey]>>>,
 }
 
-/// Part of a block hash other than tokens (vLLM's `extra_keys`).
+/// Input of a block hash other than tokens (vLLM's `extra_keys`).
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum ExtraKey {
-    /// Adapter name or cache salt.
+    /// LoRA adapter name or cache salt.
     Text(Arc<str>),
-    /// Image, audio clip or video that overlaps the block.
+    /// Media item (image, audio clip or video) that overlaps the block.
     Media {
-        /// Content hash.
+        /// Hash of the media item's content.
         identifier: Arc<str>,
-        /// Start of the item relative to the block; negative if it begins before.
+        /// Start of the media item relative to the block, in tokens; negative if it begins before.
         offset: i64,
     },
 }
@@ -55,52 +55,53 @@ pub enum ExtraKey {
 /// Selects source and destination of a prompt's KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Transfer {
-    /// The prompt is computed and used locally.
+    /// The KV cache of the prompt is computed and used locally.
     #[default]
     Local,
-    /// The prompt is fetched from another engine (`do_remote_prefill`).
+    /// The KV cache of the prompt is fetched from another engine (`do_remote_prefill`).
     RemotePrefill,
-    /// The prompt is computed for another engine (`do_remote_decode`).
+    /// The KV cache of the prompt is computed for another engine (`do_remote_decode`).
     RemoteDecode,
 }
 
-/// Selects how a sequence goes on after its prompt could not be loaded (vLLM's
+/// Selects how a sequence continues after the KV cache of its prompt could not be loaded (vLLM's
 /// `kv_load_failure_policy`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LoadFailurePolicy {
     /// The sequence ends with an error.
     #[default]
     Fail,
-    /// The missing part is computed locally.
+    /// The missing part of the prompt is computed locally.
     Recompute,
 }
 
-/// Injects a failure into the first load of a prompt, from another engine or from host memory.
+/// Injects a failure into the first load of a prompt's KV cache, from another engine or from host
+/// memory.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct LoadFailure {
-    /// Policy after the failure.
+    /// Policy after the failed load: end or recompute.
     pub policy: LoadFailurePolicy,
     /// Fraction of the blocks from host memory that precede the first failed one, from 0 to below
     /// 1. A remote prompt is lost completely, as with NIXL.
     pub loaded: f32,
 }
 
-/// Counts the draft tokens of a sequence in one step (speculative decoding).
+/// Counts the draft tokens of a sequence in one step of speculative decoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Draft {
-    /// Number of proposed draft tokens.
+    /// Number of draft tokens proposed in one step.
     pub proposed: u8,
-    /// Number of accepted draft tokens.
+    /// Number of draft tokens accepted in one step.
     pub accepted: u8,
 }
 
-/// Selects the encoder of a media item.
+/// Selects the encoder of an image, audio clip or video.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum EncoderKind {
-    /// Images and videos.
+    /// Encoder of images and videos.
     #[default]
     Vision,
-    /// Audio.
+    /// Encoder of audio.
     Audio,
 }
 
@@ -109,24 +110,24 @@ pub enum EncoderKind {
 /// **Source:** vLLM `vllm/multimodal/inputs.py`, `MultiModalFeatureSpec`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EncoderInput {
-    /// Content hash; equal items are encoded once.
+    /// Hash of the media item's content; equal items are encoded once.
     pub key: u64,
-    /// Encoder of the item.
+    /// Encoder of the media item.
     pub kind: EncoderKind,
-    /// Index of the first placeholder token.
+    /// Index in the prompt of the media item's first placeholder token.
     pub start: u32,
-    /// Number of placeholder tokens, one per embedding.
+    /// Number of the media item's placeholder tokens, one per embedding.
     pub len: u32,
 }
 
 impl EncoderInput {
-    /// Returns the index after the last placeholder token.
+    /// Returns the index in the prompt after the media item's last placeholder token.
     pub fn end(&self) -> u32 {
         self.start.saturating_add(self.len)
     }
 
-    /// Sorts items by their position and drops those that overlap an earlier one. Returns `None` if
-    /// no items remain.
+    /// Sorts media items by their position and drops those that overlap an earlier one. Returns
+    /// `None` if no items remain.
     pub fn in_order(mut items: Vec<Self>) -> Option<Arc<[Self]>> {
         items.sort_by_key(|item| item.start);
         let mut end = 0;
@@ -141,57 +142,57 @@ impl EncoderInput {
     }
 }
 
-/// Describes a request for the engine: lengths and keys, no text.
+/// Describes a request for the engine: numbers of tokens and block keys, no text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sequence {
-    /// Id, assigned by the driver.
+    /// Id of the sequence, assigned by the driver.
     pub id: SeqId,
     /// Number of prompt tokens, at least one.
     pub prompt: u32,
     /// Number of planned output tokens, at least one. The sequence ends after the last one.
     pub output: u32,
-    /// Key of the sequence's random streams: depends on the request, not on its arrival.
+    /// Key of the sequence's random numbers: depends on the request, not on its arrival.
     pub key: u64,
-    /// Priority under the priority policy; lower runs first, ties by arrival.
+    /// Priority of the sequence under the priority policy; lower runs first, ties by arrival.
     pub priority: i64,
-    /// LoRA adapter, if any.
+    /// LoRA adapter of the request, if any.
     pub lora: Option<LoraId>,
     /// Source and destination of the prompt's KV cache.
     pub transfer: Transfer,
-    /// Injected load failure; `None`: no failure. Ignored by the SGLang scheduler.
+    /// Injected failure of the KV load; `None`: no failure. Ignored by the SGLang scheduler.
     pub load_failure: Option<LoadFailure>,
-    /// Keys of the blocks that the sequence fills; `None` without a prefix cache.
+    /// Keys of the KV blocks that the sequence fills; `None` without a prefix cache.
     pub plan: Option<Arc<BlockPlan>>,
-    /// Whether to skip the prefix-cache lookup (vLLM does for prompt logprobs).
+    /// Whether the prefix-cache lookup is skipped, as in vLLM for prompt logprobs.
     pub skip_cache_read: bool,
     /// Minimum cached fraction of the prompt; below it the sequence ends with
     /// [`super::End::Threshold`].
     pub hit_threshold: Option<f64>,
-    /// Indices of output tokens that follow without a gap, sorted (the first token of each further
-    /// tool call, llm-d-inference-sim `latencies.go`). Only used by the pool scheduler: in a batch
-    /// every token takes a step.
+    /// Indices of output tokens that follow without a delay, sorted (the first token of each
+    /// further tool call, llm-d-inference-sim `latencies.go`). Only used by the pool scheduler: in
+    /// a batch every token takes a step.
     pub tokens_without_gap: Box<[u32]>,
-    /// Delay between the last token and the end (image generation).
+    /// Delay between the last token and the end of the sequence (image generation).
     pub tail: Duration,
-    /// Delays of the sequence in a pool; `None`: the delays of the engine at its submission.
+    /// Token delays of the sequence in the pool scheduler; `None`: those of the engine at its
+    /// submission.
     pub delays: Option<Arc<super::Delays>>,
-    /// Times of the output tokens since the start, never decreasing: a recorded reply. Replaces the
-    /// delays of the pool scheduler, which draws delays for further tokens. Ignored by batching
-    /// schedulers.
+    /// Recorded release times of output tokens since the start of the sequence, never decreasing.
+    /// They replace the delays of the pool scheduler, which draws delays for further tokens.
+    /// Ignored by batching schedulers.
     pub timeline: Option<Arc<[Duration]>>,
-    /// Draft token counts after the first, second, ... output token, if they follow from the text
-    /// (`ngram`).
-    /// `None`: random acceptance. Only used by the vLLM scheduler.
+    /// Numbers of draft tokens after the first, second, ... output token, if they follow from the
+    /// text (`ngram`). `None`: random acceptance. Only used by the vLLM scheduler.
     pub drafts: Option<Arc<[Draft]>>,
     /// Media items of the prompt, from [`EncoderInput::in_order`]. Only used by the vLLM scheduler.
     pub media: Option<Arc<[EncoderInput]>>,
-    /// Time between arrival and submission. A pool subtracts it from the first delay of a sequence
-    /// that starts immediately.
+    /// Time between arrival and submission of the request. The pool scheduler subtracts it from the
+    /// first delay of a sequence that starts immediately.
     pub preparation_time: Duration,
 }
 
 impl Sequence {
-    /// Creates a sequence of `prompt` and `output` tokens with defaults.
+    /// Creates a sequence of `prompt` and `output` tokens, with defaults for all other fields.
     pub fn new(id: SeqId, prompt: u32, output: u32) -> Self {
         Self {
             id,

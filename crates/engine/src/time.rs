@@ -2,39 +2,39 @@ use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
 use std::time::Duration;
 
-/// Instant in whole nanoseconds since the start of the engine.
+/// Point in simulated time, in whole nanoseconds since the start of the engine.
 ///
 /// Arithmetic saturates. The range is 584 years.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct SimTime(u64);
 
 impl SimTime {
-    /// Start of the run.
+    /// Start of the simulated run.
     pub const ZERO: Self = Self(0);
-    /// Instant after all others; used for "never".
+    /// Latest point in time that can be represented; used for "never".
     pub const MAX: Self = Self(u64::MAX);
 
-    /// Creates the instant `nanos` nanoseconds after the start.
+    /// Creates the point in time `nanos` nanoseconds after the start.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// Creates the instant `millis` milliseconds after the start.
+    /// Creates the point in time `millis` milliseconds after the start.
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis.saturating_mul(1_000_000))
     }
 
-    /// Returns the nanoseconds since the start.
+    /// Returns the number of nanoseconds since the start.
     pub const fn nanos(self) -> u64 {
         self.0
     }
 
-    /// Returns the seconds since the start; for reports only.
+    /// Returns the number of seconds since the start; for reports only.
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e9
     }
 
-    /// Returns the time since `earlier`, or zero if `earlier` is later.
+    /// Returns the duration since `earlier`, or zero if `earlier` is later.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

@@ -46,19 +46,19 @@ impl<T> Default for TimerQueue<T> {
 }
 
 impl<T> TimerQueue<T> {
-    /// Sets a timer.
+    /// Sets a timer for the time `due`; `item` is returned when it expires.
     pub fn set(&mut self, due: SimTime, item: T) {
         let order = self.set;
         self.set += 1;
         self.heap.push(Reverse(TimerEntry { due, order, item }));
     }
 
-    /// Returns the due time of the next timer.
+    /// Returns the time at which the next timer expires.
     pub fn next_due(&self) -> Option<SimTime> {
         self.heap.peek().map(|Reverse(e)| e.due)
     }
 
-    /// Removes and returns the next timer due at or before `now`.
+    /// Removes and returns the next timer that expires at or before `now`.
     pub fn pop_due(&mut self, now: SimTime) -> Option<(SimTime, T)> {
         if self.next_due()? > now {
             return None;
@@ -66,7 +66,7 @@ impl<T> TimerQueue<T> {
         self.heap.pop().map(|Reverse(e)| (e.due, e.item))
     }
 
-    /// Delays all timers by `by` and keeps their order.
+    /// Postpones all timers by `by` and keeps their order.
     pub fn postpone(&mut self, by: std::time::Duration) {
         let entries = std::mem::take(&mut self.heap).into_vec();
         self.heap = entries
@@ -80,12 +80,12 @@ impl<T> TimerQueue<T> {
             .collect();
     }
 
-    /// Returns the number of timers.
+    /// Returns the number of timers in the queue.
     pub fn len(&self) -> usize {
         self.heap.len()
     }
 
-    /// Returns whether no timer is set.
+    /// Returns whether the queue has no timers.
     pub fn is_empty(&self) -> bool {
         self.heap.is_empty()
     }

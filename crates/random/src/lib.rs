@@ -7,31 +7,32 @@ use std::time::Duration;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-/// Selects the purpose of a random stream. Streams of different purposes are independent.
+/// Selects the use of a stream of random numbers. Streams for different purposes are independent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Purpose {
-    /// Reply text.
+    /// Random text of replies.
     Content = 1,
-    /// Engine delays.
+    /// Random delays of the engine.
     Latency = 2,
-    /// Injected failures.
+    /// Random failures injected into requests.
     Fault = 3,
-    /// Tool calls and structured text.
+    /// Random tool calls and structured text.
     Structured = 4,
-    /// Log probabilities.
+    /// Random log probabilities of tokens.
     Logprobs = 5,
-    /// Workload synthesis.
+    /// Random requests of a synthetic workload.
     Workload = 6,
-    /// Routing ties.
+    /// Random choice between servers that a router scores equally.
     Routing = 7,
-    /// Ids, reproducible with a fixed seed.
+    /// Random ids of requests and the like, reproducible with a fixed seed.
     Id = 8,
-    /// Reply length.
+    /// Random length of replies.
     Length = 9,
 }
 
-/// Creates the random stream of (seed, request, purpose): ChaCha8, the same on every platform.
+/// Creates the random number generator of (seed, request, purpose): ChaCha8, the same on every
+/// platform.
 pub fn stream(seed: u64, request: u64, purpose: Purpose) -> ChaCha8Rng {
     let mut key = [0u8; 32];
     key[..8].copy_from_slice(&seed.to_le_bytes());
@@ -40,7 +41,8 @@ pub fn stream(seed: u64, request: u64, purpose: Purpose) -> ChaCha8Rng {
     ChaCha8Rng::from_seed(key)
 }
 
-/// Mixes two words into one (SplitMix64 finalizer): fast and well distributed, but not secret.
+/// Mixes two 64-bit words into one (SplitMix64 finalizer): fast and well distributed, but not
+/// secret.
 pub const fn mix(a: u64, b: u64) -> u64 {
     let mut z = a
         .wrapping_add(0x9e37_79b9_7f4a_7c15)
@@ -52,16 +54,16 @@ pub const fn mix(a: u64, b: u64) -> u64 {
 
 /// Draws random values by fixed algorithms, so that streams are stable across versions.
 pub trait Draw {
-    /// Draws uniformly from `[0, 1)`, with 53 bits.
+    /// Draws a number uniformly from `[0, 1)`, with 53 bits.
     fn unit(&mut self) -> f64;
-    /// Draws uniformly from `low..=high`.
+    /// Draws an integer uniformly from `low..=high`.
     fn between(&mut self, low: u64, high: u64) -> u64;
     /// Returns true with a probability of `percent` in a hundred.
     fn percent(&mut self, percent: u32) -> bool;
-    /// Draws a standard normal variate (Box-Muller, one pair of draws each).
+    /// Draws a standard normal variate by Box-Muller, which takes two uniform draws.
     fn normal(&mut self) -> f64;
-    /// Draws a delay around `mean`, clamped to 0.3..=1.7 of it (llm-d-inference-sim
-    /// `latencies.go`).
+    /// Draws a delay from a normal distribution, clamped to 0.3..=1.7 times `mean`
+    /// (llm-d-inference-sim `latencies.go`).
     fn delay(&mut self, mean: Duration, std_dev: Duration) -> Duration;
 }
 

@@ -11,17 +11,18 @@ use super::Draw;
 pub struct StdRng(ChaCha12Rng);
 
 impl StdRng {
-    /// Creates the generator of a seed.
+    /// Creates the random number generator with the given seed.
     pub fn new(seed: u64) -> Self {
         Self(ChaCha12Rng::seed_from_u64(seed))
     }
 
-    /// Draws `random::<f64>()`.
+    /// Draws what `random::<f64>()` of `rand` draws: a number from `[0, 1)`.
     pub fn unit(&mut self) -> f64 {
         self.0.unit()
     }
 
-    /// Draws `random_bool(rate)`; a rate of 1 consumes no draw.
+    /// Draws true with probability `rate`, as `random_bool` of `rand` 0.9; a rate of 1 consumes no
+    /// random number.
     pub fn chance(&mut self, rate: f64) -> bool {
         if rate >= 1.0 {
             return true;
@@ -30,7 +31,8 @@ impl StdRng {
         self.0.next_u64() < (rate * 2.0f64.powi(64)) as u64
     }
 
-    /// Draws `random_range(0..n)`, by Canon's method over 32 bits.
+    /// Draws an integer from `0..n`, as `random_range` of `rand` 0.9 does (Canon's method over 32
+    /// bits).
     pub fn below(&mut self, n: u32) -> u32 {
         let wide = |word: u32| u64::from(word) * u64::from(n);
         let product = wide(self.0.next_u32());
@@ -42,7 +44,7 @@ impl StdRng {
         high
     }
 
-    /// Draws a gap of a Poisson process.
+    /// Draws the time between two events of a Poisson process with the given mean.
     pub fn exponential(&mut self, mean: f64) -> f64 {
         -mean * (1.0 - self.unit()).ln()
     }

@@ -1,6 +1,6 @@
 use crate::BlockKey;
 
-/// Maps block keys to the blocks that hold them.
+/// Maps the content keys of KV blocks to the blocks that hold this content.
 ///
 /// Several blocks may hold one key: to keep block tables append-only, vLLM does not merge a
 /// recomputed block with the cached one. Such blocks form a ring in caching order. A lookup returns
@@ -13,22 +13,24 @@ use crate::BlockKey;
 #[derive(Debug)]
 pub(super) struct CachedBlocks {
     slots: Vec<HashSlot>,
-    /// Number of hash bits that do not select a slot.
+    /// Number of bits by which a key's hash is shifted right to select a slot.
     shift: u32,
     keys: Vec<BlockKey>,
-    /// Ring links of each block; [`Duplicates::NONE`] if it is the only one with its key.
+    /// Neighbors of each block in the ring of blocks with its key; [`Duplicates::NONE`] if the
+    /// block is the only one with its key.
     duplicates: Vec<Duplicates>,
     duplicated: usize,
 }
 
-/// Entry of the table; empty if `id` is the null block.
+/// Slot of the hash table; empty if `id` is 0, the null block.
 #[derive(Debug, Clone, Copy, Default)]
 struct HashSlot {
     hash: u32,
     id: u32,
 }
 
-/// Links of a block in the ring of its key, closed from the newest to the oldest.
+/// Neighbors of a block in the ring of blocks with the same key, which is closed from the newest to
+/// the oldest.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Duplicates {
     older: u32,
@@ -95,7 +97,7 @@ impl CachedBlocks {
         key
     }
 
-    /// Reads the slots of many keys in advance, so that the cache misses overlap.
+    /// Reads the hash-table slots of many keys in advance, so that the CPU's cache misses overlap.
     pub(super) fn touch(&self, keys: impl Iterator<Item = BlockKey>) {
         let read = keys.map(|key| self.slots[(hash(key) >> self.shift) as usize].id);
         std::hint::black_box(read.fold(0, |all, id| all ^ id));
@@ -107,7 +109,7 @@ impl CachedBlocks {
         self.duplicated = 0;
     }
 
-    /// Returns the slot of `key`, or the empty slot for it.
+    /// Returns the index of the slot that holds `key`, or of the empty slot where it belongs.
     fn seek(&self, key: BlockKey, hash: u32) -> usize {
         let mask = self.slots.len() - 1;
         let mut at = (hash >> self.shift) as usize;
@@ -120,7 +122,8 @@ impl CachedBlocks {
         }
     }
 
-    /// Removes the slot at `hole` by backward-shift deletion, so that lookups need no tombstones.
+    /// Removes the hash-table slot `hole` by backward-shift deletion, so that lookups need no
+    /// tombstones.
     fn backward_shift_delete(&mut self, mut hole: usize) {
         let mask = self.slots.len() - 1;
         let mut at = hole;
@@ -157,7 +160,8 @@ impl CachedBlocks {
         self.duplicates[oldest as usize].older = id;
     }
 
-    /// Removes a block from its ring, if any, and returns the next newer one.
+    /// Removes a block from the ring of blocks with its key, if any, and returns the next newer
+    /// block.
     fn part(&mut self, id: u32) -> Option<u32> {
         let ring = std::mem::replace(&mut self.duplicates[id as usize], Duplicates::NONE);
         if ring == Duplicates::NONE {
@@ -176,7 +180,8 @@ impl CachedBlocks {
     }
 }
 
-/// Multiplies once: keys are hashes already, or small numbers from a trace.
+/// Hashes a block key with one multiplication: keys are hashes already, or small numbers from a
+/// trace.
 fn hash(key: BlockKey) -> u32 {
     // The golden ratio spreads consecutive keys evenly (Knuth, TAOCP 6.4).
     let product = u128::from(key.0 ^ 0xf135_7aea_2e62_a9c5) * 0x9e37_79b9_7f4a_7c15;

@@ -14,13 +14,13 @@ impl BlockPool {
         !self.groups.all.is_empty()
     }
 
-    /// Returns the number of further groups. Each may need a block that an admission does not
-    /// count.
+    /// Returns the number of layer groups after the first. Each may need one block more than an
+    /// admission counts.
     pub(crate) fn further_groups(&self) -> u32 {
         self.groups.all.len() as u32
     }
 
-    /// Returns all groups, the first one first, for host tiers.
+    /// Returns all layer groups, the first one first, for the prefix cache in host memory.
     pub(crate) fn all_groups(&self) -> Vec<Group> {
         let groups = &self.groups;
         let sparse = groups.all.iter().filter(|group| !group.sees_all());
@@ -32,8 +32,8 @@ impl BlockPool {
             .collect()
     }
 
-    /// Returns whether a table has block `i` of group `at` (in [`BlockPool::all_groups`]) and the
-    /// group keeps it in the prefix cache.
+    /// Returns whether a table holds block `i` of layer group `at` (index in
+    /// [`BlockPool::all_groups`]) and the group keeps that block in the prefix cache.
     pub(crate) fn is_kept(&self, table: &BlockTable, at: usize, i: u32) -> bool {
         let Some(at) = (at + usize::from(self.groups.is_first_null)).checked_sub(1) else {
             return true;
@@ -50,14 +50,16 @@ impl BlockPool {
         self.groups.fresh.clear();
     }
 
-    /// Returns whether a hit of `tokens` tokens ends at a state that this pass computes.
+    /// Returns whether a prefix-cache hit of `tokens` tokens ends at a Mamba state that the current
+    /// scheduling pass still computes.
     pub(crate) fn is_fresh(&self, plan: &BlockPlan, tokens: u32) -> bool {
         let last = (tokens / self.config().block_size).checked_sub(1);
         let key = last.and_then(|last| plan.keys.get(last as usize));
         key.is_some_and(|key| self.groups.fresh.contains(key))
     }
 
-    /// Returns the maximum number of blocks that a sequence of `tokens` tokens holds.
+    /// Returns the maximum number of KV blocks that a sequence of `tokens` tokens holds, over all
+    /// layer groups.
     pub(crate) fn most_blocks(&self, tokens: u32) -> u32 {
         let first = match self.groups.is_first_null {
             true => 0,
@@ -70,7 +72,8 @@ impl BlockPool {
         others.fold(first, u32::saturating_add)
     }
 
-    /// Returns an upper bound of the new blocks that a table needs for `tokens` tokens.
+    /// Returns an upper bound of the number of new KV blocks that a table needs for `tokens`
+    /// tokens.
     pub(crate) fn missing(&self, table: &BlockTable, tokens: u32) -> u32 {
         let first = self.blocks_for(tokens).saturating_sub(table.len());
         if !self.has_groups() {
@@ -79,7 +82,7 @@ impl BlockPool {
         self.missing_in_groups(table, TokenNeed::Step(tokens))
     }
 
-    /// Returns the blocks that a sequence still needs to reach `tokens` tokens.
+    /// Returns the number of KV blocks that a sequence still needs to reach `tokens` tokens.
     pub(crate) fn owed(&self, table: &BlockTable, tokens: u32) -> u32 {
         if !self.has_groups() {
             return self.blocks_for(tokens).saturating_sub(table.len());
@@ -106,8 +109,8 @@ impl BlockPool {
         others.fold(first, u32::saturating_add)
     }
 
-    /// Returns the leading tokens of `plan` cached in all groups, and those in the full-attention
-    /// groups.
+    /// Returns the number of leading tokens of `plan` that are cached in all layer groups, and the
+    /// number cached in the full-attention groups.
     pub(crate) fn common_prefix(&self, plan: &BlockPlan, tokens: u32) -> (u32, u32) {
         if !self.config().prefix_caching {
             return (0, 0);
@@ -152,8 +155,9 @@ impl BlockPool {
         (hit * size, found.saturating_sub(drop) * size)
     }
 
-    /// Records where later prompts may find the blocks of a sequence: at the end of its prompt, and
-    /// where the full-attention groups had a longer hit (`found` of `hit` tokens).
+    /// Records the block indices of a sequence that later prompts may share: the end of its prompt,
+    /// and the point where the full-attention groups had a longer hit (`found` instead of `hit`
+    /// tokens).
     pub(crate) fn record_divergence(
         &self,
         table: &mut BlockTable,
@@ -239,7 +243,8 @@ impl BlockPool {
         }
     }
 
-    /// Adds the cached prefix to empty tables; false if part of it is missing.
+    /// Adds the cached prefix blocks of all layer groups to an empty table; returns false if part
+    /// of the prefix is missing.
     fn find_in_groups(
         &self,
         table: &mut BlockTable,
@@ -271,8 +276,8 @@ impl BlockPool {
         is_found
     }
 
-    /// Returns the number of found blocks without a user; allocating them removes them from the
-    /// free queue.
+    /// Returns the number of blocks in a table that no sequence holds yet; allocating them removes
+    /// them from the free queue.
     fn idle_of(&self, table: &BlockTable) -> u32 {
         let others = table.groups.iter().flat_map(|table| &table.blocks);
         let all = table.blocks.iter().chain(others);
@@ -325,7 +330,7 @@ impl BlockPool {
         }
     }
 
-    /// Frees the blocks that no layer of a group will read again.
+    /// Frees the KV blocks that no layer of a group will read again after `processed` tokens.
     fn free_passed(&mut self, table: &mut BlockTable, processed: u32) {
         for at in 0..self.groups.all.len() {
             let group = self.groups.all[at];
@@ -355,7 +360,8 @@ impl BlockPool {
         table.ends = [0; 4];
     }
 
-    /// Caches blocks `from..to` of a table, as far as their groups keep them.
+    /// Adds blocks `from..to` of a table to the prefix cache, except those that their layer groups
+    /// do not keep.
     pub(super) fn cache_in_groups(
         &mut self,
         table: &BlockTable,
@@ -412,7 +418,7 @@ impl BlockPool {
         settled.min().unwrap_or(u32::MAX)
     }
 
-    /// Reports removed blocks in order, grouped by layer group.
+    /// Emits events for blocks removed from the prefix cache, in order, grouped by layer group.
     pub(super) fn report_removed(
         &self,
         removed: Vec<(BlockKey, Option<[u8; 32]>)>,
@@ -439,7 +445,8 @@ impl BlockPool {
             .and_then(|at| self.groups.all.get(at))
     }
 
-    /// Returns the plan's key of a block that is cached under `name`.
+    /// Returns the block plan's key of a block that the prefix cache holds under `name`, which
+    /// contains the salt of the block's layer group.
     pub(super) fn plan_key(&self, owner: u8, name: BlockKey) -> BlockKey {
         self.group_of(owner).map_or(name, |group| group.key(name))
     }

@@ -1,4 +1,5 @@
-//! Models layer groups that keep only part of the KV cache, next to the full-attention group.
+//! Models layer groups that keep only part of the KV cache, in addition to the full-attention
+//! group.
 //!
 //! A sequence has a block table per group; all tables share one pool. Sliding-window layers free
 //! blocks outside the window. State layers (Mamba, linear attention) keep only the newest state. In
@@ -14,31 +15,33 @@ use crate::BlockKey;
 pub struct LayerGroups {
     /// Number of full-attention groups.
     pub full: u32,
-    /// Number of sliding-window or state groups; they are numbered first.
+    /// Number of groups of sliding-window or state layers; the group numbers in events start with
+    /// them.
     pub sparse: u32,
-    /// Kind of these groups.
+    /// Kind of the sparse layer groups.
     pub kind: SparseLayerKind,
-    /// Interval of cached positions in these groups, in tokens, in addition to the ends of prompts
-    /// and the points where prompts diverge. 0: no further positions; `None`: all
-    /// (`prefix_cache_retention_interval`).
+    /// Interval of the positions at which sparse groups cache blocks, in tokens
+    /// (`prefix_cache_retention_interval`). They also cache at the ends of prompts and where
+    /// prompts diverge. 0: no further positions; `None`: all blocks.
     pub interval: Option<u32>,
 }
 
 /// Selects the part of the KV cache that sparse layers keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SparseLayerKind {
-    /// Sliding window of this many tokens.
+    /// The KV cache of the newest tokens: a sliding window of this many tokens.
     Window(u32),
-    /// State of all previous tokens; a sequence has at most this many.
+    /// A state that sums up all previous tokens (Mamba). The value is the maximum number of tokens
+    /// of a sequence.
     State(u32),
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GroupLimits {
-    /// Maximum of tokens in flight.
+    /// Maximum number of scheduled tokens whose steps have not ended.
     pub in_flight: u32,
     pub max_model_len: u32,
-    /// Number of draft tokens per step; each has its own state.
+    /// Number of draft tokens per step; each has a state of its own.
     pub drafts: u32,
     pub drops_last: bool,
 }
@@ -62,41 +65,43 @@ impl TokenNeed {
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Group {
-    /// Attention window in tokens, including the newest.
+    /// Attention window of the group's layers, in tokens, including the newest.
     pub(super) window: u32,
     pub(super) block_size: u32,
-    /// Maximum number of blocks counted for an admission.
+    /// Maximum number of the group's blocks that an admission counts.
     pub(super) cap: u32,
     pub(super) most: u32,
-    /// Whether only the last block of a run exists.
+    /// Whether the group has state layers, which hold a block only at the end of the computed
+    /// tokens.
     pub(super) is_state: bool,
     pub(super) spare: u32,
-    /// Number of blocks before the end of a hit that the group needs.
+    /// Number of cached blocks that the group needs directly before the end of a prefix-cache hit.
     pub(super) run: u32,
-    /// Number of blocks after the end of a hit that the group needs.
+    /// Number of cached blocks that the group needs after the end of a prefix-cache hit.
     pub(super) peek: u32,
-    /// Distinguishes the block keys of groups.
+    /// Salt of the block keys of this group, different from those of other groups.
     pub(super) salt: u64,
     pub(super) index: u32,
 }
 
-/// Holds all groups except the first one, if that has full attention.
+/// Holds all layer groups except the first, if the first has full attention.
 #[derive(Debug, Default)]
 pub(super) struct Groups {
     pub(super) all: Vec<Group>,
-    /// Whether no group has full attention. Then the first table consists of null blocks.
+    /// Whether no group has full attention. Then the block table of the first group holds null
+    /// blocks.
     pub(super) is_first_null: bool,
     pub(super) drops_last: bool,
     pub(super) interval: Option<u32>,
-    /// Last blocks of states cached in this pass; not usable before its end.
+    /// Keys of state blocks cached in this scheduling pass; they cannot be hit before its end.
     pub(super) fresh: Vec<BlockKey>,
 }
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct GroupTable {
-    /// Index of the first block in `blocks`.
+    /// Index in the sequence of the first block in `blocks`.
     pub(super) first: u32,
-    /// Block ids; 0 for a missing block.
+    /// KV block ids of the group; 0 for a missing block.
     pub(super) blocks: Vec<u32>,
     pub(super) spare: Vec<u32>,
 }
@@ -113,7 +118,7 @@ impl GroupTable {
             .unwrap_or(0)
     }
 
-    /// Iterates over the block ids without missing ones.
+    /// Iterates over the KV block ids of the table without missing ones.
     pub(super) fn held(&self) -> impl Iterator<Item = u32> {
         let there = self.blocks.iter().chain(&self.spare).copied();
         there.filter(|&id| id != 0)
@@ -150,7 +155,7 @@ impl Group {
         BlockKey(key.0 ^ self.salt)
     }
 
-    /// Returns the number of leading blocks outside the window after `processed` tokens.
+    /// Returns the number of leading blocks outside the attention window after `processed` tokens.
     pub(super) fn passed(&self, processed: u32) -> u32 {
         processed.saturating_sub(self.window - 1) / self.block_size
     }
@@ -233,7 +238,8 @@ impl Groups {
         }
     }
 
-    /// Returns whether block `i` stays in the prefix cache; hits of the sequence may end at `ends`.
+    /// Returns whether the prefix cache keeps block `i` of a group. `ends` are the block indices at
+    /// which later prompts may diverge from the sequence.
     pub(super) fn keeps(&self, group: &Group, ends: &[u32], i: u32) -> bool {
         let Some(interval) = self.interval.filter(|_| !group.sees_all()) else {
             return true;

@@ -9,7 +9,7 @@ use super::cbor::Cbor;
 use super::pickle::Pickle;
 use crate::{BlockKey, BlockPlan, ExtraKey, LoraId};
 
-/// Selects the hash algorithm for blocks.
+/// Selects the hash algorithm for KV blocks.
 ///
 /// **Source:** `vllm/utils/hashing.py` and `vllm/v1/core/kv_cache_utils.py` for the first four,
 /// `pkg/kvcache/kvblock/token_processor.go` of llm-d-kv-cache for the others.
@@ -29,7 +29,7 @@ pub enum HashAlgo {
     /// The last 64 bits of SHA-256 over canonical CBOR, chained by these 64 bits
     /// (llm-d-inference-sim v0.6).
     LlmdSha256,
-    /// XXH3-128 over raw bytes, for servers that do not publish block hashes.
+    /// XXH3-128 over the raw bytes of the tokens, for servers that do not publish block hashes.
     Internal,
 }
 
@@ -39,14 +39,14 @@ pub enum HashAlgo {
     "prefix-caching-hash-algo: {given:?} is not one of sha256, sha256_cbor, xxhash, xxhash_cbor"
 )]
 pub struct UnknownHashAlgo {
-    /// Rejected value.
+    /// Rejected value of the flag.
     pub given: String,
 }
 
 impl FromStr for HashAlgo {
     type Err = UnknownHashAlgo;
 
-    /// Parses one of the four names that vLLM accepts.
+    /// Parses one of the four algorithm names that vLLM accepts.
     fn from_str(name: &str) -> Result<Self, UnknownHashAlgo> {
         let all = [
             Self::Sha256,
@@ -76,7 +76,7 @@ impl fmt::Display for HashAlgo {
 }
 
 impl HashAlgo {
-    /// Returns the length of a full hash, in bytes.
+    /// Returns the length of a full block hash, in bytes.
     pub const fn hash_len(self) -> usize {
         match self {
             Self::Sha256 | Self::Sha256Cbor => 32,
@@ -86,7 +86,7 @@ impl HashAlgo {
     }
 }
 
-/// Configures a [`Hasher`].
+/// Configures the block hashes that a [`Hasher`] computes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HashConfig {
     /// Hash algorithm.
@@ -96,15 +96,15 @@ pub struct HashConfig {
     /// Default: `vllm-none-hash`, as in vLLM for SHA-256. For XXH3, vLLM draws a random root per
     /// process; here it is reproducible too.
     pub seed: Option<String>,
-    /// Tokens per block; 0 counts as 1.
+    /// Number of tokens per KV block; 0 counts as 1.
     pub block_size: u32,
     /// Number of tokens after a block that its hash covers too, in vLLM's algorithms.
     ///
     /// **Source:** vLLM 0.33 `vllm/v1/core/kv_cache_utils.py`, `get_request_block_hasher`.
     pub lookahead: u32,
-    /// Whether plans keep full hashes, for events that carry bytes.
+    /// Whether block plans keep full hashes, for KV events with hashes as bytes.
     pub keep_hashes: bool,
-    /// Whether plans keep tokens and extra keys, for events.
+    /// Whether block plans keep tokens and extra keys, for KV events.
     pub keep_tokens: bool,
 }
 
@@ -115,25 +115,25 @@ pub struct Lora {
     pub id: LoraId,
     /// Served model name of the adapter.
     pub name: Arc<str>,
-    /// Path it was loaded from, as configured.
+    /// Path of the adapter, as configured.
     pub path: Arc<str>,
 }
 
 /// Describes an image, audio clip or video in a prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MediaSpan {
-    /// Content hash.
+    /// Hash of the media item's content.
     pub identifier: Arc<str>,
-    /// Index of the first placeholder token.
+    /// Index in the prompt of the media item's first placeholder token.
     pub start: u32,
-    /// Number of placeholder tokens.
+    /// Number of the media item's placeholder tokens.
     pub len: u32,
 }
 
-/// Holds the parts of a block hash other than tokens (vLLM's `extra_keys`).
+/// Holds the inputs of block hashes other than tokens (vLLM's `extra_keys`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExtraKeys {
-    /// LoRA adapter of the request.
+    /// LoRA adapter of the request, if any.
     pub lora: Option<Lora>,
     /// First served model name; root of llm-d's hashes if there is no adapter.
     pub model: Arc<str>,
@@ -163,7 +163,7 @@ impl Hash {
         &self.bytes[..self.len]
     }
 
-    /// Returns the last eight bytes as a big-endian number (vLLM's integer form).
+    /// Returns the last eight bytes of the hash as a big-endian number (vLLM's integer form).
     fn key(&self) -> u64 {
         self.bytes[self.len - 8..self.len]
             .iter()
@@ -171,16 +171,18 @@ impl Hash {
     }
 }
 
-/// Computes the [`BlockPlan`] of sequences. One per model, shared by all requests.
+/// Computes the KV block hashes of sequences as a [`BlockPlan`]. All requests of a model share one
+/// hasher.
 #[derive(Debug, Clone)]
 pub struct Hasher {
     config: HashConfig,
-    /// Parent hash of first blocks (vLLM's NONE_HASH; in llm-d the seed, before the model name).
+    /// Parent hash of the first block (vLLM's NONE_HASH; in llm-d the hashed seed, before the model
+    /// name).
     none: Hash,
 }
 
 impl Hasher {
-    /// Creates a hasher and computes its root hash.
+    /// Creates a hasher of KV blocks and computes its root hash.
     pub fn new(config: HashConfig) -> Self {
         let mut buf = Vec::new();
         let none = match config.algo {
@@ -214,17 +216,17 @@ impl Hasher {
         Self { config, none }
     }
 
-    /// Returns the settings.
+    /// Returns the configuration of the block hashes.
     pub const fn config(&self) -> &HashConfig {
         &self.config
     }
 
-    /// Returns the parent hash of first blocks (vLLM's NONE_HASH).
+    /// Returns the parent hash of a sequence's first block (vLLM's NONE_HASH).
     pub fn none_hash(&self) -> &[u8] {
         self.none.as_slice()
     }
 
-    /// Returns the approximate size of a plan for `tokens` tokens, in bytes.
+    /// Returns the approximate memory of a block plan for `tokens` tokens, in bytes.
     pub const fn plan_bytes(&self, tokens: u64) -> u64 {
         let config = &self.config;
         let token = if config.keep_tokens { 4 } else { 0 };
@@ -232,16 +234,17 @@ impl Hasher {
         tokens * token + tokens / config.block_size as u64 * block
     }
 
-    /// Computes the plan of a sequence; `tokens` are its prompt and output.
+    /// Computes the block plan of a sequence; `tokens` are its prompt and output tokens.
     pub fn plan(&self, tokens: &[u32], extras: &ExtraKeys) -> BlockPlan {
         let mut chain = self.chain(extras, tokens.len());
         chain.extend(tokens);
         chain.finish()
     }
 
-    /// Starts a plan that is extended piece by piece, with room for `tokens` tokens.
+    /// Starts a block plan to which tokens are appended, with room for `tokens` tokens.
     ///
-    /// Sequences with the same prompt hash it once: extend with the prompt, then clone.
+    /// Sequences with the same prompt need to hash it only once: append the prompt, then clone the
+    /// builder.
     pub fn chain<'a>(&'a self, extras: &'a ExtraKeys, tokens: usize) -> BlockPlanBuilder<'a> {
         let mut chain = BlockPlanBuilder {
             hasher: self,
@@ -286,7 +289,7 @@ pub struct BlockPlanBuilder<'a> {
 }
 
 impl BlockPlanBuilder<'_> {
-    /// Appends tokens and hashes the blocks that become full.
+    /// Appends tokens to the block plan and hashes the blocks that become full.
     pub fn extend(&mut self, tokens: &[u32]) {
         self.plan.tokens.extend_from_slice(tokens);
         let size = self.plan.block_size as usize;
@@ -314,7 +317,7 @@ impl BlockPlanBuilder<'_> {
         }
     }
 
-    /// Returns the plan of all tokens added.
+    /// Returns the block plan of all appended tokens.
     pub fn finish(mut self) -> BlockPlan {
         if !self.hasher.config.keep_tokens {
             self.plan.tokens = Vec::new();
@@ -322,7 +325,7 @@ impl BlockPlanBuilder<'_> {
         self.plan
     }
 
-    /// Stores the extra keys of a block in the form that events use.
+    /// Stores the extra keys of a block in the plan, in the form that KV events have.
     fn show(&mut self, block: usize, extra_keys: &[BlockExtraKey<'_>]) {
         if extra_keys.is_empty() {
             // The list stays empty until a block has extra keys.
@@ -357,7 +360,7 @@ impl BlockExtraKey<'_> {
     }
 }
 
-/// Returns the extra keys of the block at `start`, in vLLM's order
+/// Returns the extra keys of the block that starts at token `start`, in vLLM's order
 /// (`generate_block_hash_extra_keys`).
 fn extra_keys(extras: &ExtraKeys, start: usize, size: usize) -> Vec<BlockExtraKey<'_>> {
     let lora = extras.lora.iter().map(BlockExtraKey::Lora);
@@ -378,7 +381,7 @@ struct BlockContent<'a> {
     parent: &'a Hash,
     tokens: &'a [u32],
     extra_keys: &'a [BlockExtraKey<'a>],
-    /// Tokens after the block, for hashes with lookahead.
+    /// Tokens after the block that its hash covers too, with `lookahead`.
     ahead: &'a [u32],
 }
 
@@ -515,8 +518,8 @@ fn cbor_extra_keys(cbor: &mut Cbor<'_>, extra_keys: &[BlockExtraKey<'_>]) {
     }
 }
 
-/// Writes llm-d's form: the parent is a number, and an adapter changes only the root. A cache salt
-/// is hashed like a media item, as llm-d's router does.
+/// Writes the hash input of a block in llm-d's form: the parent is a number, and an adapter changes
+/// only the root hash. A cache salt is hashed like a media item, as llm-d's router does.
 ///
 /// **Source:** llm-d-router `pkg/kvcache/kvblock/token_processor.go`, `ParseRawExtraKeys`.
 fn llmd_block(parent: &Hash, tokens: &[u32], extra_keys: &[BlockExtraKey<'_>], buf: &mut Vec<u8>) {

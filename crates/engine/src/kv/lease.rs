@@ -5,9 +5,9 @@ use super::{BlockPool, BlockTable};
 use crate::SeqId;
 use crate::{SimTime, TimerQueue};
 
-/// Holds the blocks of finished prefills until another engine has read them.
+/// Holds the KV blocks of finished prefills until another engine has read them.
 ///
-/// They count as used until the reader releases them or the lease expires.
+/// The blocks count as used until the reader releases them or the lease expires.
 ///
 /// **Source:** `request_finished` of
 /// `vllm/distributed/kv_transfer/kv_connector/v1/nixl/pull_scheduler.py`, 0.33.
@@ -18,7 +18,8 @@ pub(crate) struct Leases {
 }
 
 impl Leases {
-    /// Keeps the blocks of a sequence from `now` for `term`. Returns their ids in token order.
+    /// Keeps the KV blocks of a finished prefill from `now` for `term`. Returns their ids in token
+    /// order.
     pub(crate) fn hold(
         &mut self,
         now: SimTime,
@@ -53,8 +54,8 @@ impl Leases {
         self.ends.next_due()
     }
 
-    /// Ends the first lease that expires by `now`. Returns its expiry, and whether blocks were
-    /// freed.
+    /// Ends the first lease of KV blocks that expires by `now`. Returns its expiry, and whether
+    /// blocks were freed.
     pub(crate) fn expire(&mut self, now: SimTime, pool: &mut BlockPool) -> Option<(SimTime, bool)> {
         let (at, id) = self.ends.pop_due(now)?;
         Some((at, self.release(id, pool)))

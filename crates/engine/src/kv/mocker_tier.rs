@@ -1,4 +1,5 @@
-//! Simulates the host tier of Dynamo's mocker (`native_host_offload`), one per rank.
+//! Simulates the prefix cache in host memory of Dynamo's mocker (`native_host_offload`), one per
+//! rank.
 //!
 //! Prompt blocks are copied to it after the pass that computed them; those of a request and pass
 //! are stored all or none. Copies of one direction run one after another.
@@ -10,14 +11,15 @@ use std::time::Duration;
 
 use crate::{BlockKey, SeqId, SimTime};
 
-/// Configures [`MockerConfig::tier`](crate::sched::mocker::MockerConfig::tier).
+/// Configures the prefix cache in host memory of Dynamo's mocker.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MockerTierConfig {
-    /// Capacity in blocks, at least 1.
+    /// Capacity of host memory, in KV blocks; at least 1.
     pub blocks: u32,
-    /// Start latency of a copy; other copies of its direction go on in that time.
+    /// Fixed time before a copy transfers data; other copies in its direction proceed during that
+    /// time.
     pub latency: Duration,
-    /// Nanoseconds per block, to the host and back.
+    /// Copy time per KV block, in nanoseconds: from GPU to host memory, and back.
     pub block_ns: (f64, f64),
 }
 
@@ -30,7 +32,8 @@ pub(crate) enum MockerBlock {
 
 pub(crate) type CopyId = u64;
 
-/// Copy of blocks. At one instant, copies to the host end first.
+/// Copy of KV blocks between GPU and host memory. Of copies that end at the same time, those to
+/// host memory end first.
 #[derive(Debug)]
 pub(crate) struct MockerCopy {
     pub(crate) seq: SeqId,
@@ -43,7 +46,7 @@ pub(crate) struct MockerCopy {
 struct Entry {
     storing: bool,
     pins: u32,
-    /// Time of the last use; `None` while it cannot be evicted.
+    /// Counter value at the last use of the block; `None` while it cannot be evicted.
     used: Option<u64>,
 }
 
@@ -51,16 +54,16 @@ struct Entry {
 pub(crate) struct MockerTier {
     config: MockerTierConfig,
     entries: HashMap<BlockKey, Entry>,
-    /// Evictable blocks, least recently used first.
+    /// Evictable blocks in host memory, least recently used first.
     oldest: BTreeSet<(u64, BlockKey)>,
     clock: u64,
     copies: BTreeMap<(SimTime, bool, CopyId), MockerCopy>,
     ends: HashMap<CopyId, SimTime>,
-    /// Copies to the host that start at the end of the pass.
+    /// Copies to host memory that start at the end of the current scheduling pass.
     prepared: Vec<(CopyId, MockerCopy)>,
-    /// Ends of the last copies to the host and back.
+    /// Ends of the last queued copies: to host memory, and to the GPU.
     tails: (SimTime, SimTime),
-    /// End of the reads of each GPU block.
+    /// End of the last copy from each GPU block.
     read: HashMap<u32, SimTime>,
     next: CopyId,
 }
@@ -89,8 +92,8 @@ impl MockerTier {
         }
     }
 
-    /// Updates the recency of a prompt's blocks; the first block is evicted last. Skips blocks in
-    /// copies.
+    /// Marks the blocks of a prompt in host memory as used, the last first, so that the first is
+    /// evicted last. Skips blocks that are being copied.
     pub(crate) fn touch(&mut self, keys: &[BlockKey]) {
         for key in keys.iter().rev() {
             if self.state(*key) == MockerBlock::Ready {
@@ -110,8 +113,8 @@ impl MockerTier {
         self.oldest.insert((self.clock, key));
     }
 
-    /// Prepares a copy of the missing blocks of a prompt, with their GPU blocks. Returns `None` if
-    /// they do not all fit.
+    /// Prepares a copy to host memory of the prompt blocks missing there, from their GPU blocks.
+    /// Returns `None` if they do not all fit.
     pub(crate) fn prepare(&mut self, seq: SeqId, blocks: &[(BlockKey, u32)]) -> Option<CopyId> {
         let kept: HashSet<BlockKey> = blocks.iter().map(|(key, _)| *key).collect();
         let mut missing: Vec<(BlockKey, u32)> = Vec::new();
@@ -179,13 +182,13 @@ impl MockerTier {
         end
     }
 
-    /// Returns the end of all copies that read these GPU blocks.
+    /// Returns the time at which the last copy that reads these GPU blocks ends.
     pub(crate) fn read_until(&self, blocks: &[u32]) -> SimTime {
         let ends = blocks.iter().filter_map(|block| self.read.get(block));
         ends.copied().max().unwrap_or(SimTime::ZERO)
     }
 
-    /// Starts to copy ready blocks to the GPU, not before `from`.
+    /// Starts to copy blocks from host memory to the GPU, at `from` or later.
     pub(crate) fn load(&mut self, seq: SeqId, keys: Vec<BlockKey>, from: SimTime) -> CopyId {
         for key in &keys {
             if let Some(entry) = self.entries.get_mut(key) {
@@ -206,7 +209,7 @@ impl MockerTier {
         id
     }
 
-    /// Cancels a load. Its direction stays busy until the planned end.
+    /// Cancels a copy to the GPU. Later copies in its direction still wait for its planned end.
     pub(crate) fn cancel(&mut self, id: CopyId) {
         let Some(end) = self.ends.remove(&id) else {
             return;
@@ -228,7 +231,8 @@ impl MockerTier {
         self.copies.first_key_value().map(|((end, ..), _)| *end)
     }
 
-    /// Completes and returns the next copy that ends at or before `now`.
+    /// Completes and returns the next copy between GPU and host memory that ends at or before
+    /// `now`.
     pub(crate) fn pop_due(&mut self, now: SimTime) -> Option<MockerCopy> {
         self.next_due().filter(|end| *end <= now)?;
         let ((end, _, id), copy) = self.copies.pop_first()?;
@@ -253,8 +257,8 @@ impl MockerTier {
         Some(copy)
     }
 
-    /// Ends the reads of blocks. Blocks without further readers become evictable, with equal
-    /// recency.
+    /// Ends the reads of blocks in host memory. Blocks without further readers become evictable,
+    /// with equal time of last use.
     fn unpin(&mut self, keys: &[BlockKey]) {
         self.clock += 1;
         for key in keys {

@@ -3,8 +3,8 @@
 //!
 //! **Source:** CPython `Modules/_pickle.c`.
 
-/// Maximum frame size: the first item that starts beyond it begins a new frame. Longer strings are
-/// written outside frames.
+/// Maximum size of a pickle frame, in bytes: the first item that starts beyond it begins a new
+/// frame. Longer strings are written outside frames.
 const FRAME_TARGET: usize = 64 * 1024;
 const FRAME_MIN: usize = 4;
 /// Length of the `FRAME` opcode and its size field, in bytes.
@@ -27,7 +27,8 @@ pub(super) struct Pickle<'a> {
     buf: &'a mut Vec<u8>,
     frame: Option<usize>,
     memoized: u32,
-    /// Singleton texts of CPython, once written: the empty text and Latin-1 characters.
+    /// References to written texts that are singletons in CPython: the empty text and single
+    /// Latin-1 characters.
     singletons: Vec<(Option<char>, Memo)>,
 }
 
@@ -98,7 +99,7 @@ impl<'a> Pickle<'a> {
         memo
     }
 
-    /// Writes a reference to an object that was written before.
+    /// Writes a pickle reference to an object that was written before.
     pub(super) fn again(&mut self, Memo(at): Memo) {
         self.item();
         match u8::try_from(at) {
@@ -110,7 +111,7 @@ impl<'a> Pickle<'a> {
         }
     }
 
-    /// Writes a tuple of `len` items, at least one, which `items` writes.
+    /// Writes a pickled tuple of `len` items, at least one; `items` writes the items.
     pub(super) fn tuple(&mut self, len: usize, items: impl FnOnce(&mut Self)) {
         self.item();
         if len > 3 {
@@ -155,7 +156,7 @@ impl<'a> Pickle<'a> {
         self.memoize()
     }
 
-    /// Closes a full frame before the next item.
+    /// Closes the pickle frame if it is full, before the next item.
     fn item(&mut self) {
         if self
             .frame

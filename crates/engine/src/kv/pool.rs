@@ -6,16 +6,16 @@ use super::groups::{GroupLimits, GroupTable, Groups, LayerGroups};
 use super::queue::FreeQueue;
 use crate::{BlockKey, BlockPlan, BlockUse, CachedBlock, Event};
 
-/// Configures a [`BlockPool`].
+/// Configures a [`BlockPool`], the KV cache of one engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KvConfig {
-    /// Number of blocks, including vLLM's null block: one more than usable.
+    /// Number of KV blocks, including vLLM's null block, which is not usable.
     pub num_blocks: u32,
-    /// Tokens per block; 0 counts as 1.
+    /// Number of tokens per KV block; 0 counts as 1.
     pub block_size: u32,
-    /// Whether full blocks are kept for later prompts.
+    /// Whether full KV blocks are kept for later prompts.
     pub prefix_caching: bool,
-    /// Whether [`Event::Stored`], [`Event::Removed`] and [`Event::Cleared`] are emitted.
+    /// Whether the pool emits [`Event::Stored`], [`Event::Removed`] and [`Event::Cleared`].
     pub events: bool,
 }
 
@@ -23,11 +23,11 @@ pub struct KvConfig {
 pub(crate) struct BlockTable {
     pub(super) blocks: Vec<u32>,
     pub(super) groups: Vec<GroupTable>,
-    /// Block indices where later prompts may diverge, with sparse layer groups.
+    /// Block indices at which later prompts may diverge from the sequence, for sparse layer groups.
     pub(super) ends: [u32; 4],
     cached: u32,
     settled: u32,
-    /// Epoch of the pool when the first block was added.
+    /// Reset count of the pool's prefix cache when the table got its first block.
     epoch: u32,
 }
 
@@ -44,13 +44,13 @@ impl BlockTable {
         &self.blocks
     }
 
-    /// Returns where the full-attention groups had a longer hit, in tokens; 0 if nowhere.
+    /// Returns the end of the prefix-cache hit in the full-attention groups, in tokens, if it was
+    /// longer than the hit in all groups; else 0.
     pub(crate) fn divergence(&self, block_size: u32) -> u32 {
         self.ends[3] * block_size
     }
 
-    /// Returns the number of tokens up to which nothing happens: no block is missing and none
-    /// becomes full.
+    /// Returns the number of tokens up to which the sequence needs no new KV block and fills none.
     ///
     /// A scheduler may skip the allocation in steps that stay at or below it.
     pub(crate) const fn settled(&self) -> u32 {
@@ -61,33 +61,35 @@ impl BlockTable {
 /// Arguments of [`BlockPool::allocate`], in tokens except `spare`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct BlockRequest {
-    /// Result of [`BlockPool::cached_prefix`]; used while the table is empty.
+    /// Number of cached prompt tokens from [`BlockPool::cached_prefix`]; used while the table is
+    /// empty.
     pub prefix: u32,
-    /// Tokens to cover: computed plus new (plus lookahead).
+    /// Number of tokens that need blocks: computed, new and lookahead tokens.
     pub tokens: u32,
-    /// Number of certain tokens. Blocks full of them enter the prefix cache immediately, before
-    /// their step has run, as in vLLM. 0 leaves this to [`BlockPool::cache_full`].
+    /// Number of tokens that cannot be rejected as drafts. Blocks full of them enter the prefix
+    /// cache immediately, before their step has run, as in vLLM. 0 leaves this to
+    /// [`BlockPool::cache_full`].
     pub cache: u32,
-    /// Tokens to check for room, although only `tokens` are allocated
+    /// Number of tokens that must have room, although only `tokens` are allocated
     /// (`scheduler_reserve_full_isl`).
     pub whole: u32,
-    /// Number of blocks that must stay free (vLLM's watermark and reserved blocks).
+    /// Number of KV blocks that must stay free (vLLM's watermark and reserved blocks).
     pub spare: u32,
-    /// Number of tokens whose steps have ended. No layer reads blocks that a window before them has
-    /// passed.
+    /// Number of tokens whose steps have ended. Blocks outside the attention window before the last
+    /// of them are freed.
     pub processed: u32,
-    /// Whether sparse groups allocate no more than they ever hold.
+    /// Whether sparse layer groups allocate no more blocks than they can hold at a time.
     pub is_capped: bool,
 }
 
-/// Counts the usable blocks by state. Each block has exactly one state.
+/// Counts the usable KV blocks by state. Each block has exactly one state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BlockCounts {
-    /// Free blocks outside the prefix cache.
+    /// Number of free KV blocks outside the prefix cache.
     pub unused: u32,
-    /// Free blocks in the prefix cache.
+    /// Number of free KV blocks in the prefix cache.
     pub idle: u32,
-    /// Blocks referenced by sequences.
+    /// Number of KV blocks held by sequences.
     pub used: u32,
 }
 
@@ -97,7 +99,7 @@ struct Block {
     cached: bool,
 }
 
-/// Manages all KV cache blocks of one engine.
+/// Manages all KV blocks of one engine.
 ///
 /// A free block keeps its key until it is allocated, so the free queue is also the eviction order.
 ///
@@ -106,14 +108,14 @@ struct Block {
 pub struct BlockPool {
     config: KvConfig,
     blocks: Vec<Block>,
-    /// Full hashes by block, if plans have them.
+    /// Full hash of each cached block, if block plans have full hashes.
     hashes: Vec<Option<[u8; 32]>>,
     free: FreeQueue,
     cache: CachedBlocks,
     idle: u32,
     epoch: u32,
     pub(super) groups: Groups,
-    /// Group of each block, if there are several; 0 is the first.
+    /// Number of the layer group of each block, if there are several groups; 0 is the first.
     owners: Vec<u8>,
 }
 
@@ -178,8 +180,8 @@ impl BlockPool {
         self.cache.find(key).is_some()
     }
 
-    /// Returns how many of the first `blocks` of `plan` are cached and in use, counted from the
-    /// front.
+    /// Returns how many of the first `blocks` KV blocks of `plan` are cached and held by sequences,
+    /// counted up to the first that is not.
     pub(crate) fn held_prefix(&self, plan: &BlockPlan, blocks: u32) -> u32 {
         let keys = plan.keys.iter().take(blocks as usize);
         let held = keys.take_while(|&&key| {
@@ -189,8 +191,8 @@ impl BlockPool {
         held.count() as u32
     }
 
-    /// Extends `table` to cover the request. Takes cached prefix blocks first (if the table is
-    /// empty), then blocks from the front of the free queue, which evicts them.
+    /// Extends `table` with KV blocks to cover the request. Takes cached prefix blocks first (if
+    /// the table is empty), then blocks from the front of the free queue, which evicts them.
     ///
     /// Returns false without any change if there are too few free blocks or the prefix was evicted.
     #[must_use]
@@ -280,8 +282,8 @@ impl BlockPool {
         (table.cached, table.epoch) = (hits, self.epoch);
     }
 
-    /// Moves `n` free blocks into a table of group `owner`. The caller has checked that there are
-    /// enough.
+    /// Moves `n` free KV blocks into a table of layer group `owner`. The caller has checked that
+    /// there are enough.
     pub(super) fn take(
         &mut self,
         table: &mut Vec<u32>,
@@ -323,7 +325,8 @@ impl BlockPool {
         }
     }
 
-    /// Adds the blocks filled by the first `upto` tokens to the prefix cache, with one event.
+    /// Adds the blocks that the first `upto` tokens of a sequence fill to the prefix cache, with
+    /// one event.
     ///
     /// [`BlockPool::allocate`] does this itself; call it for loaded tokens.
     pub(crate) fn cache_full(
@@ -377,7 +380,8 @@ impl BlockPool {
         table.settled = self.settled(table, settled);
     }
 
-    /// Returns [`BlockTable::settled`], the minimum over all groups.
+    /// Returns the number of tokens up to which no layer group needs a new block or fills one
+    /// ([`BlockTable::settled`]).
     fn settled(&self, table: &BlockTable, first: u32) -> u32 {
         match self.has_groups() {
             true => first.min(self.settled_in_groups(table)),
@@ -385,7 +389,7 @@ impl BlockPool {
         }
     }
 
-    /// Caches a block as block `i` of `plan`, under `key`.
+    /// Adds a KV block to the prefix cache under `key`, as block `i` of `plan`.
     pub(super) fn remember(&mut self, id: u32, key: BlockKey, plan: &BlockPlan, i: usize) {
         self.blocks[id as usize].cached = true;
         self.cache.insert(key, id);
@@ -397,7 +401,7 @@ impl BlockPool {
         }
     }
 
-    /// Frees the blocks of `table` that `tokens` tokens do not need and that are not cached.
+    /// Frees the KV blocks of `table` that `tokens` tokens do not need and that are not cached.
     pub(crate) fn trim(&mut self, table: &mut BlockTable, tokens: u32) {
         let keep = self.blocks_for(tokens).max(table.cached);
         while table.len() > keep {
@@ -413,7 +417,7 @@ impl BlockPool {
         table.settled = table.settled.min(table.len() * self.config.block_size);
     }
 
-    /// Frees all blocks of `table`, at its end or for a preemption.
+    /// Frees all KV blocks of a sequence that ends or is preempted.
     ///
     /// Cached blocks are appended to the free queue, last block first, so that a prefix is evicted
     /// after its continuation. Other blocks go to the front.
@@ -460,8 +464,8 @@ impl BlockPool {
         unheld
     }
 
-    /// Empties the prefix cache. Sequences keep their blocks, but these and later ones of the same
-    /// sequences cannot be found.
+    /// Empties the prefix cache. Sequences keep their blocks, but later prompts cannot find the
+    /// present or later blocks of these sequences.
     pub(crate) fn forget(&mut self, out: &mut impl FnMut(Event)) {
         self.cache.clear();
         self.hashes.clear();
@@ -510,12 +514,12 @@ impl BlockPool {
         all
     }
 
-    /// Returns the number of blocks without the null block.
+    /// Returns the number of KV blocks without the null block.
     pub const fn usable(&self) -> u32 {
         self.config.num_blocks - 1
     }
 
-    /// Returns the number of free blocks, including those in the prefix cache.
+    /// Returns the number of free KV blocks, including those in the prefix cache.
     pub const fn free(&self) -> u32 {
         self.free.len()
     }
@@ -524,7 +528,7 @@ impl BlockPool {
         self.usable() - self.free.len()
     }
 
-    /// Returns the blocks by state; their sum is [`BlockPool::usable`].
+    /// Returns the numbers of KV blocks by state; their sum is [`BlockPool::usable`].
     pub const fn counts(&self) -> BlockCounts {
         BlockCounts {
             unused: self.free.len() - self.idle,

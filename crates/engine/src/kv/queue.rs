@@ -1,4 +1,4 @@
-/// Holds the free blocks in allocation order, as a doubly linked list over block ids.
+/// Holds the free KV blocks in allocation order, as a doubly linked list over block ids.
 ///
 /// Every operation is O(1). Slot 0 is the null block, which is never free. It serves as the anchor:
 /// `next` is the front, `prev` the back.

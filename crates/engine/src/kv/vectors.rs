@@ -1,4 +1,4 @@
-//! Tests block hashes against published vectors.
+//! Tests KV block hashes against published test vectors.
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ fn media(identifier: &str, start: u32, len: u32) -> MediaSpan {
     }
 }
 
-/// Returns the hex hash and the key of each block.
+/// Returns the hash of each block in hexadecimal digits, and its key.
 fn blocks(plan: &BlockPlan, len: usize) -> Vec<(String, u64)> {
     let keys = plan.keys.iter().map(|key| key.0);
     plan.hashes

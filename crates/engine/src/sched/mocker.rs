@@ -1,7 +1,7 @@
 //! Implements Dynamo's mocker of vLLM's scheduler: the same batching with different rules.
 //!
-//! It runs one step at a time. A sequence that can never run is cancelled at the head of the queue.
-//! Recomputing output costs nothing.
+//! The engine runs one step at a time. A sequence that can never run is cancelled at the head of
+//! the queue. Recomputing output after a preemption takes no time.
 //!
 //! **Source:** aisimulate-core 0.13.0 `scheduler/vllm/core.rs`.
 
@@ -24,7 +24,7 @@ use super::vllm::BatchScheduler;
 pub type Mocker = BatchScheduler<MockerRules>;
 
 impl Mocker {
-    /// Creates an idle engine.
+    /// Creates an engine with the mocker's rules, without sequences.
     ///
     /// # Errors
     /// [`ConfigError`] names the setting that cannot work.

@@ -17,60 +17,60 @@ use crate::SimTime;
 /// Records the admission of a sequence to the running batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Admitted {
-    /// Id of the sequence.
+    /// Id of the admitted sequence.
     pub id: SeqId,
-    /// Time of the admission.
+    /// Simulated time of the admission.
     pub at: SimTime,
-    /// Cached prompt tokens, on the GPU or in host memory.
+    /// Number of cached prompt tokens, on the GPU or in host memory.
     pub cached: u32,
-    /// Cached prompt tokens that came from the mocker's host tier; `None` without such a tier.
+    /// Number of prompt tokens loaded from the mocker's host memory; `None` without such memory.
     pub host: Option<u32>,
     /// Whether the sequence ran before and was preempted.
     pub again: bool,
 }
 
-/// Reports a setting that cannot work.
+/// Reports a setting of a scheduler with which it cannot run.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ConfigError {
-    /// The setting is a count and is zero.
+    /// The setting is a count and must be at least 1, but is 0.
     #[error("{field} is 0, must be at least 1")]
     Zero {
-        /// Name of the setting.
+        /// Name of the setting that is 0.
         field: &'static str,
     },
-    /// The value is outside its range.
+    /// The value of a setting is outside its range.
     #[error("{field} is {value}, must be between {low} and {high}")]
     Range {
-        /// Name of the setting.
+        /// Name of the setting with the rejected value.
         field: &'static str,
-        /// Rejected value.
+        /// Rejected value of the setting.
         value: f64,
-        /// Minimum.
+        /// Minimum of the setting.
         low: f64,
-        /// Maximum.
+        /// Maximum of the setting.
         high: f64,
     },
-    /// The value is not a multiple of another one.
+    /// The value of a setting is not a multiple of a required divisor.
     #[error("{field} is {value}, must be a multiple of {of}")]
     Multiple {
-        /// Name of the setting.
+        /// Name of the setting with the rejected value.
         field: &'static str,
-        /// Rejected value.
+        /// Rejected value of the setting.
         value: u32,
-        /// Required divisor.
+        /// Required divisor of the value.
         of: u32,
     },
-    /// Two settings exclude each other.
+    /// Two settings cannot be used together.
     #[error("{field} cannot be used with {other}")]
     Excludes {
-        /// Name of the setting.
+        /// Name of the first setting.
         field: &'static str,
-        /// Name of the setting that it excludes.
+        /// Name of the setting that cannot be used with the first.
         other: &'static str,
     },
 }
 
-/// Maximum number of blocks; the tables for them take some gigabytes of memory.
+/// Maximum number of KV blocks; the tables for them take some gigabytes of memory.
 const MAX_BLOCKS: f64 = 67_108_864.0;
 
 fn at_least_one(field: &'static str, value: u32) -> Result<(), ConfigError> {

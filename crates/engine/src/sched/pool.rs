@@ -1,8 +1,8 @@
 //! Simulates slots without batching: each sequence has its own timeline.
 //!
-//! A sequence holds one of `slots` from start to end; other sequences wait in a FIFO queue. The
-//! first token follows after the first-token delay and each further token after a gap. The delays
-//! grow with the load at the time they are drawn.
+//! A sequence holds one of `slots` slots from start to end; other sequences wait in a FIFO queue.
+//! The delays before the first and each further token grow with the number of running sequences
+//! when they are drawn.
 //!
 //! **Source:** llm-d-inference-sim `simulator.go`, `worker.go`, `latencies.go`, `lora.go`.
 
@@ -27,15 +27,15 @@ use crate::{
 use adapters::{AdapterFit, AdapterSlots};
 pub use config::PoolConfig;
 
-/// Number of later sequences, with their adapter ready, that may overtake a waiting sequence before
-/// it gets the next adapter slot.
+/// Number of later sequences, with their LoRA adapter loaded, that may overtake a waiting sequence
+/// before it gets the next adapter slot.
 const MAX_OVERTAKES: u32 = 16;
 
 /// Schedules sequences on independent slots, as llm-d-inference-sim does.
 pub struct Pool {
     config: PoolConfig,
-    /// Delays for new sequences. A sequence keeps the delays of its submission, or of its start
-    /// with [`PoolConfig::delays_at_start`].
+    /// Token delays for new sequences. A sequence keeps the delays of its submission, or of its
+    /// start with [`PoolConfig::delays_at_start`].
     delays: Arc<Delays>,
     timers: TimerQueue<SlotTimer>,
     slots: Vec<Option<Box<RunningSeq>>>,
@@ -124,7 +124,7 @@ impl Pool {
         self.running() < self.config.slots
     }
 
-    /// Starts a sequence, or returns it if there are not enough free blocks for its prompt.
+    /// Starts a sequence, or returns it if there are not enough free KV blocks for its prompt.
     fn start(&mut self, now: SimTime, seq: Sequence, out: &mut Outbox) -> Option<Sequence> {
         let id = seq.id;
         let mut table = BlockTable::default();
@@ -173,7 +173,7 @@ impl Pool {
         None
     }
 
-    /// Runs a sequence that has its blocks.
+    /// Runs a sequence whose KV blocks were allocated.
     fn run(
         &mut self,
         now: SimTime,
@@ -262,8 +262,8 @@ impl Pool {
         }
     }
 
-    /// Allocates blocks for all tokens of a sequence. If the cache is full, it goes on without
-    /// them.
+    /// Allocates KV blocks for all tokens of a sequence. If the cache is full, the sequence
+    /// continues without them.
     fn grow(&mut self, now: SimTime, running: &mut RunningSeq, out: &mut Outbox) {
         let Some(blocks) = &mut self.blocks else {
             return;
@@ -350,9 +350,9 @@ impl Pool {
 
     /// Starts waiting sequences while there are free slots.
     ///
-    /// Prefers the first whose adapter is loaded, then the first whose adapter can be loaded. No
-    /// sequence overtakes one that was overtaken [`MAX_OVERTAKES`] times. A sequence without delays ends
-    /// inside its own start; `admitting` turns that recursion into this loop.
+    /// Prefers the first sequence whose LoRA adapter is loaded, then the first whose adapter can be
+    /// loaded. No sequence overtakes one that was overtaken [`MAX_OVERTAKES`] times. A sequence
+    /// without delays ends inside its own start; `admitting` turns that recursion into this loop.
     fn admit(&mut self, now: SimTime, out: &mut Outbox) {
         if !self.admitting {
             self.admitting = true;

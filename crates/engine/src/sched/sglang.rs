@@ -39,11 +39,11 @@ use handoff::Destinations;
 use radix::Radix;
 use seqs::{SequenceSlab, Slot};
 
-/// Initial fraction of the remaining output that admission reserves.
+/// Fraction of the remaining output tokens for which admission initially reserves room.
 const INIT_RATIO: f64 = 0.7;
-/// Minimum fraction, relative to the initial one.
+/// Minimum of the reserved fraction of output tokens, relative to the initial fraction.
 const MIN_RATIO: f64 = 0.14;
-/// Number of decode passes from the initial to the minimum fraction.
+/// Number of decode passes in which the reserved fraction falls from the initial to the minimum.
 const RATIO_DECAY_STEPS: f64 = 600.0;
 
 /// Schedules sequences as SGLang does.
@@ -51,7 +51,7 @@ const RATIO_DECAY_STEPS: f64 = 600.0;
 pub struct Sglang {
     config: SglangConfig,
     radix: Radix,
-    /// Full hashes of cached pages, if plans have them.
+    /// Full hash of each cached page, if block plans have full hashes.
     hashes: HashMap<BlockKey, [u8; 32]>,
     seqs: SequenceSlab,
     waiting: VecDeque<Slot>,
@@ -61,12 +61,12 @@ pub struct Sglang {
     spare: Pass,
     plan_at: Option<SimTime>,
     paused: bool,
-    /// Ends of tails, by slot and generation of the sequence.
+    /// Ends of the delays after last tokens, by slot and generation of the sequence.
     tails: TimerQueue<(Slot, u32)>,
-    /// Generator of draft acceptance, created on first use.
+    /// Random generator of draft acceptance, created on first use.
     draws: Option<StdRng>,
     ratio: f64,
-    /// Passes left without admission of prompts.
+    /// Number of passes left in which no prompt may be prefilled.
     rounds_without_prefill: u32,
     arrivals: u64,
     epoch: u32,
@@ -81,7 +81,7 @@ struct Pass {
     begun: SimTime,
     end: SimTime,
     batch: Batch,
-    /// Computed prompt tokens, including recomputed output.
+    /// Number of prompt tokens that the pass computed, including recomputed output.
     prompt_tokens: u32,
     events: Vec<Event>,
     rejected: Vec<SeqId>,
@@ -99,7 +99,7 @@ impl Pass {
 }
 
 impl Sglang {
-    /// Creates an idle engine.
+    /// Creates an SGLang engine without sequences.
     ///
     /// # Errors
     /// [`ConfigError`] names the setting that cannot work.
@@ -128,7 +128,7 @@ impl Sglang {
         })
     }
 
-    /// Returns the settings.
+    /// Returns the configuration of the engine.
     pub fn config(&self) -> &SglangConfig {
         &self.config
     }
@@ -179,7 +179,7 @@ impl Sglang {
         self.pass = Some(pass);
     }
 
-    /// Ends the running pass now if all its sequences have ended.
+    /// Ends the running pass at `now` if all its sequences have ended.
     fn end_abandoned(&mut self, now: SimTime) {
         if let Some(pass) = &mut self.pass
             && pass.slots.iter().all(|&slot| self.seqs[slot].dead)
@@ -188,7 +188,7 @@ impl Sglang {
         }
     }
 
-    /// Recomputes the end of the running pass with the current settings.
+    /// Recomputes the end of the running pass after a change of the configuration.
     fn retime(&mut self, now: SimTime) {
         let config = &self.config;
         if let Some(pass) = &mut self.pass {
@@ -225,7 +225,8 @@ impl Sglang {
         }
     }
 
-    /// Handles the last token of a sequence. The caller has removed it from its queue.
+    /// Handles the release of a sequence's last token. The caller has removed the sequence from its
+    /// queue.
     fn complete(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
         let seq = &mut self.seqs[slot];
         if seq.lends {
@@ -271,7 +272,7 @@ impl Sglang {
         seq.holds = false;
     }
 
-    /// Moves a sequence's full pages into the tree.
+    /// Moves the full pages of a sequence into the radix tree.
     fn share(&mut self, slot: Slot, events: &mut Vec<Event>) {
         let seq = &mut self.seqs[slot];
         let full = seq.stored / self.config.page_size;

@@ -5,21 +5,21 @@ use super::sglang::{Sglang, SglangConfig};
 use super::vllm::{Vllm, VllmConfig};
 use crate::Scheduler;
 
-/// Selects the scheduler of an engine and holds its settings.
+/// Selects the scheduler of an engine and holds its configuration.
 #[derive(Debug, Clone)]
 pub enum EngineSpec {
-    /// Slot pool of llm-d-inference-sim, without batching.
+    /// Slots without batching, as in llm-d-inference-sim.
     Pool(Box<PoolConfig>),
-    /// vLLM's scheduler.
+    /// Continuous batching as vLLM's scheduler does it.
     Vllm(Box<VllmConfig>),
-    /// Dynamo's mocker of vLLM's scheduler.
+    /// Continuous batching as Dynamo's mocker of vLLM's scheduler does it.
     Mocker(Box<MockerConfig>),
-    /// SGLang's scheduler.
+    /// Continuous batching as SGLang's scheduler does it.
     Sglang(Box<SglangConfig>),
 }
 
 impl EngineSpec {
-    /// Returns the tokens per block; 0 without a KV cache.
+    /// Returns the number of tokens per KV block; 0 without a KV cache.
     pub fn block_size(&self) -> u32 {
         match self {
             Self::Pool(config) => config.kv.as_ref().map_or(0, |kv| kv.block_size),
@@ -49,8 +49,8 @@ impl EngineSpec {
 
     /// Configures the engine for a run in virtual time.
     ///
-    /// Batching schedulers log admissions. vLLM and the mocker also report runs of single tokens as
-    /// one event.
+    /// Batching schedulers record admissions. vLLM and the mocker also report several steps that
+    /// release one token each as one event.
     #[must_use]
     pub fn in_virtual_time(mut self) -> Self {
         match &mut self {

@@ -69,7 +69,7 @@ pub struct BatchScheduler<R: SchedulingRules> {
     pub(in crate::sched) waiting: WaitingQueue,
     pub(in crate::sched) running: Vec<Slot>,
     bulk: BulkDecode,
-    /// Steps in flight; the first one is executing.
+    /// Scheduled, unfinished steps; the first one is executing.
     pub(in crate::sched) flight: VecDeque<Box<Step>>,
     /// Cleared steps, kept to reuse their allocations.
     #[expect(
@@ -79,7 +79,8 @@ pub struct BatchScheduler<R: SchedulingRules> {
     spare: Vec<Box<Step>>,
     plan_at: Option<SimTime>,
     paused: bool,
-    /// Ends of fetches and of tails, by slot and generation of the sequence.
+    /// Ends of KV transfers and of delays after last tokens, by slot and generation of the
+    /// sequence.
     timers: TimerQueue<(Slot, u32)>,
     leases: Leases,
     pub(in crate::sched) fetching: usize,
@@ -96,7 +97,7 @@ pub struct BatchScheduler<R: SchedulingRules> {
 }
 
 impl Vllm {
-    /// Creates an idle engine.
+    /// Creates an engine with vLLM's rules, without sequences.
     ///
     /// # Errors
     /// [`ConfigError`] names the setting that cannot work.
@@ -155,12 +156,12 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         })
     }
 
-    /// Returns the settings.
+    /// Returns the configuration of the engine.
     pub fn config(&self) -> &VllmConfig {
         &self.config
     }
 
-    /// Returns the pool of GPU blocks.
+    /// Returns the pool of the engine's KV blocks on the GPU.
     pub fn pool(&self) -> &BlockPool {
         &self.pool
     }
@@ -178,8 +179,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         if self.config.async_scheduling { 2 } else { 1 }
     }
 
-    /// Requests a scheduling pass at `now` if there is work and no step is in flight. Inputs of
-    /// this instant still join the pass.
+    /// Requests a scheduling pass at `now` if there is work and no step is in flight. Inputs at the
+    /// same time still join the pass.
     pub(in crate::sched) fn wake(&mut self, now: SimTime) {
         let work = !self.waiting.is_empty() || !self.running.is_empty();
         if self.flight.is_empty() && work && !self.paused && self.plan_at.is_none() {
@@ -218,8 +219,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Discards a step without sequences. Its block events are reported after those of the steps in
-    /// flight.
+    /// Discards a step without sequences. Its KV block events are reported after those of the steps
+    /// in flight.
     fn release(&mut self, mut step: Box<Step>, now: SimTime, out: &mut Outbox) {
         if let Some(last) = self.flight.back_mut() {
             last.events.append(&mut step.events);

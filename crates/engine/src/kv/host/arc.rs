@@ -1,4 +1,4 @@
-//! Implements the `arc` eviction policy of the host tier.
+//! Implements the `arc` eviction policy of the prefix cache in host memory.
 //!
 //! **Source:** vLLM 0.33 `vllm/v1/kv_offload/cpu/policies/arc.py`, `cpu/manager.py`.
 
@@ -59,19 +59,20 @@ impl KeyList {
 
 #[derive(Debug, Default)]
 struct Accesses {
-    /// Missing chunks; each counts once.
+    /// Chunks missing in host memory when the request offered them; each counts once.
     missed: HashSet<BlockKey>,
     /// Used chunks by position in the prompt.
     used: BTreeMap<(u32, u32), (BlockKey, ChunkUse)>,
 }
 
-/// Implements an adaptive replacement cache. It separates chunks used by one request from those
-/// used by several. The target size of the first part adapts to evictions that were too early.
+/// Implements an adaptive replacement cache of chunks of KV blocks. It separates chunks used by one
+/// request (`recent`) from those used by several. The target size of `recent` adapts to evictions
+/// that were too early.
 #[derive(Debug, Default)]
 pub(super) struct ArcPolicy {
     capacity: u32,
     recent: KeyList,
-    /// Target size of `recent`, in chunks.
+    /// Target size of `recent`, the list of chunks used by one request, in chunks.
     target: f64,
     frequent: KeyList,
     ghosts: [KeyList; 2],
@@ -86,7 +87,7 @@ impl ArcPolicy {
         }
     }
 
-    /// Records missing chunks that a request would store, from the head of its prompt.
+    /// Records chunks that a request did not find and would store, in prompt order from the start.
     pub(super) fn missed(&mut self, id: SeqId, keys: impl Iterator<Item = BlockKey>) {
         let seen = &mut self.requests.entry(id).or_default().missed;
         let new: Vec<_> = keys.filter(|key| seen.insert(*key)).collect();
@@ -112,7 +113,8 @@ impl ArcPolicy {
         used.entry(place).or_insert((key, how));
     }
 
-    /// Applies the accesses of an ended request, its head last.
+    /// Updates the order of eviction by the chunks that an ended request used, from the last to the
+    /// first.
     pub(super) fn finished(&mut self, id: SeqId) {
         let used = self.requests.remove(&id).unwrap_or_default().used;
         for (key, how) in used.into_values().rev() {
@@ -131,7 +133,8 @@ impl ArcPolicy {
         }
     }
 
-    /// Returns the first `n` evictable chunks, or `None` if there are fewer.
+    /// Returns the first `n` chunks in the order of eviction for which `may` is true, or `None` if
+    /// there are fewer.
     pub(super) fn victims(
         &self,
         n: usize,

@@ -4,11 +4,11 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use super::arc::{ArcPolicy, ChunkUse};
 use crate::{BlockKey, SeqId};
 
-/// Eviction order: the lower value is evicted first. Orders by last use, then by position in the
-/// prompt, so that a tail is evicted before its head.
+/// Order of eviction of a chunk; the lower value is evicted first. Orders by last use, then by
+/// position in the prompt, so that the end of a prompt is evicted before its start.
 pub(super) type Recency = (u64, Reverse<u32>);
 
-/// Group number in events, and key of the chunk's last block.
+/// Identifies a chunk in events: number of its layer group, and key of its last block.
 pub(super) type ChunkName = (u32, BlockKey);
 
 /// Holds the chunks of a [`HostTier`](super::HostTier), their copies and their eviction order.
@@ -16,13 +16,13 @@ pub(super) type ChunkName = (u32, BlockKey);
 pub(super) struct HostChunks {
     capacity: u32,
     index: HashMap<BlockKey, u32>,
-    /// Chunks by id; free entries keep their allocation.
+    /// Chunks of KV blocks by chunk id; free entries keep their allocation.
     chunks: Vec<Chunk>,
     free: Vec<u32>,
-    /// Chunks without a copy, in LRU order.
+    /// Chunks without a copy in progress, the least recently used first.
     evictable: BTreeSet<(Recency, u32)>,
     pub(super) arc: Option<Box<ArcPolicy>>,
-    /// Numbers of chunks being written, and of reads in progress.
+    /// Numbers of chunks being written to host memory, and of reads of chunks in progress.
     pub(super) storing: u32,
     pub(super) loading: u32,
 }
@@ -105,7 +105,8 @@ impl HostChunks {
         may.filter(|id| !kept.contains(id)).take(n).collect()
     }
 
-    /// Evicts a chunk without copies. Returns its group, name and hash.
+    /// Evicts a chunk that no copy reads or writes. Returns its layer group, its key in events and
+    /// its hash.
     pub(super) fn evict(&mut self, id: u32) -> (u32, BlockKey, Option<[u8; 32]>) {
         let chunk = &mut self.chunks[id as usize];
         let ((group, name), hash) = (chunk.name, chunk.hash.take());
@@ -118,7 +119,8 @@ impl HostChunks {
         (group, name, hash)
     }
 
-    /// Adds a chunk that will be written. There must be room, and the key must be new.
+    /// Adds a chunk that a copy to host memory will write. There must be room, and the key must be
+    /// new.
     pub(super) fn insert(
         &mut self,
         key: BlockKey,

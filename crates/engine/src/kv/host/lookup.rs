@@ -1,4 +1,4 @@
-//! Looks up prompts in the host tier, in all layer groups.
+//! Looks up prompts in the prefix cache in host memory, in all layer groups.
 //!
 //! **Source:** vLLM 0.33 `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`
 //! (`_lookup_complete_chunks`).
@@ -14,22 +14,23 @@ use crate::{BlockKey, BlockPlan, Event, HostEvent, SeqId, SimTime};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HostRequest {
     pub(crate) id: SeqId,
-    /// Number of its tokens; at least one is computed.
+    /// Number of prompt tokens and, after a preemption, output tokens; at least one is computed.
     pub(crate) known: u32,
     pub(crate) from: u32,
     pub(crate) size: u32,
 }
 
 impl HostRequest {
-    /// Returns the tokens that need no computation if `blocks` blocks are present.
+    /// Returns the number of tokens that need no computation if the first `blocks` KV blocks are
+    /// present.
     pub(crate) fn tokens(&self, blocks: u32) -> u32 {
         blocks.saturating_mul(self.size).min(self.known - 1)
     }
 }
 
 impl Group {
-    /// Returns the first of chunks `first..end` that the group reads after `tokens` tokens; at most
-    /// the last one.
+    /// Returns the first of chunks `first..end` that the layer group reads after `tokens` tokens;
+    /// at most the last one.
     fn needs_from(&self, (first, end): (u32, u32), tokens: u32) -> u32 {
         match self.sees_all() {
             true => first,
@@ -49,7 +50,7 @@ impl HostTier {
         self.chunks.find(self.key(plan, group, chunk)?)
     }
 
-    /// Returns the number of full chunks in the first `blocks` of a plan.
+    /// Returns the number of full chunks in the first `blocks` KV blocks of a block plan.
     pub(super) fn full(&self, plan: &BlockPlan, blocks: u32) -> u32 {
         (plan.keys.len() as u32).min(blocks) / self.config.blocks_per_chunk
     }
@@ -61,7 +62,8 @@ impl HostTier {
         request.known.saturating_sub(u32::from(!all)) / request.size
     }
 
-    /// Returns the end of the hit in chunks: all groups have the chunks they need before it.
+    /// Returns the end of the hit in the host tier, as a chunk index: all layer groups have the
+    /// chunks that they need before it.
     fn end(&self, plan: &BlockPlan, request: &HostRequest, (first, last): (u32, u32)) -> u32 {
         let groups = || self.groups.iter().enumerate();
         let is_there = |group: usize, chunk| self.find(plan, group, chunk).is_some();
@@ -108,7 +110,7 @@ impl HostTier {
         all.collect()
     }
 
-    /// Looks up the blocks of a plan after those on the GPU.
+    /// Looks up in host memory the KV blocks of a plan that follow those on the GPU.
     pub(crate) fn look_up(
         &mut self,
         now: SimTime,
@@ -162,7 +164,8 @@ impl HostTier {
         }
     }
 
-    /// Starts to copy `blocks` blocks, after those on the GPU, to the GPU.
+    /// Starts to copy `blocks` KV blocks, those after the blocks on the GPU, from host memory to
+    /// the GPU.
     pub(crate) fn load(
         &mut self,
         now: SimTime,

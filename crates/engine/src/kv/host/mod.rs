@@ -29,43 +29,43 @@ use offers::Offers;
 /// Configures the prefix cache in host memory (`--kv-offloading-size`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostTierConfig {
-    /// vLLM connector to imitate.
+    /// vLLM connector whose behavior is simulated.
     pub rules: HostRules,
-    /// Eviction policy.
+    /// Eviction policy of the chunks in host memory.
     pub eviction: HostEviction,
-    /// Capacity in chunks, at least 1.
+    /// Capacity of host memory, in chunks; at least 1.
     pub chunks: u32,
-    /// Blocks per chunk, at least 1. Default: 1.
+    /// Number of KV blocks per chunk, at least 1. Default: 1.
     pub blocks_per_chunk: u32,
-    /// Bytes per chunk, summed over all GPUs.
+    /// Size of a chunk in bytes, summed over all GPUs.
     pub chunk_bytes: u64,
-    /// Whether blocks with generated tokens are stored too.
+    /// Whether KV blocks with generated tokens are copied to host memory too.
     pub outputs: bool,
-    /// Number of offers before a chunk is stored, and number of chunks whose offers are counted;
-    /// `None`: stored at the first offer. Default: `None`.
+    /// Number of offers of a chunk before it is copied to host memory, and maximum number of chunks
+    /// whose offers are counted; `None`: copied at the first offer. Default: `None`.
     pub threshold: Option<(u32, usize)>,
-    /// Start latency of a copy.
+    /// Fixed time of a copy between GPU and host memory, in addition to the time per chunk.
     pub latency: Duration,
-    /// Copy time per chunk, to the host and back.
+    /// Copy time per chunk: from GPU to host memory, and back.
     pub chunk_time: (Duration, Duration),
 }
 
-/// Selects one of vLLM's two host tiers to imitate.
+/// Selects one of vLLM's two connectors for KV offloading to host memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HostRules {
-    /// `OffloadingConnector`: the chunks of a request in a step are stored all or none. Recency is
-    /// that of the request. A hit may cover a whole prompt.
+    /// `OffloadingConnector`: of the chunks that a request computes in a step, all are stored or
+    /// none. The last use of a chunk is that of the request. A hit may cover a whole prompt.
     #[default]
     Native,
-    /// `SimpleCPUOffloadConnector`: the chunks that fit are stored. Recency is that of the copy. A
-    /// hit never includes the last token.
+    /// `SimpleCPUOffloadConnector`: the chunks that fit are stored. The last use of a chunk is that
+    /// of the copy. A hit never includes the last token.
     Simple,
 }
 
-/// Selects the eviction policy of a [`HostTier`].
+/// Selects the eviction policy of the prefix cache in host memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HostEviction {
-    /// Least recently used first.
+    /// The least recently used chunk is evicted first.
     #[default]
     Lru,
     /// Adaptive replacement cache of `OffloadingConnector`; separates chunks used by several
@@ -73,22 +73,22 @@ pub enum HostEviction {
     Arc,
 }
 
-/// Counts the chunks of a [`HostTier`] by state.
+/// Counts the chunks in host memory by state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HostCounts {
-    /// Capacity.
+    /// Capacity of host memory, in chunks.
     pub total: u32,
-    /// Stored chunks, including those being written.
+    /// Number of stored chunks, including those being written.
     pub used: u32,
-    /// Chunks being written.
+    /// Number of chunks being written to host memory.
     pub storing: u32,
-    /// Reads in progress.
+    /// Number of reads of chunks in progress.
     pub loading: u32,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HostHit {
-    /// A copy of these blocks is in progress; look up again later.
+    /// A copy of the prompt's chunks is in progress; look up again later.
     Wait,
     Blocks(u32),
 }
@@ -115,7 +115,7 @@ struct LoadCopy {
     generation: u32,
 }
 
-/// Queue of copies in one direction, the first one first.
+/// Queue of the copies in one direction between GPU and host memory, in order of their ends.
 #[derive(Debug)]
 struct CopyLane<T> {
     copies: VecDeque<(SimTime, Duration, T)>,
@@ -130,7 +130,7 @@ impl<T> CopyLane<T> {
         }
     }
 
-    /// Queues a copy of duration `takes`, not before `from`. Returns its end.
+    /// Queues a copy that takes `takes` and starts at `from` or later. Returns the end of the copy.
     fn push(&mut self, from: SimTime, takes: Duration, copy: T) -> SimTime {
         self.tail = self.tail.max(from) + takes;
         self.copies.push_back((self.tail, takes, copy));
@@ -149,15 +149,15 @@ impl<T> CopyLane<T> {
 
 #[derive(Debug, Default)]
 struct HostSequence {
-    /// Recency of all its chunks; 0 if it has used none.
+    /// Time of last use for all chunks of the request, as a counter value; 0 if it has used none.
     epoch: u64,
     offered: u32,
     copies: u32,
-    /// End of its last started copy to the host.
+    /// End of the request's last started copy to host memory.
     copied: SimTime,
-    /// Start of its lookup, while it waits.
+    /// Start of the request's lookup, while the lookup waits for copies.
     asked: Option<SimTime>,
-    /// Whether it has ended and remains only for its copies.
+    /// Whether the request has ended and its entry remains only for its copies.
     ended: bool,
 }
 
@@ -225,7 +225,8 @@ impl HostTier {
         self.epoch
     }
 
-    /// Returns the epoch of a sequence, assigned at its first use of a chunk.
+    /// Returns the counter value for the last use of a sequence's chunks, assigned at its first use
+    /// of a chunk.
     fn epoch_of(&mut self, id: SeqId) -> u64 {
         let seq = self.seqs.entry(id).or_default();
         if seq.epoch == 0 {
@@ -242,8 +243,9 @@ impl HostTier {
             .saturating_add(each.saturating_mul(chunks))
     }
 
-    /// Reserves room for the missing chunks of a step that computes `blocks` full blocks of a plan.
-    /// Returns `None` if nothing is missing or there is no room.
+    /// Reserves room in host memory for the chunks not stored yet among the first `blocks` full
+    /// blocks of a plan, which a step computes. Returns `None` if all are stored or there is no
+    /// room.
     pub(crate) fn offer(
         &mut self,
         id: SeqId,
@@ -338,13 +340,15 @@ impl HostTier {
         }
     }
 
-    /// Returns whether blocks among the first `blocks` of a sequence are still to be stored.
+    /// Returns whether some of the first `blocks` KV blocks of a sequence were not yet offered for
+    /// storing.
     pub(crate) fn is_behind(&self, id: SeqId, plan: &BlockPlan, blocks: u32) -> bool {
         let offered = self.seqs.get(&id).map_or(0, |seq| seq.offered);
         offered < self.full(plan, blocks)
     }
 
-    /// Evicts chunks until the missing ones fit, or none and returns `None`.
+    /// Evicts chunks until the missing ones fit in host memory. If that is impossible, evicts none
+    /// and returns `None`.
     fn make_room(
         &mut self,
         missing: &mut Vec<(usize, u32, BlockKey)>,
@@ -372,7 +376,7 @@ impl HostTier {
         Some(())
     }
 
-    /// Starts a copy after the step that computed its blocks.
+    /// Starts a copy to host memory, after the step that computed the KV blocks.
     pub(crate) fn store(&mut self, now: SimTime, copy: StoreCopy) {
         let takes = self.takes(copy.chunks.len(), self.config.chunk_time.0);
         let id = copy.id;
@@ -397,7 +401,8 @@ impl HostTier {
         self.seqs.get(&id).map_or(SimTime::ZERO, |seq| seq.copied)
     }
 
-    /// Completes the copies that end by `now`. Returns the sequences whose load has ended.
+    /// Completes the copies that end by `now`. Returns the sequences whose copy to the GPU has
+    /// ended.
     pub(crate) fn complete(&mut self, now: SimTime, out: &mut impl FnMut(Event)) -> Vec<LoadEnded> {
         while let Some((_, took, copy)) = self.stores.pop_due(now) {
             self.stored(took, copy, out);
@@ -462,7 +467,8 @@ impl HostTier {
         }
     }
 
-    /// Handles the end of a sequence: its chunks count as used once more, its head last.
+    /// Handles the end of a sequence: marks its chunks as used once more, from the last to the
+    /// first.
     pub(crate) fn ended(&mut self, id: SeqId, plan: Option<&Arc<BlockPlan>>) {
         let Some(seq) = self.seqs.get_mut(&id) else {
             return;

@@ -2,7 +2,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::BlockKey;
 
-/// Counts the offers of the most recent chunks.
+/// Counts, for the most recent chunks, how often each was offered for a copy to host memory.
 ///
 /// **Source:** vLLM 0.33 `vllm/v1/kv_offload/cpu/manager.py`, `_record_accesses`.
 #[derive(Debug, Default)]
@@ -13,7 +13,8 @@ pub(super) struct Offers {
 }
 
 impl Offers {
-    /// Counts an offer and returns the chunk's total. Drops the oldest of more than `most` chunks.
+    /// Counts an offer of a chunk and returns the number of its offers. Drops the oldest counted
+    /// chunk if there are more than `most`.
     pub(super) fn count(&mut self, key: BlockKey, most: usize) -> u32 {
         self.clock += 1;
         let (times, before) = self.counts.get(&key).copied().unwrap_or_default();

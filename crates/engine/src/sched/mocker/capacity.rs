@@ -1,16 +1,16 @@
-//! Checks whether sequences can run to their end.
+//! Checks whether sequences can run to their end without preemption.
 
 use super::Mocker;
 use crate::sched::vllm::seqs::Slot;
 
 impl Mocker {
-    /// Returns whether this sequence and all running ones can end with the existing blocks.
+    /// Returns whether a waiting sequence and all running ones can end with the existing KV blocks.
     pub(super) fn can_run_to_end(&self, slot: Slot, cached: u32) -> bool {
         self.footprint(slot, cached) <= self.promised_free()
     }
 
-    /// Returns the blocks that a sequence needs until its end, without prefix blocks held by
-    /// others.
+    /// Returns the number of KV blocks that a sequence needs until its end, without the prefix
+    /// blocks that other sequences hold.
     fn footprint(&self, slot: Slot, cached: u32) -> u32 {
         let seq = &self.seqs[slot];
         let held = seq.plan.as_ref().map_or(0, |plan| {
@@ -19,7 +19,7 @@ impl Mocker {
         self.pool.blocks_for(seq.total) - held
     }
 
-    /// Returns the free blocks that no running sequence will need.
+    /// Returns the number of free KV blocks that no running sequence will need.
     fn promised_free(&self) -> u32 {
         let needs = self.running.iter().map(|&slot| {
             let seq = &self.seqs[slot];

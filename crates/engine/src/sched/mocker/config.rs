@@ -10,46 +10,47 @@ use crate::sched::{ConfigError, MAX_BLOCKS, within};
 /// Configures Dynamo's mocker. Shared settings have the names of vLLM.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MockerConfig {
-    /// Model of step times.
+    /// Latency model of step times.
     pub latency: LatencyModel,
-    /// Divisors of durations.
+    /// Divisors of step times and other durations.
     pub speed: Speed,
-    /// Number of usable blocks.
+    /// Number of usable KV blocks on the GPU.
     pub num_gpu_blocks: u32,
-    /// Tokens per block. Default: 64.
+    /// Number of tokens per KV block. Default: 64.
     pub block_size: u32,
     /// Maximum number of running sequences. Default: 256.
     pub max_num_seqs: u32,
-    /// Token budget of a step. Default: 8192.
+    /// Maximum number of tokens that a step computes. Default: 8192.
     pub max_num_batched_tokens: u32,
-    /// Maximum of prompt plus output tokens; longer outputs are cut. Default: no limit.
+    /// Maximum number of prompt plus output tokens; longer outputs are cut. Default: no limit.
     pub max_model_len: u32,
     /// Whether a prompt may be computed in several steps. Default: true.
     pub enable_chunked_prefill: bool,
-    /// Whether full blocks are kept for later prompts. Default: true.
+    /// Whether full KV blocks are kept for later prompts. Default: true.
     pub enable_prefix_caching: bool,
-    /// Steps between two steps with prompt tokens while sequences decode. Default: 1.
+    /// Number of steps from one step with prompt tokens to the next while sequences decode.
+    /// Default: 1.
     pub prefill_schedule_interval: u32,
-    /// Rule for the choice of the sequence to preempt. Default: the last admitted.
+    /// Rule for choosing the sequence to preempt. Default: the last admitted.
     pub victim: PreemptionVictim,
     /// Whether a sequence joins only if it and all running ones can end without preemption
     /// (TensorRT-LLM's `GUARANTEED_NO_EVICT`). Default: false.
     pub no_evict: bool,
-    /// Acceptance probability of draft token i, given that all before it were accepted. Drafts use
-    /// no token budget. Default: none.
+    /// Acceptance probability of draft token i, given that all before it were accepted. Draft
+    /// tokens do not count against `max_num_batched_tokens`. Default: no draft tokens.
     pub accept: Vec<f64>,
-    /// Role in a disaggregated deployment. Default: [`MockerRole::Whole`].
+    /// Role of the engine in a disaggregated deployment. Default: [`MockerRole::Whole`].
     pub role: MockerRole,
     /// Prefix cache in host memory, for [`MockerRole::Whole`] only. Default: none.
     pub tier: Option<MockerTierConfig>,
-    /// Maximum length of the waiting queue. Default: no limit.
+    /// Maximum number of waiting sequences. Default: no limit.
     pub max_waiting: Option<usize>,
-    /// Whether block events are emitted. Default: false.
+    /// Whether KV block events are emitted. Default: false.
     pub kv_events: bool,
-    /// Whether runs of single tokens are reported as one [`Event::Decoded`](crate::Event). Default:
-    /// false.
+    /// Whether several steps that release one token each are reported as one
+    /// [`Event::Decoded`](crate::Event). Default: false.
     pub run_lengths: bool,
-    /// Whether admissions are recorded for
+    /// Whether admissions of sequences are recorded for
     /// [`Scheduler::take_admissions`](crate::Scheduler::take_admissions). Default: false.
     pub log_admissions: bool,
     /// Seed of the random acceptance of draft tokens.
@@ -62,10 +63,10 @@ pub enum MockerRole {
     /// The engine computes prompts and generates their output.
     #[default]
     Whole,
-    /// The engine computes prompts, and keeps their blocks until another engine has fetched them.
+    /// The engine computes prompts and keeps their KV blocks until another engine has fetched them.
     Prefill,
-    /// The engine generates output for prompts of other engines; recomputing lost ones costs
-    /// nothing.
+    /// The engine generates output for prompts of other engines; recomputing prompts after a
+    /// preemption takes no time.
     Decode,
 }
 
@@ -122,7 +123,7 @@ impl MockerConfig {
         Ok(())
     }
 
-    /// Converts to the settings shared with vLLM's scheduler, with one step in flight.
+    /// Converts to the configuration of vLLM's scheduler, with one step in flight.
     pub(super) fn shared(self) -> VllmConfig {
         VllmConfig {
             latency: self.latency,

@@ -6,14 +6,16 @@ use crate::sched::vllm::seqs::Slot;
 
 #[derive(Debug, Default)]
 pub(super) struct Destinations {
-    /// Announced sequences without blocks, in order.
+    /// Sequences waiting for KV blocks into which their prompts can be transferred, in order.
     pub pending: VecDeque<Slot>,
-    /// Ids of sequences with new blocks since the last query, and their missing tokens.
+    /// Ids of the sequences for whose transferred prompts blocks were reserved since the last
+    /// query, each with the number of prompt tokens to transfer.
     pub reserved: Vec<(SeqId, u32)>,
 }
 
 impl Destinations {
-    /// Returns whether a sequence waits for blocks. Then no local prompt is started.
+    /// Returns whether a sequence waits for KV blocks into which its prompt can be transferred. If
+    /// so, no prompt to be computed locally is started.
     pub(super) fn is_pending(&self) -> bool {
         !self.pending.is_empty()
     }

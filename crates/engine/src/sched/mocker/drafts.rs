@@ -1,4 +1,4 @@
-//! Simulates draft tokens as Dynamo's mocker does: they use blocks, but no token budget.
+//! Simulates draft tokens as Dynamo's mocker does: they use KV blocks, but no token budget.
 //!
 //! After a pass is scheduled, each decoding sequence gets blocks for its maximum output, with
 //! preemptions if needed. Then the accepted drafts are drawn and unused blocks are freed. All draws
@@ -64,7 +64,7 @@ impl Mocker {
         }
     }
 
-    /// Returns the sequences of the pass that have computed all their tokens.
+    /// Returns the sequences of the pass that have computed all their tokens and may draw drafts.
     fn ready_to_draw(&self, pass: &Pass) -> Vec<Slot> {
         let slots = pass.step.entries.iter().map(|entry| entry.slot);
         let ready = slots.filter(|&slot| {

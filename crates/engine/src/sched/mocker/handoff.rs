@@ -1,4 +1,4 @@
-//! Receives prompts that another engine computed, coordinated by the caller.
+//! Receives the KV cache of prompts that another engine computed, coordinated by the caller.
 //!
 //! The caller announces a sequence. When there is room, the blocks of its prompt are reserved;
 //! cached ones need no transfer. After the transfer the caller activates the sequence, which then
@@ -56,7 +56,7 @@ impl Mocker {
         }
     }
 
-    /// Resumes a sequence whose prompt has arrived; false if it does not wait for one.
+    /// Resumes a sequence whose prompt was transferred; returns false if it does not wait for one.
     pub(super) fn activate_prompt(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) -> bool {
         let Some(slot) = self.seqs.find(id) else {
             return false;

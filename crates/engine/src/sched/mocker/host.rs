@@ -1,4 +1,4 @@
-//! Holds the state of the mocker's host tier in the scheduler.
+//! Holds the scheduler's state for the mocker's prefix cache in host memory.
 
 use std::collections::{HashMap, HashSet};
 
@@ -9,22 +9,23 @@ use crate::{SeqId, SimTime};
 pub(super) struct MockerOffload {
     pub tier: MockerTier,
     pub seqs: HashMap<SeqId, OffloadedSequence>,
-    /// Sequences to skip until a copy ends.
+    /// Ids of sequences that admission skips until a copy ends.
     pub waiting_for_copy: HashSet<SeqId>,
-    /// Number of requests that had to wait for a copy; orders the queue.
+    /// Number of requests that had to wait for a copy; determines their order in the queue.
     pub waited: i64,
-    /// Earliest start of the next computation: until then, copies still read its blocks.
+    /// Earliest start of the next computation: until then, copies still read GPU blocks that it
+    /// writes.
     pub compute_after: SimTime,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct OffloadedSequence {
-    /// Number of prompt blocks that were offered or loaded.
+    /// Number of prompt blocks that were offered to host memory or loaded from it.
     pub offered: u32,
     pub store: Option<CopyId>,
     pub load: Option<CopyId>,
-    /// Blocks present after the load, and blocks of the whole sequence. Set until the sequence
-    /// runs.
+    /// Number of blocks on the GPU after the load from host memory, and number of blocks of the
+    /// whole sequence. Set until the sequence runs.
     pub loaded: Option<(u32, u32)>,
 }
 

@@ -1,7 +1,8 @@
-//! Simulates the host tier of Dynamo's mocker ([`MockerTierConfig`](crate::kv::MockerTierConfig)).
+//! Simulates the use of host memory by Dynamo's mocker
+//! ([`MockerTierConfig`](crate::kv::MockerTierConfig)).
 //!
-//! A request that finds further blocks there allocates blocks only for these and waits for their
-//! copy. Requests that wait for a copy are tried before all others.
+//! A request that finds further prompt blocks in host memory allocates blocks only for these and
+//! waits for their copy. Requests that wait for a copy are tried before all others.
 //!
 //! **Source:** aisimulate-core 0.13.0 `src/engine/scheduler/vllm/{core,host_offload}.rs`.
 
@@ -19,8 +20,8 @@ fn prompt_keys(seq: &Seq, size: u32) -> &[BlockKey] {
 }
 
 impl Mocker {
-    /// Starts a load from the tier if it has more of the prompt than the GPU. Returns `None` if the
-    /// admission continues without one.
+    /// Starts a load from host memory if it has more of the prompt than the GPU. Returns `None` if
+    /// the admission continues without a load.
     pub(super) fn load_from_tier(&mut self, slot: Slot, pass: &mut Pass) -> Option<AdmissionTurn> {
         let size = self.config.block_size;
         let owed = self.owed_blocks();
@@ -68,7 +69,8 @@ impl Mocker {
         self.start_load(slot, from, hit, owed, pass)
     }
 
-    /// Takes room for the `hit` blocks of a prompt behind its `from` blocks on the GPU, and starts their copy.
+    /// Allocates GPU blocks for the `hit` blocks of a prompt in host memory that follow its `from`
+    /// blocks on the GPU, and starts the copy.
     fn start_load(
         &mut self,
         slot: Slot,
@@ -118,8 +120,8 @@ impl Mocker {
         Some(AdmissionTurn::Skip)
     }
 
-    /// Makes a sequence wait for a copy. After one ends, it is tried before sequences that only
-    /// wait for room.
+    /// Makes a sequence wait for a copy from host memory. After a copy ends, the sequence is tried
+    /// before those that only wait for room.
     fn wait_for_copy(&mut self, slot: Slot) -> AdmissionTurn {
         if let Some(offload) = &mut self.rules.offload {
             offload.waiting_for_copy.insert(self.seqs[slot].id);
@@ -163,7 +165,7 @@ impl Mocker {
         Some(seq.load.tokens)
     }
 
-    /// Registers the prompt blocks computed by a pass for a copy after its end.
+    /// Registers the prompt blocks computed by a pass for a copy to host memory after the pass.
     pub(super) fn offer_to_tier(&mut self, step: &mut Step) {
         let size = self.config.block_size;
         let Some(offload) = &mut self.rules.offload else {
@@ -197,7 +199,7 @@ impl Mocker {
         step.copied = step.copied.max(offload.compute_after);
     }
 
-    /// Delays the next computation until new blocks of a sequence are no longer read by copies.
+    /// Delays the next computation until no copy reads the new blocks of a sequence.
     pub(super) fn fence(&mut self, slot: Slot, before: u32) {
         if let Some(offload) = &mut self.rules.offload {
             let ids = self.seqs[slot].table.ids();
@@ -208,7 +210,8 @@ impl Mocker {
         }
     }
 
-    /// Delays the next computation until the blocks of a preempted sequence are copied.
+    /// Delays the next computation until the blocks of a preempted sequence are copied to host
+    /// memory.
     pub(super) fn wait_for_store(&mut self, slot: Slot) {
         if let Some(offload) = &mut self.rules.offload
             && let Some(own) = offload.seqs.get(&self.seqs[slot].id)

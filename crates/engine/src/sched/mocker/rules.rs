@@ -15,13 +15,13 @@ use crate::sched::vllm::{SchedulingRules, VllmConfig, keyed_tokens};
 use crate::{BlockPlan, Outbox, SeqId, Sequence, SimTime, SubmitError, Transfer};
 use vllm_sim_random::std_rng::StdRng;
 
-/// Applies the rules of Dynamo's mocker.
+/// Implements the scheduling rules of Dynamo's mocker.
 #[derive(Debug)]
 pub struct MockerRules {
     pub(super) role: MockerRole,
     pub(super) no_evict: bool,
     pub(super) accept: Vec<f64>,
-    /// Generator of draft acceptance, created on first use.
+    /// Random generator of draft acceptance, created on first use.
     pub(super) draws: Option<StdRng>,
     pub(super) offload: Option<Box<MockerOffload>>,
     pub(super) destinations: Destinations,
@@ -40,14 +40,14 @@ impl MockerRules {
         }
     }
 
-    /// Returns whether the caller moves prompts from or to this engine.
+    /// Returns whether the caller moves the KV cache of prompts from or to this engine.
     fn hands_over(&self) -> bool {
         self.role != MockerRole::Whole
     }
 }
 
 impl SchedulingRules for MockerRules {
-    /// Unlimited: sequences may preempt each other.
+    /// Unlimited, so sequences may preempt each other.
     const MAX_RECENT_PREEMPTIONS: u8 = u8::MAX;
     const PREEMPTION_SKIPS_A_TURN: bool = true;
     const INSTANT_STEPS_COME_FIRST: bool = true;
@@ -86,7 +86,8 @@ impl SchedulingRules for MockerRules {
         batch
     }
 
-    /// Counts the tokens of chunks that overlap the prompt.
+    /// Counts the prompt tokens of a sequence's work in a step; 0 if its prompt is already
+    /// computed.
     fn prompt_tokens(&self, work: &StepWork) -> u32 {
         match work.past >= work.ready() {
             true => 0,
@@ -115,7 +116,8 @@ impl SchedulingRules for MockerRules {
         }
     }
 
-    /// Accepts every sequence: one that can never run is cancelled at the head of the queue.
+    /// Accepts every sequence, except one whose delivered prompt is larger than the KV cache. One
+    /// that can never run is cancelled at the head of the queue.
     fn fits(engine: &Mocker, seq: &Sequence) -> Result<(), SubmitError> {
         let expected = engine.rules.hands_over() && seq.transfer == Transfer::RemotePrefill;
         let (needed, total) = (engine.pool.most_blocks(seq.prompt), engine.pool.usable());
@@ -156,7 +158,8 @@ impl SchedulingRules for MockerRules {
         self.hands_over()
     }
 
-    /// With a host tier, no sequence is tried after the token budget is used up.
+    /// Returns whether sequences are tried when the token budget is used up: only without a prefix
+    /// cache in host memory.
     fn admits_without_token_budget(&self) -> bool {
         self.offload.is_none()
     }
@@ -169,7 +172,8 @@ impl SchedulingRules for MockerRules {
         engine.never_fits(slot)
     }
 
-    /// Announced prompts come before prompts that are computed locally.
+    /// Returns whether a sequence must wait because prompts from other engines, which come first,
+    /// still need KV blocks.
     fn yields_to_announced_prompts(&self, seq: &Seq) -> bool {
         self.destinations.is_pending() && seq.table.is_empty()
     }

@@ -6,14 +6,14 @@ use crate::{LoraId, SimTime};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AdapterFit {
     Ready,
-    /// The adapter can be loaded, if necessary in the slot of an idle one.
+    /// The LoRA adapter can be loaded, if necessary in the slot of an unused one.
     Loadable,
     No,
 }
 
 #[derive(Debug)]
 pub(super) struct AdapterSlots {
-    /// Maximum of loaded adapters; `None`: no limit and no load time.
+    /// Maximum number of loaded LoRA adapters; `None`: no limit and no load time.
     max: Option<usize>,
     load_time: Duration,
     loaded: HashMap<LoraId, LoadedAdapter>,
@@ -47,7 +47,7 @@ impl AdapterSlots {
         AdapterFit::No
     }
 
-    /// Takes a slot for the adapter and returns the time until it is loaded.
+    /// Marks an adapter as used by one more sequence, and returns the time until it is loaded.
     pub(super) fn take(&mut self, now: SimTime, lora: Option<LoraId>) -> Duration {
         let (Some(lora), Some(max)) = (lora, self.max) else {
             return Duration::ZERO;

@@ -10,25 +10,26 @@ pub struct PoolConfig {
     pub slots: usize,
     /// Maximum number of waiting sequences; `None`: no limit. Default: 1000.
     pub queue: Option<usize>,
-    /// Delays of the first token and of each further token.
+    /// Delays before the first token and before each further token.
     pub delays: Delays,
     /// Seed of the random delays.
     pub seed: u64,
     /// Maximum number of loaded LoRA adapters; `None`: no limit.
     pub max_loras: Option<usize>,
-    /// Time to load an adapter.
+    /// Time to load a LoRA adapter.
     pub lora_load: Duration,
-    /// KV cache; `None`: not simulated.
+    /// KV cache of the engine; `None`: not simulated.
     pub kv: Option<KvConfig>,
-    /// Whether the last token of a prompt may come from the cache (llm-d); otherwise it is always
-    /// computed.
+    /// Whether the last token of a prompt may be found in the prefix cache (llm-d); otherwise it is
+    /// always computed.
     pub caches_whole_prompts: bool,
-    /// Whether only the full blocks of prompts use the cache (llm-d-inference-sim).
+    /// Whether KV blocks are allocated only for the full blocks of prompts (llm-d-inference-sim).
     pub prompt_blocks_only: bool,
-    /// Whether a sequence uses the delays configured at its start instead of those at its
-    /// submission.
+    /// Whether a sequence has the token delays configured at its start instead of those configured
+    /// at its submission.
     pub delays_at_start: bool,
-    /// Time to keep blocks for a remote decode engine; `None`: not kept.
+    /// Time to keep the KV blocks of a prefilled prompt for a remote decode engine; `None`: not
+    /// kept.
     pub lease: Option<Duration>,
 }
 

@@ -9,8 +9,8 @@ use crate::{Delays, Sequence};
 use vllm_sim_random::{Purpose, stream};
 
 impl Pool {
-    /// Draws a delay. The random stream is created on first use, and not kept if all delays are
-    /// exact.
+    /// Draws a delay of a sequence. The random generator is created on first use, and not kept if
+    /// all delays have a standard deviation of zero.
     pub(super) fn draw(
         &self,
         running: &mut RunningSeq,
@@ -30,7 +30,7 @@ impl Pool {
         seq.delays.as_deref().unwrap_or(&self.delays)
     }
 
-    /// Returns the recorded gap before the next token, if the sequence has a recorded timeline.
+    /// Returns the recorded delay before the next token, if the sequence has recorded token times.
     pub(super) fn recorded_gap(&self, running: &RunningSeq) -> Option<Duration> {
         let timeline = running.seq.timeline.as_ref()?;
         let next = running.released as usize;

@@ -4,7 +4,8 @@ use super::{Pool, RunningSeq, SlotTimer};
 use crate::kv::BlockRequest;
 use crate::{End, Event, LoadFailurePolicy, Outbox, Sequence, SimTime, Transfer};
 
-/// Returns the prompt tokens that enter the prefix cache: without those of a failing transfer.
+/// Returns the number of prompt tokens that enter the prefix cache: all, or only the cached ones if
+/// the KV transfer will fail.
 pub(super) fn certain(seq: &Sequence, tokens: u32, cached: u32) -> u32 {
     match seq.load_failure.is_some() && seq.transfer == Transfer::RemotePrefill {
         true => cached,
@@ -12,7 +13,8 @@ pub(super) fn certain(seq: &Sequence, tokens: u32, cached: u32) -> u32 {
     }
 }
 
-/// Returns the prompt tokens to fetch. Clears the load failure if none are missing.
+/// Returns the number of prompt tokens to fetch from another engine. Clears the injected failure if
+/// none are missing.
 pub(super) fn fetched(seq: &mut Sequence, cached: u32) -> u32 {
     let missing = match seq.transfer {
         Transfer::RemotePrefill => seq.prompt.saturating_sub(cached),
@@ -26,8 +28,8 @@ pub(super) fn fetched(seq: &mut Sequence, cached: u32) -> u32 {
 }
 
 impl Pool {
-    /// Handles a failed transfer: ends the sequence, or computes the missing part of its prompt
-    /// here.
+    /// Handles a failed KV transfer: ends the sequence, or computes the missing part of its prompt
+    /// locally.
     pub(super) fn load_failed(
         &mut self,
         now: SimTime,

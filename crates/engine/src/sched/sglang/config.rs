@@ -4,59 +4,62 @@ use crate::sched::{ConfigError, at_least_one, within};
 /// Configures the SGLang scheduler.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SglangConfig {
-    /// Model of pass times.
+    /// Latency model of pass times.
     pub latency: LatencyModel,
-    /// Divisors of durations.
+    /// Divisors of pass times and other durations.
     pub speed: Speed,
     /// Number of KV cache pages.
     pub num_pages: u32,
-    /// Tokens per page. Default: 1.
+    /// Number of tokens per KV cache page. Default: 1.
     pub page_size: u32,
     /// Maximum number of running sequences. Default: 256.
     pub max_num_seqs: u32,
-    /// Maximum of prompt plus output tokens. Longer outputs are cut, longer prompts cancelled.
-    /// Default: no limit.
+    /// Maximum number of prompt plus output tokens. Longer outputs are cut, longer prompts
+    /// cancelled. Default: no limit.
     pub max_model_len: u32,
-    /// Whether pages are kept for later prompts. Default: true.
+    /// Whether KV cache pages are kept for later prompts. Default: true.
     pub enable_prefix_caching: bool,
-    /// Order of the waiting queue. Default: by arrival.
+    /// Order of the waiting sequences. Default: by arrival.
     pub schedule_policy: SchedulePolicy,
-    /// Maximum prompt tokens of a prefill pass; a longer chunk is cut. Default: 16384.
+    /// Maximum number of prompt tokens of a prefill pass; a longer chunk is cut. Default: 16384.
     pub max_prefill_tokens: u32,
-    /// Maximum prompt chunk of a pass, in tokens; a multiple of the page size. Default: 8192.
+    /// Maximum number of tokens that a pass computes of one prompt; a multiple of the page size.
+    /// Default: 8192.
     pub chunked_prefill_size: u32,
-    /// Maximum output tokens reserved per sequence. Default: 4096.
+    /// Maximum number of output tokens for which admission reserves room, per sequence. Default:
+    /// 4096.
     pub clip_max_new_tokens: u32,
-    /// Factor on the fraction of output tokens that admission reserves. Default: 1.
+    /// Factor on the fraction of output tokens for which admission reserves room. Default: 1.
     pub schedule_conservativeness: f64,
     /// Number of passes without prefill after each prefill pass. Default: 0.
     pub prefill_decode_interval: u32,
-    /// Whether the caller moves prompts between engines. It receives page reservations and
-    /// activates prompts on arrival. Default: false.
+    /// Whether the caller transfers the KV cache of prompts between engines, as for
+    /// [`Scheduler::take_reserved`](crate::Scheduler::take_reserved). Default: false.
     pub handoff: bool,
-    /// Whether prompts take no time, as in a decode worker of the mocker. Default: false.
+    /// Whether computing prompts takes no time, as in a decode worker of the mocker. Default:
+    /// false.
     pub free_prompts: bool,
     /// Acceptance probability of draft token i, given that all before it were accepted. Empty: no
     /// drafts. Default: empty.
     pub accept: Vec<f64>,
     /// Seed of the random acceptance of draft tokens. Default: 0.
     pub seed: u64,
-    /// Maximum length of the waiting queue. Default: no limit.
+    /// Maximum number of waiting sequences. Default: no limit.
     pub max_waiting: Option<usize>,
-    /// Whether page events are emitted. Default: false.
+    /// Whether events of KV cache pages are emitted. Default: false.
     pub kv_events: bool,
-    /// Whether admissions are recorded for
+    /// Whether admissions of sequences are recorded for
     /// [`Scheduler::take_admissions`](crate::Scheduler::take_admissions). Default: false.
     pub log_admissions: bool,
 }
 
-/// Orders the waiting queue.
+/// Selects the order in which waiting sequences are admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SchedulePolicy {
-    /// Order of arrival.
+    /// Waiting sequences are admitted in order of arrival.
     #[default]
     Fifo,
-    /// Longest cached prefix first.
+    /// The waiting sequence with the longest cached prefix is admitted first.
     Lpm,
 }
 

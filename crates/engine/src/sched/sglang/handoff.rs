@@ -1,4 +1,4 @@
-//! Moves prompts between engines, coordinated by the caller.
+//! Moves the KV cache of prompts between engines, coordinated by the caller.
 //!
 //! On a decode engine the caller announces a sequence. The pages of its prompt are reserved as soon
 //! as there is room; after the transfer it joins the running batch. On a prefill engine a finished
@@ -16,16 +16,18 @@ use super::seqs::Slot;
 
 #[derive(Debug, Default)]
 pub(super) struct Destinations {
-    /// Announced sequences without pages, in order.
+    /// Sequences waiting for pages into which their prompts can be transferred, in order.
     pending: VecDeque<Slot>,
-    /// Ids of sequences with new pages since the last query, and their missing tokens.
+    /// Ids of the sequences for whose transferred prompts pages were reserved since the last query,
+    /// each with the number of prompt tokens to transfer.
     pub reserved: Vec<(SeqId, u32)>,
-    /// Sequences with arrived prompts; they join the batch next.
+    /// Sequences with transferred prompts; they join the running batch next.
     ready: VecDeque<Slot>,
 }
 
 impl Destinations {
-    /// Returns whether a sequence waits for pages or for a place. Then no local prompt is started.
+    /// Returns whether a sequence with a prompt from another engine waits for pages or for a place
+    /// in the batch. If so, no prompt to be computed locally is started.
     pub(super) fn go_first(&self) -> bool {
         !self.pending.is_empty() || !self.ready.is_empty()
     }
@@ -74,7 +76,7 @@ impl Sglang {
         self.destinations.reserved.push((seq.id, fresh * page));
     }
 
-    /// Resumes a sequence whose prompt has arrived; false if it does not wait for one.
+    /// Resumes a sequence whose prompt was transferred; returns false if it does not wait for one.
     pub(super) fn activate_prompt(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) -> bool {
         let Some(slot) = self.seqs.find(id) else {
             return false;
@@ -103,7 +105,7 @@ impl Sglang {
         }
     }
 
-    /// Frees a prompt that another engine has fetched; false if there is none.
+    /// Frees the pages of a prompt that another engine has fetched; returns false if there is none.
     pub(super) fn release_source(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) -> bool {
         let Some(slot) = self.seqs.find(id).filter(|&slot| self.seqs[slot].held) else {
             return false;

@@ -1,4 +1,4 @@
-//! Schedules and ends one pass.
+//! Schedules a prefill or decode pass and handles its end.
 
 use std::collections::HashSet;
 
@@ -11,11 +11,12 @@ use super::config::SchedulePolicy;
 use super::seqs::Slot;
 use super::{INIT_RATIO, MIN_RATIO, Pass, RATIO_DECAY_STEPS, Sglang};
 
-/// Maximum number of waiting sequences for which prefixes are compared.
+/// Maximum number of waiting sequences that are sorted by cached prefix.
 const MAX_LPM_WAITING: usize = 128;
-/// Maximum cached tokens of a sequence that lets one with the same beginning go first.
+/// Maximum number of cached tokens at which a sequence waits for another one with the same uncached
+/// beginning.
 const SAME_BEGINNING_TOKENS: u32 = 32;
-/// Number of decode passes of output reserved per survivor of a retraction.
+/// Number of decode passes for whose output a retraction keeps room, per remaining sequence.
 const RETRACT_DECODE_STEPS: u64 = 20;
 
 struct PassLimits {
@@ -49,7 +50,7 @@ impl Sglang {
         self.form_decode(now, pass, out);
     }
 
-    /// Frees the pages of partly computed prompts, which then start again.
+    /// Frees the pages of partly computed prompts, which are then computed from the start.
     fn restart_chunks(&mut self) {
         for i in 0..self.waiting.len() {
             self.release(self.waiting[i]);
@@ -72,8 +73,8 @@ impl Sglang {
         });
     }
 
-    /// Sorts the queue by cached prefix, longest first. Of several sequences with the same uncached
-    /// beginning, only the first keeps its place; the others find it cached later.
+    /// Sorts the waiting queue by cached prefix, longest first. Of several sequences with the same
+    /// uncached beginning, only the first keeps its place; the others find it cached later.
     fn sort_by_prefix(&mut self) {
         if !self.config.enable_prefix_caching || self.waiting.len() > MAX_LPM_WAITING {
             return;
@@ -339,7 +340,7 @@ impl Sglang {
         retracted
     }
 
-    /// Emits the first token of complete prompts, if there are pages for all of them.
+    /// Releases the first tokens of fully computed prompts, if there are pages for all of them.
     pub(super) fn finish_prefill(
         &mut self,
         pass: &mut Pass,
@@ -394,8 +395,8 @@ impl Sglang {
         made
     }
 
-    /// Emits the remaining output of a sequence that ends with its prefill: one token or none. It
-    /// needs no page.
+    /// Releases the remaining output of a sequence that ends with its prefill: one token or none.
+    /// It needs no page.
     fn last_tokens(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) -> u32 {
         let seq = &mut self.seqs[slot];
         let n = seq.left();
@@ -413,7 +414,8 @@ impl Sglang {
         n
     }
 
-    /// Emits one token into an allocated page, and shares full pages.
+    /// Releases one output token, stored in an allocated page, and moves full pages into the radix
+    /// tree.
     fn token(&mut self, slot: Slot, pass: &mut Pass, now: SimTime, out: &mut Outbox) -> u32 {
         let seq = &mut self.seqs[slot];
         seq.made += 1;

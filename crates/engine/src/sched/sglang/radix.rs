@@ -10,7 +10,7 @@ pub(super) type NodeId = u32;
 
 const ROOT: NodeId = 0;
 
-/// Stores cached pages by prefix and counts the free pages.
+/// Stores cached KV pages in a radix tree by prefix, and counts the free pages.
 ///
 /// An edge holds a run of pages. A sequence locks the path it uses. Unlocked leaves are evicted in
 /// LRU order, from their last page. A key covers all tokens before it, so it is in the tree only
@@ -29,7 +29,7 @@ pub(super) struct Radix {
     locked: u32,
     /// Number of pages locked by several sequences.
     shared: u32,
-    /// Sum of locks over all pages.
+    /// Sum over all pages of the number of sequences that lock them.
     references: u64,
 }
 
@@ -40,8 +40,8 @@ struct RadixNode {
     pages: Vec<BlockKey>,
     locks: u32,
     used: u64,
-    /// Whether the cache was reset while the node was locked. It cannot be found, and its removal
-    /// is not reported.
+    /// Whether the cache was reset while sequences used the node's pages. Prompts cannot find such
+    /// a node, and its removal emits no event.
     ghost: bool,
 }
 
@@ -73,7 +73,8 @@ impl Radix {
         self.clock
     }
 
-    /// Returns the number of cached pages at the front of `keys`, without changing their last use.
+    /// Returns the number of cached pages at the front of `keys`, without updating their time of
+    /// last use.
     pub(super) fn matched(&self, keys: &[BlockKey]) -> u32 {
         let (mut at, mut matched) = (ROOT, 0);
         while let Some(&child) = keys
@@ -91,7 +92,7 @@ impl Radix {
         matched as u32
     }
 
-    /// Locks the longest cached path of `keys`. Returns its pages and its last node.
+    /// Locks the longest cached prefix of `keys`. Returns its number of pages and its last node.
     pub(super) fn lock_match(&mut self, keys: &[BlockKey]) -> (u32, NodeId) {
         let now = self.now();
         let (mut at, mut matched) = (ROOT, 0);
@@ -113,8 +114,8 @@ impl Radix {
         (matched as u32, at)
     }
 
-    /// Takes free pages, evicting cached ones. Returns false without any change if there are too
-    /// few.
+    /// Takes free pages for a sequence, evicting cached ones. Returns false without any change if
+    /// there are too few.
     pub(super) fn take(&mut self, pages: u32, evicted: &mut impl FnMut(BlockKey)) -> bool {
         if pages > self.available() {
             return false;
@@ -128,8 +129,8 @@ impl Radix {
         self.free += pages;
     }
 
-    /// Inserts the pages `keys` of a sequence after the locked node `from`. Returns the end of the
-    /// path, not yet locked, and the number of pages that were new.
+    /// Inserts the pages `keys` of a sequence after the locked node `from`. Returns the node at
+    /// their end, not yet locked, and the number of pages that were not cached before.
     pub(super) fn insert(&mut self, from: NodeId, keys: &[BlockKey]) -> (NodeId, u32) {
         if keys.is_empty() {
             return (from, 0);
@@ -243,7 +244,7 @@ impl Radix {
         self.nodes[ROOT as usize].ghost = false;
     }
 
-    /// Lists the cached pages. SGLang pages have no ids here, so they are numbered in order.
+    /// Lists the cached pages. Pages have no ids in this simulation, so they are numbered in order.
     pub(super) fn cached(&self) -> Vec<CachedBlock> {
         let known = self.nodes.iter().filter(|node| !node.ghost);
         let pages = known.flat_map(|node| node.pages.iter().map(|&key| (key, node.locks)));
@@ -255,8 +256,8 @@ impl Radix {
         pages.enumerate().map(named).collect()
     }
 
-    /// Returns the use of pages `numbers`, of `all` from 1 on. Pages have no ids: used pages come
-    /// first, then cached ones.
+    /// Counts by use the pages with the given numbers, out of pages 1 to `all`. Pages have no ids:
+    /// used pages come first, then cached ones.
     pub(super) fn block_use(&self, all: u32, numbers: Range<u32>) -> BlockUse {
         let used = all - self.available();
         let (from, to) = (numbers.start.max(1) - 1, numbers.end.max(1) - 1);
@@ -303,7 +304,7 @@ impl Radix {
         child
     }
 
-    /// Splits an edge: the new node gets its front, the old node keeps the rest.
+    /// Splits a tree node: a new node gets the first `at` pages, the old node keeps the rest.
     fn split(&mut self, child: NodeId, at: usize) -> NodeId {
         let node = self.node_mut(child);
         let rest = node.pages.split_off(at);
@@ -348,7 +349,7 @@ impl Radix {
         }
     }
 
-    /// Adds a node to the evictable leaves, if it is one.
+    /// Adds a tree node to the evictable leaves if it is an unlocked leaf.
     fn index(&mut self, at: NodeId) {
         let node = self.node(at);
         if at != ROOT && node.locks == 0 && node.children.is_empty() {

@@ -14,29 +14,30 @@ pub(super) struct Seq {
     pub prompt: u32,
     pub output: u32,
     pub made: u32,
-    /// Tokens stored in its pages.
+    /// Number of tokens stored in the sequence's pages.
     pub stored: u32,
-    /// Number of its pages, including shared ones.
+    /// Number of the sequence's pages, including shared ones.
     pub pages: u32,
     pub shared: u32,
     pub node: NodeId,
-    /// Whether it is in the running batch or has computed a chunk.
+    /// Whether the sequence is in the running batch or has computed a prompt chunk.
     pub holds: bool,
     pub admitted: bool,
     pub preempted: bool,
-    /// Number of tokens from the pass in flight.
+    /// Number of output tokens of the sequence from the pass in flight.
     pub burst: u32,
-    /// Whether another engine fetches its prompt.
+    /// Whether another engine fetches the sequence's prompt.
     pub lends: bool,
-    /// Whether it has ended and keeps its pages for another engine.
+    /// Whether the sequence has ended and keeps its pages for another engine.
     pub held: bool,
-    /// Whether it has ended while a pass in flight computes it.
+    /// Whether the sequence has ended while a pass in flight computes it.
     pub dead: bool,
     pub in_flight: bool,
-    /// Whether all tokens are released and it waits for its tail.
+    /// Whether all tokens of the sequence are released and it waits for the delay after its last
+    /// token.
     pub drained: bool,
     pub generation: u32,
-    /// Cache epoch when its path was locked.
+    /// Reset count of the prefix cache when the sequence locked its pages.
     pub epoch: u32,
     pub arrival: u64,
     pub plan: Option<Arc<BlockPlan>>,
@@ -114,7 +115,7 @@ impl SequenceSlab {
         self.by_id.get(&id).copied()
     }
 
-    /// Removes a sequence. Its slot is free once no pass refers to it.
+    /// Removes a sequence from the scheduler. Its slot is free once no pass refers to it.
     pub(super) fn end(&mut self, slot: Slot) {
         let seq = &mut self.slots[slot as usize];
         self.by_id.remove(&seq.id);

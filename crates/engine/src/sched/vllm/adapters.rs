@@ -1,21 +1,21 @@
 use crate::{LoraId, SeqId};
 
-/// Maximum number of sequences that may overtake one whose adapter has no slot.
+/// Maximum number of sequences that may overtake one whose LoRA adapter has no slot.
 const MAX_OVERTAKES: u32 = 16;
 
 /// Assigns LoRA adapter slots to waiting sequences.
 ///
-/// Like vLLM, it skips a sequence whose adapter exceeds the limit and tries later ones. vLLM lets
-/// them overtake forever. Here at most [`MAX_OVERTAKES`] overtake the first skipped sequence; then running
-/// adapters drain until it fits.
+/// As in vLLM, a sequence whose adapter exceeds the limit is skipped and later ones are tried. vLLM
+/// lets them overtake forever. Here at most [`MAX_OVERTAKES`] sequences overtake the first skipped
+/// one; then running adapters drain until its adapter fits.
 #[derive(Debug, Default)]
 pub(super) struct Adapters {
     used: Vec<LoraId>,
     loaded: Vec<LoraId>,
-    /// First skipped sequence and the number of sequences that overtook it.
+    /// First sequence skipped for its adapter, and the number of sequences that overtook it.
     passed: Option<(SeqId, u32)>,
     skipped: Option<SeqId>,
-    /// Number of sequences skipped in the last pass over the queue.
+    /// Number of sequences skipped for their adapters in the last pass over the queue.
     pub(super) deferred: usize,
 }
 
@@ -48,7 +48,7 @@ impl Adapters {
         }
     }
 
-    /// Uses an adapter in this step. Returns true if it must be loaded first.
+    /// Marks an adapter as used in this step. Returns true if it must be loaded first.
     pub(super) fn take(&mut self, lora: LoraId, kept: usize) -> bool {
         if self.used.contains(&lora) {
             return false;

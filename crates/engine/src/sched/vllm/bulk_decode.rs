@@ -1,12 +1,12 @@
 //! Decodes sequences in bulk if the caller needs no event per token ([`ReportingConfig::run_lengths`]).
 //!
 //! A decoding sequence does the same in every step: it gains one token. In bulk, its counts follow
-//! from the number of steps since it joined. Its next need (a block, a prefix cache entry, its end)
-//! is registered under the step that needs it. The cost of a step is then independent of the batch
-//! size.
+//! from the number of steps since it joined. The step in which it next needs more (a KV block, a
+//! prefix-cache entry, its end) is computed in advance. The cost of a step is then independent of
+//! the batch size.
 //!
-//! If tokens or blocks may not suffice for all sequences, the whole bulk is flushed. The step is
-//! then scheduled sequence by sequence, so the bulk never changes a decision.
+//! If tokens or blocks may not suffice for all sequences, all leave the bulk. The step is then
+//! scheduled sequence by sequence, so the bulk never changes a decision.
 //!
 //! [`ReportingConfig::run_lengths`]: super::ReportingConfig::run_lengths
 
@@ -20,33 +20,36 @@ use super::seqs::{SeqState, Slot};
 use super::step::{Step, StepEntry};
 use super::{BatchScheduler, SchedulingRules};
 
-/// Number of future steps with a list of needs, a power of two. Later needs are checked once on the
-/// way.
+/// Number of future steps for each of which sequences to check are listed, a power of two.
+/// Sequences due later are checked once before.
 const AHEAD: u64 = 256;
 
-/// Number of passes without a bulk after one that ran short, so that pressure does not cost twice.
+/// Number of scheduling passes without bulk decoding after one with too few tokens or blocks, so
+/// that the failed attempt is not repeated in each.
 const COOLDOWN: u8 = 16;
 
-/// Tracks the sequences decoded in bulk and their cost in the next step.
+/// Tracks the sequences decoded in bulk and their batch in the next step.
 #[derive(Debug)]
 pub(super) struct BulkDecode {
     allowed: bool,
     count: u32,
     context: u64,
-    /// Total number of tokens, each sequence clipped to the sliding window.
+    /// Sum of the context lengths of the bulk sequences, each clipped to the sliding window, in
+    /// tokens.
     clipped: u64,
-    /// Number of sequences shorter than the window.
+    /// Number of sequences decoded in bulk that are shorter than the sliding window.
     growing: u32,
     window: u32,
     planned: u64,
     ended: u64,
-    /// Sequences to check, by step number modulo [`AHEAD`]. May contain outdated entries.
+    /// Sequences decoded in bulk that may need more than a token, by step number modulo [`AHEAD`].
+    /// May contain outdated entries.
     due: Vec<Vec<Slot>>,
-    /// Running sequences outside the bulk. May include sequences whose last token is scheduled.
+    /// Running sequences not decoded in bulk. May include sequences whose last token is scheduled.
     active: Vec<Slot>,
-    /// Highest admission number in the bulk.
+    /// Highest admission number of the sequences decoded in bulk.
     last_place: u64,
-    /// Passes left before sequences may enter the bulk again.
+    /// Number of scheduling passes left before sequences may be decoded in bulk again.
     cooldown: u8,
     todo: Vec<Slot>,
 }
@@ -107,8 +110,8 @@ impl BulkDecode {
 }
 
 impl<R: SchedulingRules> BatchScheduler<R> {
-    /// Schedules all running sequences if tokens and blocks suffice for them. Otherwise flushes the
-    /// bulk and returns false.
+    /// Schedules all running sequences if tokens and KV blocks suffice for them. Otherwise moves
+    /// all sequences out of the bulk and returns false.
     pub(super) fn schedule_bulk(&mut self, pass: &mut Pass) -> bool {
         if self.bulk.count == 0 {
             return false;
@@ -148,8 +151,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         enough
     }
 
-    /// Returns whether tokens and blocks suffice for all running sequences. `todo` lists those
-    /// outside the bulk or due in it, in scheduling order.
+    /// Returns whether the token budget and the KV blocks suffice for all running sequences. `todo`
+    /// lists those outside the bulk or to be checked in it, in scheduling order.
     fn is_enough(&self, todo: &[Slot], budget: u32) -> bool {
         let bulk = &self.bulk;
         let Some(mut rest) = budget.checked_sub(bulk.count) else {
@@ -228,7 +231,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         debug_assert!(done, "there were enough blocks for all");
     }
 
-    /// Registers the next need of a bulk sequence after step `number`.
+    /// Registers the step after step `number` in which a bulk sequence next needs a KV block, a
+    /// prefix-cache entry or its end.
     fn note_next_need(&mut self, slot: Slot, number: u64) {
         let seq = &mut self.seqs[slot];
         let age = (number - seq.bulk.joined) as u32;
@@ -298,8 +302,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.bulk.cooldown = COOLDOWN;
     }
 
-    /// Removes a running sequence from the bulk, updates its counts and reports its tokens. Does
-    /// nothing if the sequence is outside the bulk.
+    /// Ends the bulk decoding of a running sequence, updates its counts and reports its tokens.
+    /// Does nothing if the sequence is not decoded in bulk.
     pub(super) fn flush(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
         let bulk = &mut self.bulk;
         let seq = &mut self.seqs[slot];

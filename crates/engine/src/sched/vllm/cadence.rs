@@ -1,9 +1,9 @@
 /// Tracks past steps to decide whether the next one may prefill.
 #[derive(Debug)]
 pub(super) struct PrefillCadence {
-    /// Steps since the last one with prompt tokens.
+    /// Number of steps since the last one with prompt tokens.
     pub since: u32,
-    /// Whether sequences were still waiting after the last step that could prefill.
+    /// Whether sequences were still waiting after the last step that was allowed to prefill.
     pub was_short: bool,
 }
 

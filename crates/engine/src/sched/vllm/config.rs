@@ -8,19 +8,19 @@ use crate::sched::{ConfigError, MAX_BLOCKS, at_least_one, within};
 /// Configures the vLLM scheduler. Fields have the names of vLLM's settings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct VllmConfig {
-    /// Model of step times.
+    /// Latency model of step times.
     pub latency: LatencyModel,
-    /// Divisors of durations.
+    /// Divisors of step times and other durations.
     pub speed: Speed,
-    /// Usable GPU blocks; vLLM's own count includes one null block.
+    /// Number of usable KV blocks on the GPU; vLLM's own count includes one null block.
     pub num_gpu_blocks: u32,
-    /// Tokens per block. Default: 16.
+    /// Number of tokens per KV block. Default: 16.
     pub block_size: u32,
     /// Maximum number of running sequences. Default: 256.
     pub max_num_seqs: u32,
-    /// Token budget of a step. Default: 8192.
+    /// Maximum number of tokens that a step computes. Default: 8192.
     pub max_num_batched_tokens: u32,
-    /// Maximum of prompt plus output tokens; longer outputs are cut. Default: no limit.
+    /// Maximum number of prompt plus output tokens; longer outputs are cut. Default: no limit.
     pub max_model_len: u32,
     /// Division of prompts among steps.
     pub prefill: PrefillConfig,
@@ -32,15 +32,15 @@ pub struct VllmConfig {
     pub policy: SchedulingPolicy,
     /// Whether the next step is scheduled while one runs. Default: true.
     pub async_scheduling: bool,
-    /// Rule for the choice of the sequence to preempt. Default: the last admitted.
+    /// Rule for choosing the sequence to preempt. Default: the last admitted.
     pub victim: PreemptionVictim,
     /// Fraction of blocks kept free when a sequence joins a running batch. Default: 0.
     pub watermark: f64,
-    /// Speculative decoding. Default: none.
+    /// Number and acceptance of draft tokens (speculative decoding). Default: none.
     pub speculation: Option<Speculation>,
-    /// Time to propose draft tokens. Default: zero.
+    /// Time per step to propose draft tokens. Default: zero.
     pub drafting: Option<Box<DraftLatency>>,
-    /// Time per step to read offloaded weights from host memory. Default: zero.
+    /// Time per step to read offloaded model weights from host memory. Default: zero.
     pub weights_from_host: Duration,
     /// Limits of LoRA adapters. Default: no limits.
     pub loras: LoraConfig,
@@ -94,7 +94,7 @@ impl Default for PrefillConfig {
 pub struct LoraConfig {
     /// Maximum number of LoRA adapters in one batch; 0: no limit. Default: 0.
     pub max_loras: u32,
-    /// Number of adapters that need no reload, at least `max_loras`. Default: 0.
+    /// Number of LoRA adapters that need no reload, at least `max_loras`. Default: 0.
     pub max_cpu_loras: u32,
     /// Delay of a step per adapter that is not loaded. Default: zero.
     pub load_time: Duration,
@@ -105,10 +105,10 @@ pub struct LoraConfig {
 pub struct TransferConfig {
     /// Time to fetch a remote prompt: fixed, and per token. Default: zero.
     pub fetch: (Duration, Duration),
-    /// Whether locally cached tokens are also fetched. Default: false.
+    /// Whether the fetch of a remote prompt includes locally cached tokens. Default: false.
     pub fetch_whole_prompt: bool,
-    /// Time to keep the blocks of a prefilled prompt for a remote decode engine; `None`: not kept.
-    /// Default: `None`.
+    /// Time to keep the KV blocks of a prefilled prompt for a remote decode engine; `None`: not
+    /// kept. Default: `None`.
     pub lease: Option<Duration>,
 }
 
@@ -117,33 +117,34 @@ pub struct TransferConfig {
 pub struct ReportingConfig {
     /// Whether block events are emitted. Default: false.
     pub kv_events: bool,
-    /// Whether runs of single tokens are reported as one [`Event::Decoded`](crate::Event), for
-    /// speed. Default: false.
+    /// Whether several steps that release one token each are reported as one
+    /// [`Event::Decoded`](crate::Event), for speed. Default: false.
     pub run_lengths: bool,
-    /// Whether admissions are recorded for
+    /// Whether admissions of sequences are recorded for
     /// [`Scheduler::take_admissions`](crate::Scheduler::take_admissions). Default: false.
     pub log_admissions: bool,
 }
 
-/// Orders the waiting queue.
+/// Selects the order in which waiting sequences are admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SchedulingPolicy {
-    /// Order of arrival, after preempted sequences.
+    /// Waiting sequences are admitted in order of arrival, after preempted ones.
     #[default]
     Fcfs,
-    /// Lowest priority value first, then order of arrival.
+    /// The waiting sequence with the lowest priority value is admitted first, then the one that
+    /// arrived first.
     Priority,
 }
 
-/// Selects the sequence to preempt under the FCFS policy. The priority policy preempts the lowest
-/// priority, then the latest arrival.
+/// Selects the sequence to preempt under the FCFS policy. The priority policy preempts the sequence
+/// of lowest priority, of several the last to arrive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PreemptionVictim {
-    /// The last admitted sequence.
+    /// The last admitted sequence is preempted.
     #[default]
     Last,
-    /// The first admitted sequence, with a limit on repeated preemptions without a new token.
-    /// Without the limit, two sequences could preempt each other forever. Full prompts are reserved
+    /// The first admitted sequence is preempted, unless it was preempted several times without a
+    /// new token: else two sequences could preempt each other forever. Full prompts are reserved
     /// for the same reason.
     First,
 }
@@ -154,21 +155,21 @@ pub struct Speculation {
     /// Acceptance probability of draft token i, given that all before it were accepted. One entry
     /// per draft token.
     pub accept: Vec<f64>,
-    /// Whether a prefix cache hit drops its last block (eagle and mtp with plain block hashes),
-    /// whose cache of the draft model may be invalid.
+    /// Whether a prefix-cache hit drops its last block, because the draft model's KV cache of that
+    /// block may be invalid (eagle and mtp with plain block hashes).
     pub drops_last_block: bool,
 }
 
 /// Configures the encoders of images and audio.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EncoderConfig {
-    /// Maximum number of embeddings made per step, at least 1.
+    /// Maximum number of embeddings that a step encodes, at least 1.
     pub budget: u32,
     /// Capacity of the encoder cache, in embeddings, at least 1.
     pub cache_size: u32,
-    /// Whether a prompt chunk may end inside an item (without `disable_chunked_mm_input`).
+    /// Whether a prompt chunk may end inside a media item (without `disable_chunked_mm_input`).
     pub chunked_input: bool,
-    /// Encoding time, added before the step; `None`: zero.
+    /// Encoding time of media items, added before the step; `None`: zero.
     pub latency: Option<Box<EncoderLatency>>,
 }
 
@@ -239,8 +240,8 @@ impl VllmConfig {
         Ok(())
     }
 
-    /// Returns whether sequences are decoded in bulk: run lengths are requested, and every decode
-    /// step of a sequence is alike.
+    /// Returns whether sequences are decoded in bulk: the caller needs no event per token, and
+    /// every decode step of a sequence is alike.
     ///
     /// The pattern names every setting, so that a new one does not compile until it is classified.
     pub(super) fn decodes_in_bulk(&self) -> bool {
@@ -331,13 +332,14 @@ impl VllmConfig {
     }
 
     /// Returns whether prompt chunks end at block boundaries, so that later prompts can reuse the
-    /// states there.
+    /// Mamba states there.
     pub(super) fn aligns_chunks(&self) -> bool {
         let kind = self.layer_groups.map(|groups| groups.kind);
         self.enable_prefix_caching && matches!(kind, Some(SparseLayerKind::State(_)))
     }
 
-    /// Returns the duration of a step, including the time to draft for the next one.
+    /// Returns the duration of a step with this batch, including the time to draft for the next
+    /// step.
     pub fn step_time(&self, batch: &Batch) -> Duration {
         let drafting = self.drafting.as_ref();
         let drafting = drafting.map(|drafting| drafting.step(batch, self.speed));
@@ -345,7 +347,7 @@ impl VllmConfig {
         computing + self.weights_from_host
     }
 
-    /// Returns the time to encode these items together.
+    /// Returns the time to encode these media items together.
     pub fn encoder_time(&self, inputs: impl Iterator<Item = EncoderInput> + Clone) -> Duration {
         let latency = self
             .encoder

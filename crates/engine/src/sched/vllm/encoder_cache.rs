@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::config::EncoderConfig;
 use crate::EncoderInput;
 
-/// Holds the media items of a sequence and the range that it references in the encoder cache.
+/// Holds the media items of a sequence and the range of them that it references in the encoder
+/// cache.
 #[derive(Debug)]
 pub(in crate::sched) struct MediaRefs {
     inputs: Arc<[EncoderInput]>,
@@ -32,8 +33,8 @@ impl MediaRefs {
     }
 }
 
-/// Caches encoder outputs by content, shared by all sequences. Sizes are in embeddings.
-/// Unreferenced items stay until their space is needed; the oldest is evicted first.
+/// Caches encoder outputs of media items by content, shared by all sequences. Sizes are in
+/// embeddings. Unreferenced items stay until their space is needed; the oldest is evicted first.
 ///
 /// Unlike vLLM's cache, it changes only for scheduled chunks. A waiting sequence holds no
 /// references and so blocks no other sequence.
@@ -45,15 +46,15 @@ pub(super) struct EncoderCache {
     config: EncoderConfig,
     budget: u32,
     entries: HashMap<u64, EncodedItem>,
-    /// Keys of unreferenced items, in order of their release.
+    /// Keys of unreferenced media items, in order of their release.
     unused: BTreeMap<u64, u64>,
     given_up: u64,
-    /// Embeddings in the cache; `referenced` counts those of items with references.
+    /// Number of embeddings in the cache; `referenced` counts those of items with references.
     used: u32,
     referenced: u32,
-    /// Scratch set: items of the current chunk that need space.
+    /// Scratch set: keys of the current chunk's media items that need space.
     seen: HashSet<u64>,
-    /// Scratch list: indices of items of the current chunk to encode.
+    /// Scratch list: indices of the current chunk's media items to encode.
     missing: Vec<usize>,
     pub(super) deferred: usize,
 }
@@ -62,7 +63,7 @@ pub(super) struct EncoderCache {
 struct EncodedItem {
     len: u32,
     refs: u32,
-    /// Key in [`EncoderCache::unused`] while `refs` is 0.
+    /// Key of the item in [`EncoderCache::unused`] while `refs` is 0.
     given_up: u64,
 }
 
@@ -86,13 +87,13 @@ impl EncoderCache {
         self.budget = self.config.budget;
     }
 
-    /// Returns the embeddings in the cache, and those with references.
+    /// Returns the number of embeddings in the cache, and the number of those with references.
     pub(super) fn counts(&self) -> (u32, u32) {
         (self.used, self.referenced)
     }
 
-    /// Returns the size of an item, capped by budget and cache size. Real servers reject larger
-    /// items; the cap keeps such a sequence from waiting forever.
+    /// Returns the size of a media item in embeddings, capped by budget and cache size. Real
+    /// servers reject larger items; the cap keeps such a sequence from waiting forever.
     fn len(&self, input: &EncoderInput) -> u32 {
         input
             .len
@@ -100,8 +101,9 @@ impl EncoderCache {
             .min(self.config.cache_size)
     }
 
-    /// Returns how many tokens of a chunk of `new` tokens after `past` others precede the first
-    /// item that cannot be encoded in this pass. `most` is the maximum chunk length.
+    /// Returns how many tokens of a prompt chunk precede the first media item that cannot be
+    /// encoded in this pass. The chunk has `new` tokens after `past` earlier ones; `most` is its
+    /// maximum length.
     pub(super) fn chunk(&mut self, media: &MediaRefs, (past, new): (u32, u32), most: u32) -> u32 {
         let end = past.saturating_add(new);
         // Embeddings to make, and cached embeddings about to be referenced.
@@ -136,7 +138,7 @@ impl EncoderCache {
         new
     }
 
-    /// References the items of a scheduled chunk and passes the missing ones to `encode`.
+    /// References the media items of a scheduled chunk and passes those to encode to `encode`.
     pub(super) fn take(
         &mut self,
         media: &mut MediaRefs,
@@ -194,7 +196,7 @@ impl EncoderCache {
         true
     }
 
-    /// Evicts the items released first until `len` embeddings fit.
+    /// Evicts unreferenced media items, the first released first, until `len` embeddings fit.
     fn make_room(&mut self, len: u32) {
         while self.config.cache_size - self.used < len
             && let Some((_, key)) = self.unused.pop_first()
@@ -209,7 +211,7 @@ impl EncoderCache {
         }
     }
 
-    /// Releases the items whose tokens are among the first `upto` computed ones.
+    /// Releases the media items whose tokens are all among the first `upto` computed ones.
     pub(super) fn release(&mut self, media: &mut MediaRefs, upto: u32) {
         while let Some(input) = media.inputs.get(media.held.start)
             && !media.held.is_empty()
@@ -234,8 +236,8 @@ impl EncoderCache {
         media.reset();
     }
 
-    /// Removes an item that is not encoded in this pass after all; false if another sequence
-    /// references it.
+    /// Removes a media item that is not encoded in this pass after all; returns false if another
+    /// sequence references it.
     pub(super) fn undo(&mut self, input: &EncoderInput) -> bool {
         let Some(entry) = self.entries.get(&input.key).filter(|entry| entry.refs == 0) else {
             return false;
@@ -246,7 +248,7 @@ impl EncoderCache {
         true
     }
 
-    /// Empties the cache. The caller must reset all [`MediaRefs`].
+    /// Empties the encoder cache. The caller must reset all [`MediaRefs`].
     pub(super) fn clear(&mut self) {
         self.entries.clear();
         self.unused.clear();

@@ -1,4 +1,4 @@
-//! Ends sequences and frees their resources.
+//! Ends sequences and frees their KV blocks and slots.
 
 use crate::{End, Event, Outbox, SimTime, Transfer};
 
@@ -6,7 +6,8 @@ use super::seqs::{SeqState, Slot};
 use super::{BatchScheduler, SchedulingRules};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
-    /// Handles the last token of a sequence. The caller removes it from the running batch.
+    /// Handles the release of a sequence's last token. The caller removes the sequence from the
+    /// running batch.
     pub(in crate::sched) fn complete(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
         // The sequence may have been preempted while its last token was in flight.
         match self.seqs[slot].state {
@@ -29,7 +30,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.free_blocks(slot);
     }
 
-    /// Keeps the blocks of a finished prefill for the remote decode engine.
+    /// Keeps the KV blocks of a finished prefill for the remote decode engine.
     fn lease(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
         let seq = &mut self.seqs[slot];
         // A sequence preempted with its last token in flight may complete twice.
@@ -45,7 +46,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         out.push_back((now, Event::Leased { id, blocks }));
     }
 
-    /// Frees the blocks and the slot of a sequence. It may only be in the running batch.
+    /// Frees the KV blocks and the slot of a sequence. The sequence must be in no queue except the
+    /// running batch.
     pub(in crate::sched) fn end(&mut self, slot: Slot, end: End, now: SimTime, out: &mut Outbox) {
         self.free_blocks(slot);
         self.leave_host(slot);

@@ -9,8 +9,8 @@ use super::seqs::{FetchStage, SeqState, Slot};
 use super::{BatchScheduler, SchedulingRules};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
-    /// Ends a sequence after a failed load, or requeues it to compute the part after the first bad
-    /// block.
+    /// Ends a sequence after a failed KV load, or requeues it to compute the part of the prompt
+    /// after the first bad block.
     pub(super) fn load_failed(
         &mut self,
         slot: Slot,

@@ -1,7 +1,7 @@
 //! Connects the scheduler with the prefix cache in host memory ([`HostTier`](crate::kv::HostTier)).
 //!
-//! A sequence with a longer hit there than on the GPU allocates blocks and waits for the copy, as
-//! for a remote prompt. It is not running in that time and cannot be preempted.
+//! A sequence with a longer hit in host memory than on the GPU allocates blocks and waits for the
+//! copy, as for a remote prompt. It is not running in that time and cannot be preempted.
 //!
 //! **Source:** vLLM 0.33 `vllm/v1/core/sched/scheduler.py` (`WAITING_FOR_REMOTE_KVS`),
 //! `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`.
@@ -16,7 +16,7 @@ use super::{BatchScheduler, SchedulingRules};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
     /// Starts a load from host memory if it extends the `cached` tokens on the GPU. Returns `None`
-    /// if the admission continues without one.
+    /// if the admission continues without a load.
     pub(super) fn load_from_host(
         &mut self,
         slot: Slot,
@@ -92,8 +92,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         Some(AdmissionTurn::Next)
     }
 
-    /// Returns whether a preempted sequence without new tokens keeps its blocks until a load ends.
-    /// The loading sequence cannot be preempted, so the two would preempt each other forever.
+    /// Returns whether a sequence, preempted before without new tokens since, keeps its blocks
+    /// until a load from host memory ends. The loading sequence cannot be preempted, so the two
+    /// would preempt each other forever.
     pub(super) fn waits_for_load(&self, slot: Slot) -> bool {
         let again = self.seqs[slot].preemptions.recent > 0;
         let host = self.host.as_ref().filter(|_| again);
@@ -133,7 +134,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Returns whether host memory lacked room for some prompt blocks; every step tries again.
+    /// Returns whether some prompt blocks of a sequence are not in host memory yet for lack of
+    /// room; every step tries again.
     pub(super) fn is_behind_in_host(&self, slot: Slot) -> bool {
         let seq = &self.seqs[slot];
         let both = self.host.as_ref().zip(seq.plan.as_ref());
@@ -142,7 +144,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         })
     }
 
-    /// Completes the copies that ended before this step, and starts its own.
+    /// Completes the copies to and from host memory that ended before this step, and starts those
+    /// of the step.
     pub(super) fn end_copies(&mut self, step: &mut Step, now: SimTime, out: &mut Outbox) {
         self.complete_copies(now, out);
         if let Some(host) = &mut self.host {
@@ -157,7 +160,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Completes a copy that ends while no step runs. Returns false if none has ended.
+    /// Completes a copy to or from host memory that ends while no step runs. Returns false if none
+    /// has ended.
     pub(super) fn end_idle_copies(&mut self, due: SimTime, out: &mut Outbox) -> bool {
         let Some(at) = self
             .next_copied()
@@ -197,7 +201,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Delays a step until the blocks of a preempted sequence are copied.
+    /// Delays a step until the blocks of a preempted sequence are copied to host memory.
     pub(super) fn wait_for_copies(&self, victim: Slot, step: &mut Step) {
         if let Some(host) = &self.host {
             step.copied = step.copied.max(host.copied(self.seqs[victim].id));
@@ -211,7 +215,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Clears the host tier; false if there is none.
+    /// Empties the prefix cache in host memory; returns false if there is none.
     pub(super) fn reset_host(&mut self, now: SimTime, out: &mut Outbox) -> bool {
         let Some(host) = &mut self.host else {
             return false;
@@ -225,13 +229,14 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         true
     }
 
-    /// Returns the number of sequences that wait for a host lookup, and the use of the tier.
+    /// Returns the number of sequences that wait for a lookup in host memory, and the numbers of
+    /// its chunks.
     pub(super) fn host_counts(&self) -> (usize, HostCounts) {
         let host = self.host.as_ref();
         host.map_or_else(Default::default, |host| (host.deferred, host.counts()))
     }
 
-    /// Returns the keys in host memory, one per chunk, sorted.
+    /// Returns the keys of all chunks in host memory, sorted.
     pub fn host_keys(&self) -> Vec<crate::BlockKey> {
         let mut keys: Vec<_> = self.host.iter().flat_map(|host| host.keys()).collect();
         keys.sort_unstable();

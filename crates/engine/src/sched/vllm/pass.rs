@@ -1,4 +1,4 @@
-//! Holds the state of one scheduling pass.
+//! Holds the state of one scheduling pass: the token budget left and the step it fills.
 
 use super::step::Step;
 use crate::{Outbox, SimTime};
@@ -15,9 +15,9 @@ pub(in crate::sched) struct Pass<'a> {
 
 /// Outcome of an attempt to admit a waiting sequence.
 pub(in crate::sched) enum AdmissionTurn {
-    /// The sequence runs or is gone; try the next.
+    /// The sequence was admitted or removed; the next one is tried.
     Next,
-    /// The sequence keeps its place; later ones may be tried.
+    /// The sequence keeps its place in the waiting queue; later ones may be tried.
     Skip,
     Stop,
 }

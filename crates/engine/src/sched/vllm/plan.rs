@@ -1,4 +1,4 @@
-//! Schedules one step.
+//! Schedules the sequences of one step.
 
 mod admission;
 mod media;
@@ -17,7 +17,7 @@ use super::step::{Step, StepEntry, StepWork};
 use super::{BatchScheduler, SchedulingRules};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
-    /// Fills `step` with running, then waiting sequences. Returns true if one was preempted.
+    /// Fills `step` with running, then waiting sequences. Returns true if a sequence was preempted.
     pub(in crate::sched) fn schedule(
         &mut self,
         now: SimTime,
@@ -73,7 +73,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Returns the tokens of a sequence whose steps have ended. `past` also counts those in flight.
+    /// Returns the number of tokens of a sequence whose steps have ended. `past` also counts those
+    /// in flight.
     pub(in crate::sched) fn processed(&self, slot: Slot, past: u32) -> u32 {
         let seq = &self.seqs[slot];
         let flying = self.flight.back().filter(|step| {
@@ -87,7 +88,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         })
     }
 
-    /// Allocates blocks for a sequence. Cache events are reported with the step.
+    /// Allocates KV blocks for a sequence. Prefix-cache events are reported with the step.
     pub(in crate::sched) fn allocate(
         &mut self,
         slot: Slot,
@@ -185,7 +186,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 }
 
-/// Returns the drafts of this step, at most `fed`, and how many are accepted.
+/// Returns the number of draft tokens that a step verifies, at most `fed`, and the number accepted.
 fn verified(seq: &mut Seq, speculation: &Speculation, fed: u32) -> Draft {
     let fed = u8::try_from(fed).unwrap_or(u8::MAX);
     if let Some(own) = seq.own_drafts() {

@@ -15,26 +15,28 @@ use super::{BatchScheduler, VllmConfig};
 use crate::latency::Batch;
 use crate::{BlockPlan, Outbox, SeqId, Sequence, SimTime, SubmitError};
 
-/// Decides the points where batching schedulers differ. The defaults are vLLM's rules.
+/// Implements the decisions in which batching schedulers differ. The defaults are vLLM's rules.
 pub trait SchedulingRules: Debug + Sized {
-    /// Number of preemptions without a new token after which the rule `PreemptionVictim::First` spares a
-    /// sequence.
+    /// Number of preemptions without a new token after which a sequence is not preempted, with
+    /// `PreemptionVictim::First`.
     const MAX_RECENT_PREEMPTIONS: u8 = 3;
     /// Decides whether the preemption of a sequence that is already in the step keeps the next
-    /// running sequence out of the step. If so, the sequences after one without blocks are still
-    /// scheduled.
+    /// running sequence out of the step. If so, the step continues after a sequence that finds no
+    /// KV blocks.
     const PREEMPTION_SKIPS_A_TURN: bool = false;
     /// Decides whether the step after one of zero duration is scheduled before new inputs are read.
     const INSTANT_STEPS_COME_FIRST: bool = false;
-    /// Decides whether work that exceeds the token budget and cannot be cut runs alone.
+    /// Decides whether a prompt that exceeds the token budget and cannot be split runs alone in a
+    /// step.
     const OVERSIZED_RUN_ALONE: bool = true;
-    /// Decides whether a sequence needs room for its next token to join while fetches or leases
-    /// hold blocks.
+    /// Decides whether a joining sequence needs free KV blocks for its next token too, while KV
+    /// transfers or leases hold blocks.
     const RESERVES_NEXT_TOKEN: bool = true;
-    /// Decides whether the last token of a prompt loaded from host memory runs as a decode.
+    /// Decides whether the last token of a prompt loaded from host memory is computed as a decode.
     const LOADED_PROMPTS_DECODE: bool = true;
 
-    /// Returns the work that a sequence adds to the batch of a step.
+    /// Returns the work that a sequence adds to the batch of a step, from which the step time
+    /// follows.
     fn cost(&self, work: &StepWork, window: Option<u32>) -> Batch {
         let &StepWork { past, new, .. } = work;
         let mut batch = Batch::default();
@@ -45,7 +47,7 @@ pub trait SchedulingRules: Debug + Sized {
         batch
     }
 
-    /// Returns how many tokens of a step count as prompt tokens.
+    /// Returns how many of the tokens that a sequence computes in a step count as prompt tokens.
     fn prompt_tokens(&self, work: &StepWork) -> u32 {
         match work.past >= work.prompt && work.past + 1 == work.known {
             true => 0,
@@ -62,7 +64,7 @@ pub trait SchedulingRules: Debug + Sized {
     /// Changes a submitted sequence before its checks, such as to clear an unsupported KV transfer.
     fn adjust_submission(&self, _seq: &mut Sequence) {}
 
-    /// Rejects a sequence that can never run.
+    /// Returns an error for a submitted sequence that can never run.
     fn fits(engine: &BatchScheduler<Self>, seq: &Sequence) -> Result<(), SubmitError> {
         // The last token is never computed, unless as a draft.
         let last = u32::from(engine.config.drafts() == 0);
@@ -93,8 +95,8 @@ pub trait SchedulingRules: Debug + Sized {
         false
     }
 
-    /// Returns the sequences for whose delivered prompts blocks were allocated since the last call,
-    /// each with the number of prompt tokens to deliver.
+    /// Returns the sequences for whose delivered prompts KV blocks were allocated since the last
+    /// call, each with the number of prompt tokens to deliver.
     fn take_reserved(&mut self) -> Vec<(SeqId, u32)> {
         Vec::new()
     }
@@ -109,7 +111,8 @@ pub trait SchedulingRules: Debug + Sized {
         false
     }
 
-    /// Returns whether the caller may deliver prompts, without a deadline.
+    /// Returns whether the caller may still deliver prompts to waiting sequences, at any later
+    /// time.
     fn awaits_prompts(&self) -> bool {
         false
     }
@@ -120,24 +123,24 @@ pub trait SchedulingRules: Debug + Sized {
         false
     }
 
-    /// Returns whether admission stops at a sequence without room, even if nothing runs.
+    /// Returns whether admission stops at a sequence without room, even if no sequence runs.
     fn stops_when_idle(&self) -> bool {
         false
     }
 
-    /// Returns whether a sequence at the head of the queue can never run.
+    /// Returns whether a sequence at the head of the waiting queue can never run.
     fn must_cancel(engine: &mut BatchScheduler<Self>, slot: Slot) -> bool {
         // Its tokens need more blocks than there are.
         engine.pool.most_blocks(engine.seqs[slot].known) > engine.pool.usable()
     }
 
-    /// Returns whether a waiting sequence must wait until the blocks of all announced prompts are
-    /// allocated.
+    /// Returns whether a waiting sequence must wait because prompts from other engines, which come
+    /// first, still need KV blocks.
     fn yields_to_announced_prompts(&self, _seq: &Seq) -> bool {
         false
     }
 
-    /// Returns the number of cached tokens at the front of a sequence with `known` tokens.
+    /// Returns the number of leading tokens that are cached, for a sequence with `known` tokens.
     fn cached_prefix(engine: &BatchScheduler<Self>, plan: &BlockPlan, known: u32) -> u32 {
         // With drafts, the last cached block is recomputed as their input.
         let drop = match &engine.config.speculation {
@@ -148,8 +151,8 @@ pub trait SchedulingRules: Debug + Sized {
         cached.saturating_sub(drop)
     }
 
-    /// Loads blocks from a host tier other than [`VllmConfig::host_tier`]. Returns `None` if the
-    /// admission continues without a load.
+    /// Starts to load blocks from a prefix cache in host memory other than
+    /// [`VllmConfig::host_tier`]. Returns `None` if the admission continues without a load.
     fn load(
         _engine: &mut BatchScheduler<Self>,
         _slot: Slot,
@@ -158,7 +161,7 @@ pub trait SchedulingRules: Debug + Sized {
         None
     }
 
-    /// Returns how many of `new` tokens one step must compute if the work cannot be cut.
+    /// Returns how many of `new` prompt tokens one step must compute if prompts cannot be split.
     fn min_first_chunk(&self, _seq: &Seq, _past: u32, new: u32) -> u32 {
         new
     }
@@ -168,24 +171,26 @@ pub trait SchedulingRules: Debug + Sized {
         true
     }
 
-    /// Handles the admission of a sequence. Returns the number of tokens loaded from the rules' own
-    /// host tier, if there is one.
+    /// Handles the admission of a sequence. Returns the number of tokens loaded from the prefix
+    /// cache in host memory that these rules implement, if any.
     fn admitted(_engine: &mut BatchScheduler<Self>, _slot: Slot) -> Option<u32> {
         None
     }
 
-    /// Returns whether the output is drawn after the step is scheduled ([`Self::draw_tokens`]).
+    /// Returns whether the number of output tokens is drawn after the step is scheduled
+    /// ([`Self::draw_tokens`]).
     fn draws_after_scheduling(&self) -> bool {
         false
     }
 
-    /// Draws the output tokens of a step.
+    /// Draws the numbers of output tokens of a step.
     fn draw_tokens(_engine: &mut BatchScheduler<Self>, _pass: &mut Pass) {}
 
-    /// Offers the blocks of a step to the rules' own host tier, to be copied after the step.
+    /// Offers the blocks of a step to the prefix cache in host memory that these rules implement,
+    /// to be copied after the step.
     fn offer(_engine: &mut BatchScheduler<Self>, _step: &mut Step) {}
 
-    /// Handles new blocks of a sequence; `before` is the number of blocks it had.
+    /// Handles the allocation of KV blocks to a sequence; `before` is the number of blocks it had.
     fn on_blocks_allocated(_engine: &mut BatchScheduler<Self>, _slot: Slot, _before: u32) {}
 
     /// Handles a sequence that is about to be preempted.
@@ -200,27 +205,29 @@ pub trait SchedulingRules: Debug + Sized {
     /// Handles the end of a step, before it is reported.
     fn step_ended(_engine: &mut BatchScheduler<Self>, _now: SimTime, _out: &mut Outbox) {}
 
-    /// Handles a reported step, after the start of the next one.
+    /// Handles a step whose events were reported, after the start of the next one.
     fn step_reported(_engine: &mut BatchScheduler<Self>, _now: SimTime, _out: &mut Outbox) {}
 
-    /// Returns the end of the next copy of the rules' own host tier.
+    /// Returns the end of the next copy to or from the prefix cache in host memory that these rules
+    /// implement.
     fn next_copied(&self) -> Option<SimTime> {
         None
     }
 
-    /// Completes copies of the rules' own host tier while no step runs.
+    /// Completes, while no step runs, copies to and from the prefix cache in host memory that these
+    /// rules implement.
     fn end_copies(_engine: &mut BatchScheduler<Self>, _now: SimTime, _out: &mut Outbox) {}
 
     /// Handles a sequence that has finished or was aborted.
     fn left(_engine: &mut BatchScheduler<Self>, _slot: Slot) {}
 }
 
-/// Returns how many of `known` tokens belong to blocks with keys in `plan`.
+/// Returns how many of `known` tokens belong to KV blocks with keys in `plan`.
 pub(in crate::sched) fn keyed_tokens(plan: &BlockPlan, known: u32) -> u32 {
     known.saturating_sub(plan.lookahead.saturating_sub(1))
 }
 
-/// Applies vLLM's own rules.
+/// Implements vLLM's own scheduling rules.
 #[derive(Debug)]
 pub struct VllmRules;
 

@@ -13,14 +13,15 @@ pub(in crate::sched) enum SeqState {
     #[default]
     Free,
     Waiting,
-    /// The prompt is being fetched or loaded; the sequence holds blocks.
+    /// The prompt is being fetched or loaded; the sequence holds KV blocks.
     Fetching,
     Running,
-    /// In the running batch, with its last token scheduled or released.
+    /// The sequence is in the running batch, with its last token scheduled or released.
     Draining,
-    /// In no queue: preempted with its last token in flight, and waits for its tail.
+    /// The sequence is in no queue: it was preempted with its last token in flight, and waits for
+    /// the delay after that token.
     Resting,
-    /// Ended, but a step in flight still computes it.
+    /// The sequence has ended, but a step in flight still computes it.
     Dead,
 }
 
@@ -28,7 +29,7 @@ pub(in crate::sched) enum SeqState {
 pub(in crate::sched) enum FetchStage {
     Expected,
     Begun,
-    /// The fetch has ended and the sequence waits for admission.
+    /// The fetch of the prompt has ended and the sequence waits for admission.
     Done,
 }
 
@@ -37,15 +38,15 @@ pub(in crate::sched) enum FetchStage {
 #[repr(C, align(64))]
 pub(in crate::sched) struct Seq {
     pub id: SeqId,
-    /// Prompt and output tokens that exist, including those in flight.
+    /// Number of prompt and output tokens that exist, including those in flight.
     pub known: u32,
-    /// Number of tokens in the KV cache, computed or scheduled.
+    /// Number of the sequence's tokens in the KV cache, computed or scheduled.
     pub computed: u32,
     pub total: u32,
-    /// Prompt plus released output tokens.
+    /// Number of prompt tokens plus released output tokens.
     pub released: u32,
     pub prompt: u32,
-    /// [`BlockTable::settled`] of `table`.
+    /// Number of tokens up to which the sequence needs no new KV block ([`BlockTable::settled`]).
     pub settled: u32,
     pub state: SeqState,
     /// Number of steps in flight that compute the sequence.
@@ -53,40 +54,41 @@ pub(in crate::sched) struct Seq {
     pub preemptions: Preemptions,
     pub admitted: bool,
     pub bulk: BulkPlace,
-    /// Admission number; orders the running batch.
+    /// Admission number of the sequence; orders the running batch.
     pub place: u64,
-    /// Reuse counter of the slot; distinguishes its sequences.
+    /// Reuse counter of the slot; distinguishes the sequences that use it one after another.
     pub generation: u32,
     pub arrival: u64,
     pub table: BlockTable,
     pub plan: Option<Arc<BlockPlan>>,
-    /// Sort key in the waiting queue.
+    /// Sort key of the sequence in the waiting queue.
     pub rank: (i64, i64),
     pub request: SeqRequest,
-    /// Cached prompt tokens at the first admission.
+    /// Number of cached prompt tokens at the first admission.
     pub cached: u32,
     pub load: PromptLoad,
     pub draws: Option<Box<ChaCha8Rng>>,
-    /// Media items of the prompt; `None` if there are none or no encoder is modelled.
+    /// Media items of the prompt; `None` if there are none or no encoder is simulated.
     pub media: Option<Box<MediaRefs>>,
 }
 
 #[derive(Debug, Default)]
 pub(in crate::sched) struct Preemptions {
     pub recent: u8,
-    /// `recent` before the newest token, which may be undone.
+    /// Value of `recent` before the newest token, to restore it if the token is undone.
     earlier: u8,
 }
 
-/// State of a sequence in [`BulkDecode`](super::bulk_decode::BulkDecode).
+/// State of a sequence that is decoded in bulk ([`BulkDecode`](super::bulk_decode::BulkDecode)).
 #[derive(Debug, Default)]
 pub(in crate::sched) struct BulkPlace {
-    /// Whether the sequence is in every step. Then `known` and `computed` are the values at step
-    /// `joined`.
+    /// Whether the sequence is decoded in bulk, in every step. Then `known` and `computed` are the
+    /// values at step `joined`.
     pub is_in: bool,
-    /// Number of the last step before bulk decoding.
+    /// Number of the last step before the sequence was decoded in bulk.
     pub joined: u64,
-    /// Number of the step with its next need.
+    /// Number of the step at which the sequence next needs a KV block, a prefix-cache entry or its
+    /// end.
     pub due: u64,
 }
 
@@ -94,11 +96,12 @@ pub(in crate::sched) struct BulkPlace {
 #[derive(Debug, Default)]
 pub(in crate::sched) struct PromptLoad {
     stage: Option<FetchStage>,
-    /// Whether the remote prompt has arrived (or is lost again).
+    /// Whether the fetch of the remote prompt has ended, even if it failed or the prompt was lost
+    /// again.
     pub is_here: bool,
-    /// Whether the fetch failed, so that the sequence computes what it lacks.
+    /// Whether the fetch of the prompt failed, so that the sequence computes the missing tokens.
     pub is_lost: bool,
-    /// Tokens loaded from host memory, after the cached ones.
+    /// Number of prompt tokens loaded from host memory, after the cached ones.
     pub tokens: u32,
     pub failure: Option<LoadFailure>,
 }
@@ -114,18 +117,18 @@ pub(in crate::sched) struct SeqRequest {
 }
 
 impl Seq {
-    /// Records a new token of a scheduled step.
+    /// Resets the number of preemptions without a new token, because a step schedules a token.
     #[inline]
     pub(in crate::sched) fn note_token(&mut self) {
         self.preemptions.earlier = std::mem::take(&mut self.preemptions.recent);
     }
 
-    /// Reverts [`Self::note_token`].
+    /// Reverts [`Self::note_token`] for a token whose step is undone.
     pub(in crate::sched) fn undo_token(&mut self) {
         self.preemptions.recent = self.preemptions.earlier;
     }
 
-    /// Returns the preemptions since the last token that cannot be undone.
+    /// Returns the number of preemptions since the last token that cannot be undone.
     pub(in crate::sched) fn preemptions(&self) -> u8 {
         let Preemptions { recent, earlier } = self.preemptions;
         match self.in_flight {
@@ -134,7 +137,8 @@ impl Seq {
         }
     }
 
-    /// Returns the sequence's own drafts after its newest token; `None` if it defines no drafts.
+    /// Returns the number of drafts after the sequence's newest token, as given at submission;
+    /// `None` if none were given.
     pub(in crate::sched) fn own_drafts(&self) -> Option<Draft> {
         let drafts = self.request.drafts.as_ref()?;
         // No drafts follow a prompt.
@@ -143,7 +147,7 @@ impl Seq {
         Some(at.copied().unwrap_or_default())
     }
 
-    /// Returns how many of `known` tokens belong to blocks with keys. A key with lookahead needs
+    /// Returns how many of `known` tokens belong to KV blocks with keys. A key with lookahead needs
     /// the tokens after its block.
     pub(in crate::sched) fn named(&self, known: u32) -> u32 {
         let ahead = self.plan.as_ref().map_or(0, |plan| plan.lookahead);
@@ -196,7 +200,7 @@ pub(in crate::sched) struct SequenceSlab {
 }
 
 impl SequenceSlab {
-    /// Adds a sequence, limited to `max_len` tokens.
+    /// Adds a sequence to the slab, limited to `max_len` tokens.
     pub(in crate::sched) fn insert(&mut self, seq: Sequence, max_len: u32, arrival: u64) -> Slot {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Seq::empty());
@@ -263,7 +267,7 @@ impl SequenceSlab {
         })
     }
 
-    /// Removes a sequence. Its slot is free once no step in flight refers to it.
+    /// Removes a sequence from the slab. Its slot is free once no step in flight refers to it.
     pub(in crate::sched) fn end(&mut self, slot: Slot) {
         self.fetch(slot, None);
         let seq = &mut self.slots[slot as usize];

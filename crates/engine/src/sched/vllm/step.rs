@@ -18,12 +18,12 @@ pub(in crate::sched) struct StepEntry {
 #[derive(Debug, Clone, Copy)]
 pub(in crate::sched) struct StepWork {
     pub slot: Slot,
-    /// Computed or cached tokens before the step.
+    /// Number of the sequence's tokens that were computed or cached before the step.
     pub past: u32,
     pub new: u32,
     pub prompt: u32,
     pub known: u32,
-    /// Whether the output is drawn later, and then costs a decode.
+    /// Whether the number of output tokens is drawn after scheduling, which then adds a decode.
     pub later: bool,
     /// Whether the prompt was fetched, and its last token is computed only for the logits.
     pub fetched: bool,
@@ -32,38 +32,38 @@ pub(in crate::sched) struct StepWork {
 #[derive(Debug, Default)]
 pub(in crate::sched) struct Step {
     pub entries: Vec<StepEntry>,
-    /// Work of all entries except plain decodes.
+    /// Work of all sequences of the step except plain decodes.
     pub work: Vec<StepWork>,
     pub events: Vec<Event>,
     pub rejected: Vec<SeqId>,
     pub batch: Batch,
-    /// Sequences decoded in bulk, without an entry: one token each.
+    /// Number of sequences decoded in bulk, without an entry: one token each.
     pub bulk_decodes: u32,
-    /// Whether a running sequence got no tokens or no blocks.
+    /// Whether a running sequence got no tokens or no KV blocks in this step.
     pub short: bool,
     /// Step number; set when the step is scheduled.
     pub number: u64,
     pub loading: Duration,
-    /// Media items to encode before the computation, with their sequences.
+    /// Media items to encode before the step's computation, with their sequences.
     pub encoded: Vec<(Slot, EncoderInput)>,
-    /// Blocks to copy to host memory after the step.
+    /// KV blocks to copy to host memory after the step.
     pub stores: Vec<StoreCopy>,
-    /// Earliest start of the computation: until then, blocks of preempted sequences are being
-    /// copied.
+    /// Earliest start of the step's computation: until then, blocks of preempted sequences are
+    /// being copied.
     pub copied: SimTime,
     pub begun: SimTime,
-    /// End time; set at the start.
+    /// End time of the step; set when it starts.
     pub end: SimTime,
-    /// End time without waiting for the other ranks of a lock step.
+    /// End time of the step if it did not wait for other data-parallel ranks.
     pub own_end: SimTime,
-    /// Whether the step is empty and only keeps pace with other ranks.
+    /// Whether the step has no sequences and only keeps pace with other data-parallel ranks.
     pub is_dummy: bool,
-    /// Computed prompt tokens, including recomputed output.
+    /// Number of prompt tokens that the step computes, including recomputed output.
     pub prompt_tokens: u32,
 }
 
 impl Step {
-    /// Resets the step but keeps its allocations.
+    /// Empties the step but keeps its allocations for reuse.
     pub(in crate::sched) fn clear(&mut self) {
         self.entries.clear();
         self.work.clear();
@@ -114,8 +114,8 @@ impl Step {
         self.prompt_tokens += prompt_tokens;
     }
 
-    /// Removes a sequence from the step, but not its cost. Returns its output tokens and its work;
-    /// `plain` is the work if none is recorded.
+    /// Removes a sequence from the step, but not from its batch. Returns the sequence's output
+    /// tokens and its work in the step; `plain` is the work if none is recorded.
     pub(in crate::sched) fn remove(
         &mut self,
         slot: Slot,
@@ -130,12 +130,14 @@ impl Step {
 }
 
 impl StepWork {
-    /// Returns whether the work is a decode: all tokens but the newest were computed.
+    /// Returns whether the work of a sequence in a step is a decode: all tokens but the newest were
+    /// computed.
     pub(in crate::sched) fn decodes(&self) -> bool {
         self.past >= self.ready() && self.past + 1 == self.known
     }
 
-    /// Returns the prompt length, without a last token that costs a decode.
+    /// Returns the prompt length, without the last token of a fetched prompt, which is computed as
+    /// a decode.
     pub(in crate::sched) fn ready(&self) -> u32 {
         self.prompt - u32::from(self.fetched)
     }

@@ -1,4 +1,4 @@
-//! Computes when steps end.
+//! Computes when engine steps end.
 
 use crate::SimTime;
 
@@ -21,7 +21,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         step.own_end = step.end;
     }
 
-    /// Ends the running step now if all its sequences have ended.
+    /// Ends the running step at `now` if all its sequences have ended.
     pub(super) fn end_abandoned(&mut self, now: SimTime) {
         if !self.config.lock_step
             && let Some(step) = self.flight.front_mut()
@@ -31,7 +31,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Recomputes the end of the running step with the current settings.
+    /// Recomputes the end of the running step after a change of the configuration.
     pub(super) fn retime(&mut self, now: SimTime) {
         if let Some(mut step) = self.flight.pop_front() {
             let begun = step.begun;
@@ -42,8 +42,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Returns the end of the running step if all ranks compute `tokens` tokens on average and none
-    /// is slower.
+    /// Returns the end that the running step would have if all data-parallel ranks computed
+    /// `tokens` tokens on average and none was slower.
     pub(super) fn end_with_average_tokens(&self, tokens: f64) -> SimTime {
         let Some(step) = self.flight.front() else {
             return SimTime::ZERO;
@@ -55,7 +55,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         SimTime::from_nanos(nanos - (alike.as_nanos() as u64).min(nanos)).max(step.begun)
     }
 
-    /// Starts a step without sequences, because other ranks have work.
+    /// Starts a step without sequences, because other data-parallel ranks have work.
     pub(super) fn start_dummy(&mut self, now: SimTime) {
         let mut step = self.spare.pop().unwrap_or_default();
         (step.is_dummy, step.number) = (true, 0);

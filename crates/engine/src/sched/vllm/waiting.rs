@@ -3,16 +3,16 @@ use std::ops::Bound::{Excluded, Unbounded};
 
 use super::seqs::{SequenceSlab, Slot};
 
-/// Sort key and slot of a sequence.
+/// Sort key and slot of a waiting sequence.
 type Place = ((i64, i64), Slot);
 
 /// Holds the waiting sequences in scheduling order.
 #[derive(Debug, Default)]
 pub(in crate::sched) struct WaitingQueue {
-    /// The only sequence in the queue. Avoids an allocation in the common case.
+    /// The only sequence in the waiting queue. Avoids an allocation in the common case.
     single: Option<Place>,
     queue: BTreeSet<Place>,
-    /// Lowest rank in use, for preempted sequences.
+    /// Lowest sort key in use, for preempted sequences.
     front: i64,
 }
 
@@ -35,7 +35,7 @@ impl WaitingQueue {
         self.queue.insert(place);
     }
 
-    /// Returns a rank before all others.
+    /// Returns a sort key before those of all waiting sequences.
     pub(in crate::sched) fn front_rank(&mut self) -> (i64, i64) {
         self.front -= 1;
         (0, self.front)
@@ -50,13 +50,13 @@ impl WaitingQueue {
         }
     }
 
-    /// Iterates over the sequences from last to first.
+    /// Iterates over the waiting sequences from last to first.
     pub(in crate::sched) fn backwards(&self) -> impl Iterator<Item = Slot> {
         let all = self.queue.iter().rev().chain(&self.single);
         all.map(|&(_, slot)| slot)
     }
 
-    /// Returns the first sequence after `last`, which may have left the queue.
+    /// Returns the first waiting sequence after `last`, which may have left the queue.
     pub(in crate::sched) fn after(&self, last: Option<Place>) -> Option<Place> {
         if let Some(single) = self.single {
             return Some(single).filter(|single| last.is_none_or(|last| *single > last));

@@ -13,16 +13,16 @@ use crate::sched::vllm::{BatchScheduler, SchedulingRules};
 #[derive(Clone, Copy)]
 struct AdmissionCandidate {
     slot: Slot,
-    /// Tokens without need for computation: cached, loaded or computed before.
+    /// Number of the sequence's tokens that need no computation: cached, loaded or computed before.
     past: u32,
-    /// Tokens found in the GPU prefix cache.
+    /// Number of the sequence's tokens found in the GPU prefix cache.
     cached: u32,
-    /// Tokens to compute in this step.
+    /// Number of the sequence's tokens to compute in this step.
     new: u32,
 }
 
 impl<R: SchedulingRules> BatchScheduler<R> {
-    /// Admits waiting sequences while there are tokens, places and blocks.
+    /// Admits waiting sequences while tokens, places in the batch and KV blocks are left.
     pub(super) fn schedule_waiting(&mut self, pass: &mut Pass) {
         let looks = self.rules.admits_without_token_budget();
         let places = self.config.max_num_seqs as usize;
@@ -126,7 +126,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         AdmissionTurn::Next
     }
 
-    /// Returns the number of cached tokens at the front of a sequence without blocks.
+    /// Returns the number of leading tokens of a sequence without KV blocks that are cached.
     pub(in crate::sched) fn look_up(&mut self, slot: Slot) -> u32 {
         if self.pool.has_groups() {
             return self.look_up_groups(slot);
@@ -153,7 +153,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         found.0
     }
 
-    /// Returns whether the cache hit ends at a state that another sequence makes in this pass.
+    /// Returns whether the prefix-cache hit ends at a Mamba state that another sequence computes in
+    /// this pass.
     fn waits_for_state(&self, slot: Slot, cached: u32) -> bool {
         let seq = &self.seqs[slot];
         let plan = seq.plan.as_ref().filter(|_| seq.table.is_empty());
@@ -166,7 +167,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         !seq.admitted && seq.request.hit_threshold.is_some_and(misses)
     }
 
-    /// Returns the tokens of the first chunk; `None` if the sequence needs a larger budget.
+    /// Returns the number of tokens in the first prompt chunk of a sequence; `None` if it needs a
+    /// larger token budget.
     fn first_chunk(&self, slot: Slot, past: u32, pass: &Pass) -> Option<u32> {
         let seq = &self.seqs[slot];
         let new = self.wanted(slot, past, u32::MAX);
@@ -186,8 +188,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         (pass.budget > 0 || new == 0).then(|| new.min(pass.budget))
     }
 
-    /// Handles a lack of blocks: waits for others to free some, or rejects the sequence if none are
-    /// in use.
+    /// Handles a lack of KV blocks for a waiting sequence: waits for others to free some, or
+    /// rejects the sequence if none are in use.
     fn lacks_blocks(&mut self, slot: Slot, pass: &mut Pass) -> AdmissionTurn {
         if self.pool.used() > 0 {
             return AdmissionTurn::Stop;
@@ -196,7 +198,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         AdmissionTurn::Next
     }
 
-    /// Allocates the first chunk of a sequence; with a reservation, its whole prompt must fit.
+    /// Allocates the KV blocks for the first chunk of a sequence. If prompts are reserved, the
+    /// whole prompt must fit.
     fn allocate_first(&mut self, candidate: AdmissionCandidate, pass: &mut Pass) -> bool {
         let AdmissionCandidate {
             slot,
@@ -339,7 +342,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         AdmissionTurn::Next
     }
 
-    /// Drops a waiting sequence; its end is reported at the end of the step.
+    /// Removes a waiting sequence that can never run; its end is reported at the end of the step.
     fn reject(&mut self, slot: Slot, pass: &mut Pass) {
         self.drop_waiting(slot, pass.step);
     }

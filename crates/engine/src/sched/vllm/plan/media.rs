@@ -5,8 +5,8 @@ use crate::sched::vllm::step::Step;
 use crate::sched::vllm::{BatchScheduler, SchedulingRules};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
-    /// Returns how many of `new` tokens precede the first item that cannot be encoded in this pass.
-    /// `alone`: the step has no other sequence.
+    /// Returns how many of `new` tokens precede the first media item that cannot be encoded in this
+    /// pass. `alone`: the step has no other sequence.
     #[inline]
     pub(super) fn before_media(&mut self, slot: Slot, past: u32, new: u32, alone: bool) -> u32 {
         let seq = &self.seqs[slot];
@@ -23,7 +23,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Schedules the encoding of a chunk's items that are not cached.
+    /// Schedules the encoding of those media items of a prompt chunk that are not cached.
     pub(super) fn take_media(&mut self, slot: Slot, past: u32, new: u32, step: &mut Step) {
         let media = self.seqs[slot].media.as_mut();
         if let (Some(encoder), Some(media)) = (&mut self.encoder, media) {
@@ -32,7 +32,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Releases the embeddings of computed tokens after a step.
+    /// Releases the encoder embeddings of prompt tokens that a step has computed.
     pub(in crate::sched::vllm) fn release_computed_media(&mut self, step: &Step) {
         for work in &step.work {
             let seq = &mut self.seqs[work.slot];
@@ -48,7 +48,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Reverts the encodings of a sequence that is removed from the current step.
+    /// Reverts the scheduled encodings of a sequence that is removed from the current step.
     pub(super) fn undo_media(&mut self, slot: Slot, step: &mut Step) {
         self.release_media(slot);
         if let Some(encoder) = &mut self.encoder {
@@ -57,7 +57,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Clears the encoder cache; false if no encoder is modelled.
+    /// Empties the encoder cache; returns false if no encoder is simulated.
     pub(in crate::sched::vllm) fn reset_encoder_cache(&mut self) -> bool {
         let Some(encoder) = &mut self.encoder else {
             return false;
@@ -71,8 +71,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         true
     }
 
-    /// Returns the embeddings in the encoder cache and those referenced by sequences; `None` if no
-    /// encoder is modelled.
+    /// Returns the number of embeddings in the encoder cache and of those referenced by sequences;
+    /// `None` if no encoder is simulated.
     pub fn encoder_cache(&self) -> Option<(u32, u32)> {
         Some(self.encoder.as_ref()?.counts())
     }

@@ -7,13 +7,13 @@ use crate::sched::vllm::pass::Pass;
 use crate::sched::vllm::seqs::{Seq, SeqState};
 use crate::sched::vllm::{BatchScheduler, SchedulingRules};
 
-/// Returns whether a sequence with `past` computed tokens lacks more than its newest one.
+/// Returns whether a sequence with `past` computed tokens must compute more than its newest token.
 pub(super) fn is_prefill(seq: &Seq, past: u32) -> bool {
     past + 1 < seq.known
 }
 
 impl<R: SchedulingRules> BatchScheduler<R> {
-    /// Returns the maximum chunk of one prompt, in tokens, if a threshold is set.
+    /// Returns the maximum number of tokens that a step computes of one prompt.
     pub(super) fn longest_chunk(&self) -> u32 {
         let all = self.seqs.len() as u32;
         if all <= 1 {
@@ -26,8 +26,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.config.prefill.long_prefill_token_threshold.max(share)
     }
 
-    /// Cuts a prompt chunk so that it ends where a state must be kept: at a block boundary, and at
-    /// the last full block of the prompt.
+    /// Cuts a prompt chunk so that it ends where a Mamba state must be kept: at a block boundary,
+    /// and at the last full block of the prompt.
     ///
     /// **Source:** `_mamba_block_aligned_split`; states are not taken out of the middle of a step.
     pub(super) fn aligned(&self, seq: &Seq, past: u32, new: u32) -> u32 {
@@ -65,7 +65,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         inside.min().unwrap_or(end).saturating_sub(past)
     }
 
-    /// Returns whether the next step postpones prompts.
+    /// Returns whether the next step must compute no prompt tokens (`prefill_schedule_interval`).
     #[inline]
     pub(super) fn holds_prefill(&self) -> bool {
         let interval = self.config.prefill.prefill_schedule_interval;
@@ -78,7 +78,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         })
     }
 
-    /// Updates the prefill cadence after a step was scheduled.
+    /// Records for `prefill_schedule_interval` whether the scheduled step computes prompt tokens.
     #[inline]
     pub(super) fn note_prefill(&mut self, pass: &Pass) {
         if self.config.prefill.prefill_schedule_interval <= 1 || pass.step.is_empty() {

@@ -10,7 +10,7 @@ use crate::sched::vllm::step::{StepEntry, StepWork};
 use crate::sched::vllm::{BatchScheduler, SchedulingRules};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
-    /// Schedules a token, or the next prompt chunk, for every running sequence.
+    /// Schedules the next token or prompt chunk of every running sequence.
     pub(in crate::sched) fn schedule_running(&mut self, pass: &mut Pass) {
         while pass.at < self.running.len() && pass.budget > 0 {
             if self.has_plain_decodes() {
@@ -58,15 +58,16 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         pass.step.short |= pass.at < self.running.len();
     }
 
-    /// Returns whether decoding sequences compute one token each, without drafts or adapters.
+    /// Returns whether decoding sequences compute one token each, without draft tokens or LoRA
+    /// adapters.
     fn has_plain_decodes(&self) -> bool {
         self.config.drafts() == 0
             && !self.rules.draws_after_scheduling()
             && self.config.loras.max_loras == 0
     }
 
-    /// Schedules consecutive sequences that decode into a block they already have. This is the hot
-    /// path.
+    /// Schedules consecutive running sequences that decode into a KV block they already have. This
+    /// is the hot path.
     fn schedule_decodes(&mut self, pass: &mut Pass) {
         let batch = &mut pass.step.batch;
         let window = self.window.unwrap_or(u32::MAX);
@@ -104,8 +105,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         pass.budget -= count;
     }
 
-    /// Allocates blocks for a running sequence, preempting others as needed. Returns false if the
-    /// sequence itself was preempted or waits for a load.
+    /// Allocates KV blocks for a running sequence, preempting others as needed. Returns false if
+    /// the sequence itself was preempted or waits for a load.
     fn find_blocks(&mut self, slot: Slot, new: u32, pass: &mut Pass) -> bool {
         loop {
             let seq = &self.seqs[slot];
@@ -178,7 +179,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Takes the blocks of a waiting sequence with a fetched prompt, before the last running
+    /// Takes the KV blocks of a waiting sequence with a fetched prompt, before the last running
     /// sequence preempts itself. Otherwise the two could block each other forever.
     pub(in crate::sched) fn reclaim_fetched_blocks(&mut self) -> bool {
         if !self.rules.takes_fetched_blocks(self.running.len()) {
@@ -194,8 +195,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         true
     }
 
-    /// Returns the batch indices of sequences that hold blocks. A sequence that only waits for its
-    /// tail has none.
+    /// Returns the batch indices of sequences that hold KV blocks. A sequence that only waits for
+    /// the delay after its last token has none.
     pub(in crate::sched) fn victims(&self) -> impl DoubleEndedIterator<Item = usize> + Clone {
         (0..self.running.len()).filter(|&at| {
             let seq = &self.seqs[self.running[at]];
@@ -221,7 +222,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    /// Preempts every running sequence, keeping their order.
+    /// Preempts every running sequence, keeping the order of the sequences.
     pub(in crate::sched) fn preempt_all(&mut self, now: SimTime, out: &mut Outbox) {
         for at in 0..self.running.len() {
             let slot = self.running[at];
