@@ -32,5 +32,5 @@ pub use store::Dataset;
 #[cfg(not(feature = "sqlite"))]
 pub use unavailable::Dataset;
 
-/// Default table name, as in llm-d-inference-sim.
+/// Default name of a dataset's table, as in llm-d-inference-sim.
 pub const TABLE: &str = "llmd";

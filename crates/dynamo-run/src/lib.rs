@@ -25,7 +25,7 @@ pub use error::DynamoError;
 pub use router::config as router;
 pub use tables::{Folders, environment_tables};
 
-/// Replays the run in `dir`.
+/// Replays the recorded Dynamo run in the folder `dir`.
 ///
 /// If its router breaks ties randomly, several seeds run, and the report is that of the run nearest
 /// to their mean. `kernel_tables` is the folder of NVIDIA's kernel tables; without it, step times
