@@ -56,7 +56,7 @@ pub struct Deployment {
 /// Roofline parameter with its fitted value.
 #[derive(Debug, Clone, Copy)]
 pub struct FittedParameter {
-    /// Identity of the roofline parameter.
+    /// Roofline parameter of this result.
     pub parameter: Parameter,
     /// Parameter value before the fit.
     pub default: f64,

@@ -6,7 +6,7 @@ pub struct Options {
     /// Maximum number of requests per stage to simulate; the measured means are compared with means
     /// over these.
     pub max_requests: Option<usize>,
-    /// Names or file names of runs that are used for validation only.
+    /// Names or file names of measured runs that are used for validation only.
     pub hold_out: Vec<String>,
     /// Measured API server time of a request without concurrency, in µs; it is then not fitted.
     pub front_end_us: Option<f64>,

@@ -21,7 +21,7 @@ const PER_DEPLOYMENT: [Parameter; 2] = [Parameter::FrontEnd, Parameter::StepScal
 /// It may move alone, so that differences of hosts distort neither gaps nor first tokens.
 const STEP_SCALE_ONLY: [Parameter; 1] = [Parameter::StepScale];
 
-/// Reason why a measured API server time is not fitted.
+/// Text of the reason why a measured API server time is not fitted.
 pub(super) const SET_BY_FLAG: &str = "given by --front-end-ms";
 
 /// Parameters determined by the runs, best first, and the reasons against the other parameters.

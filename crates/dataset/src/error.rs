@@ -34,7 +34,7 @@ pub enum DatasetError {
     Broken {
         /// Path of the broken file.
         path: PathBuf,
-        /// Error message of SQLite.
+        /// Error message of SQLite about the broken file.
         why: String,
     },
     /// The dataset file has no table of the requested name.
@@ -44,7 +44,7 @@ pub enum DatasetError {
         path: PathBuf,
         /// Name of the requested table.
         table: String,
-        /// Names of the file's tables.
+        /// Names of the tables that the dataset file has.
         found: Vec<String>,
     },
     /// A column of the table is missing or has the wrong type.
@@ -70,7 +70,7 @@ pub enum DatasetError {
         table: String,
         /// Row id (SQLite's `rowid`) of the invalid row.
         row: i64,
-        /// Description of the invalid value.
+        /// Description of the row's invalid value.
         why: String,
     },
 }

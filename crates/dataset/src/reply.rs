@@ -28,7 +28,7 @@ pub enum ReplyLength {
 }
 
 impl ReplyLength {
-    /// Reply of any length.
+    /// Length without an upper bound.
     pub const UNBOUNDED: Self = Self::AtMost(u32::MAX);
 
     #[cfg(feature = "sqlite")]
@@ -39,12 +39,12 @@ impl ReplyLength {
     }
 }
 
-/// Storage of the rows of an open dataset.
+/// Location of an open dataset's rows: file or memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowStorage {
-    /// Rows stay in the file and are read on demand.
+    /// The dataset's rows stay in the file and are read on demand.
     OnDisk,
-    /// Rows are copied to memory.
+    /// The dataset's rows are copied to memory when it is opened.
     InMemory,
 }
 

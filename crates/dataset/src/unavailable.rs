@@ -1,4 +1,4 @@
-//! Replaces datasets in a build without SQLite.
+//! Replaces dataset lookups in a build without SQLite; every call fails.
 
 use std::path::Path;
 

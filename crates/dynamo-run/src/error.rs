@@ -20,7 +20,7 @@ pub enum DynamoError {
     Json {
         /// Location of the invalid JSON: file and line.
         place: String,
-        /// Error of the JSON parser.
+        /// Error of the JSON parser at that location.
         error: serde_json::Error,
     },
     /// An argument of the run is unknown, unsupported or invalid.

@@ -65,7 +65,7 @@ pub struct Caches<'a> {
 /// Engine setting with a computed default.
 #[derive(Debug, Clone, Copy)]
 pub struct Derived<'a> {
-    /// Name of the setting's flag.
+    /// Name of the setting's command-line flag.
     pub flag: &'a str,
     /// Computed value of the setting.
     pub value: &'a str,

@@ -8,10 +8,10 @@ use super::pod::Attempt;
 /// Error of a request whose response no pod generated.
 const INVENTED: &str = "no pod of the fleet served this answer";
 
-/// Source of the knowledge which pod answered a request.
+/// Evidence for the pod of a request: its request history, or a response header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Evidence {
-    /// The request is in the request histories of pods.
+    /// The request histories of pods contain the request.
     History {
         /// Whether a pod generated a response to the request.
         is_served: bool,

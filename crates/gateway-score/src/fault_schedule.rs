@@ -153,7 +153,7 @@ fn since_1970() -> f64 {
 struct Ready {
     disturbance: ScheduledFault,
     target: Arc<Target>,
-    /// Admin settings of the pod before the run.
+    /// Admin settings of the pod before the run, restored after a fault.
     before: Value,
 }
 
@@ -162,7 +162,7 @@ pub(super) struct FaultSchedule {
     /// Start times of active faults, in seconds since 1970, by index of the fault.
     active: Mutex<BTreeMap<usize, f64>>,
     outages: Mutex<Vec<Outage>>,
-    /// Indices of the faults that have been injected.
+    /// Indices of the faults that have been injected so far.
     begun: Mutex<BTreeSet<usize>>,
     problems: Mutex<Vec<String>>,
 }

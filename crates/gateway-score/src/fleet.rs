@@ -157,7 +157,8 @@ impl Backends {
         ready.all(|pod| self.runtime.block_on(pod.reset()))
     }
 
-    /// Runs `sending` while faults are injected into the pods.
+    /// Runs `sending`, which sends the workload to the gateway, while faults are injected into the
+    /// pods.
     ///
     /// Returns its result, notes about faults that failed, and the outages of pods.
     ///

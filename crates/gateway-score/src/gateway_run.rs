@@ -9,7 +9,7 @@ pub(super) struct RequestResult {
     pub(super) sent: SimTime,
     pub(super) pod: Option<usize>,
     pub(super) input: u32,
-    /// Number of prompt tokens from the prefix cache; `None` if unknown.
+    /// Number of the request's prompt tokens from the prefix cache; `None` if unknown.
     pub(super) cached: Option<u32>,
     /// TTFT and E2E latency of a completed request, in ms.
     pub(super) ttft_ms: Option<f64>,

@@ -25,7 +25,7 @@ pub(super) struct OfflineSetup<'a> {
     pub(super) workload: &'a Workload,
     pub(super) engine: &'a EngineSpec,
     pub(super) pods: u32,
-    /// Number of workers over time, lower during faults.
+    /// Number of simulated pods over time, lower during faults.
     pub(super) scaling: Scaling,
     pub(super) pace: ArrivalPacing,
     pub(super) limit: Option<SimTime>,
@@ -63,7 +63,7 @@ impl OfflineSetup<'_> {
     /// Simulates the workload behind all known routers; the oracle comes first.
     ///
     /// # Errors
-    /// Returns the errors of the replays.
+    /// Returns the errors of the simulated runs.
     pub(super) fn policies(&self) -> Result<Vec<RouterCandidate>> {
         let mut policies = vec![self.oracle()?];
         let with = |scorer, weight| {

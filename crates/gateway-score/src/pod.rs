@@ -47,7 +47,7 @@ pub(super) struct Pod {
     pub(super) target: Arc<Target>,
     pub(super) url: String,
     pub(super) state: PodState,
-    /// Identity of the pod, from the headers of its responses.
+    /// Identity of the pod, as in the headers of its responses.
     pub(super) identity: Option<String>,
     pub(super) model: Option<String>,
     /// Number of tokens per KV block and number of blocks, from the pod's metrics.

@@ -6,7 +6,7 @@ use super::measure::{MEASURES, Values};
 use vllm_sim_command_line::refuse;
 use vllm_sim_command_line::requirement::Requirement;
 
-/// Names of required values that are not relative to the ideal.
+/// Names of values for `--require` that are not relative to the ideal.
 const OTHER_MEASURES: [&str; 3] = ["score", "misroutes", "retries"];
 
 /// Parses a requirement on a measure or on one of [`OTHER_MEASURES`].

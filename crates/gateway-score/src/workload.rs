@@ -37,7 +37,7 @@ pub(super) struct Workload {
 }
 
 impl Workload {
-    /// Reads all sessions that start up to the time `limit`.
+    /// Reads all sessions of a workload that start up to the time `limit`.
     ///
     /// # Errors
     /// Returns the errors of the source, or a usage error for too many requests.

@@ -11,7 +11,7 @@ pub enum RecordError {
     Upstream {
         /// URL of the upstream, as given.
         url: String,
-        /// Description of the problem with the URL.
+        /// Description of the problem with the upstream URL.
         why: String,
     },
     /// The upstream endpoint does not list a model.
@@ -19,7 +19,7 @@ pub enum RecordError {
     Model {
         /// URL of the upstream endpoint.
         url: String,
-        /// Reason why no model was found.
+        /// Reason why the upstream's model list has no model.
         why: String,
     },
     /// The proxy's listen address is in use or not available.
@@ -27,7 +27,7 @@ pub enum RecordError {
     Listen {
         /// Listen address of the proxy.
         address: String,
-        /// Error of the operating system.
+        /// Error of the operating system while binding the listen address.
         why: io::Error,
     },
     /// The dataset file cannot be created or written.
@@ -35,7 +35,7 @@ pub enum RecordError {
     File {
         /// Path of the dataset file.
         path: PathBuf,
-        /// Reason why the file cannot be created or written.
+        /// Reason why the dataset file cannot be created or written.
         why: String,
     },
     /// The CA certificates to verify the upstream are unreadable.

@@ -49,7 +49,7 @@ impl Api {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TextPiece {
     pub(super) text: String,
-    /// Token ids of the text, if the client requested them.
+    /// Token ids of the piece of text, if the client requested them.
     pub(super) ids: Vec<u32>,
     pub(super) at: Duration,
     pub(super) reasoning: bool,

@@ -209,7 +209,7 @@ impl Upstream {
     }
 }
 
-/// Returns the first model that the upstream lists.
+/// Returns the name of the first model that the upstream endpoint lists.
 ///
 /// # Errors
 /// Returns [`RecordError`] if the upstream is unreachable or lists no model.

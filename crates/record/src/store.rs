@@ -22,7 +22,7 @@ use vllm_sim_tokenizer::Tokenizer;
 
 /// Maximum number of responses that wait for the writer thread; further ones are not recorded.
 const WAITING: usize = 1024;
-/// Maximum time between writing a row and committing it.
+/// Maximum time between inserting a row and committing its SQLite transaction.
 const COMMIT: Duration = Duration::from_millis(200);
 /// Maximum number of rows per SQLite transaction.
 const BATCH: u32 = 256;

@@ -6,20 +6,20 @@ use vllm_sim_engine::sched::ConfigError;
 /// Reports why a recorded run's latencies cannot be predicted.
 #[derive(Debug, thiserror::Error)]
 pub enum ValidateError {
-    /// A file or folder cannot be read or written.
+    /// A file or folder of recorded runs, or a report, cannot be read or written.
     #[error("{path}: {error}")]
     Io {
-        /// Path of the unreadable file or folder.
+        /// Path of the file or folder that cannot be read or written.
         path: PathBuf,
-        /// Error of the operating system.
+        /// Error of the operating system while reading or writing.
         error: std::io::Error,
     },
     /// A run's file is not JSON.
     #[error("{path}: {error}")]
     Json {
-        /// Path of the invalid file.
+        /// Path of the run's invalid file.
         path: PathBuf,
-        /// Error of the JSON parser.
+        /// Error of the JSON parser in the run's file.
         error: serde_json::Error,
     },
     /// A field of a recorded run is missing or invalid.

@@ -9,9 +9,9 @@ pub struct Prediction {
     /// Id of the recorded run.
     #[serde(skip)]
     pub id: String,
-    /// Latency statistics over all completed requests.
+    /// Latency statistics over all completed requests of the run.
     pub summary: Latencies,
-    /// Latency statistics of each load stage.
+    /// Latency statistics of each load stage of the run.
     pub stages: Vec<Latencies>,
 }
 

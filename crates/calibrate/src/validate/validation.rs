@@ -38,7 +38,7 @@ pub struct Validation {
 pub struct ValidatedRun {
     /// Id of the recorded run.
     pub id: String,
-    /// Origin of the recording.
+    /// Origin of the recorded run, as free text.
     pub source: String,
     /// Name of the run's model.
     pub model: String,
@@ -52,11 +52,11 @@ pub struct ValidatedRun {
     pub weights: &'static str,
     /// Size of the weights on each GPU, in GB.
     pub weight_gb: f64,
-    /// Whether the model is a mixture of experts.
+    /// Whether the run's model is a mixture of experts.
     pub experts: bool,
     /// Load regime of the run: `stable`, `overload` or `mixed`.
     pub regime: String,
-    /// Predicted latencies, in milliseconds.
+    /// Predicted latencies of the run, in milliseconds.
     pub predicted: Prediction,
     /// Measured latencies as in the run's file, in milliseconds.
     pub measured: Value,

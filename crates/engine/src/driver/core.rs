@@ -43,7 +43,7 @@ impl Core {
         }
     }
 
-    /// Returns the engine as a data-parallel rank, if it steps together with others and is not
+    /// Returns the engine as a data-parallel rank, if it steps together with other ranks and is not
     /// stopped.
     pub(super) fn rank(&mut self) -> Option<&mut dyn Scheduler> {
         match self.stopped || !self.engine.is_in_lock_step() {

@@ -21,7 +21,7 @@ use super::slack::minimize_timer_slack;
 use crate::SimTime;
 use crate::{CachedBlock, Command, Scheduler, SeqId, Stats, SubmitError};
 
-/// Settings for the wakeups of the timer thread.
+/// Settings for the wakeups of the timer thread that drives engines in real time.
 #[derive(Debug, Clone, Copy)]
 pub struct TimerTuning {
     /// Time grid for wakeups of the timer thread under load; zero serves each deadline exactly.
@@ -340,7 +340,7 @@ impl SequenceHandle {
         &self.progress
     }
 
-    /// Returns the sequence id in the engine.
+    /// Returns the sequence's id in the engine.
     pub fn id(&self) -> SeqId {
         self.id
     }

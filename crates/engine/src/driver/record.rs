@@ -18,13 +18,14 @@ pub struct Submission {
 /// Expected finish reason of a sequence, for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlannedFinish {
-    /// Ends with the end-of-sequence token or by a stop condition.
+    /// The sequence ends with the end-of-sequence token or by a stop condition.
     Stop,
-    /// Ends at the token limit of the request.
+    /// The sequence ends at the request's token limit.
     Length,
-    /// Ends with tool calls; only llm-d's metrics count them separately.
+    /// The sequence ends with tool calls; only llm-d's metrics count it separately.
     ToolCalls,
-    /// Ends after the prefill for a remote decode engine; only llm-d's metrics count it separately.
+    /// The sequence ends after its prefill for a remote decode engine; only llm-d's metrics count
+    /// it separately.
     RemoteDecode,
 }
 
@@ -35,7 +36,7 @@ pub struct RequestInfo {
     pub id: Arc<str>,
     /// Maximum number of output tokens of the request.
     pub max_tokens: u32,
-    /// Whether the client set `max_tokens`.
+    /// Whether the client set `max_tokens` in the request.
     pub limited: bool,
     /// Finish reason expected for the sequence.
     pub finish: PlannedFinish,
@@ -123,7 +124,7 @@ pub struct SequenceRecord {
     pub running: bool,
     /// Whether the next released tokens come from a step that verified draft tokens.
     pub(super) drafted: bool,
-    /// Whether the sequence may read the prefix cache.
+    /// Whether the sequence may reuse blocks of the prefix cache.
     pub looked_up: bool,
     /// Details of the request for metrics, traces and KV events.
     pub request: RequestInfo,

@@ -90,7 +90,7 @@ pub struct LiveSequence {
     pub computed: Option<u32>,
     /// Number of released output tokens.
     pub output: u32,
-    /// Maximum number of output tokens.
+    /// Maximum number of output tokens of the sequence.
     pub max_tokens: u32,
     /// Time since the request arrived.
     pub age: Duration,
@@ -112,7 +112,7 @@ pub struct BlockMap {
     pub stats: Stats,
     /// Number of KV blocks per cell; the last cell may have fewer.
     pub blocks_per_cell: u32,
-    /// Use of the KV blocks in each cell.
+    /// Use of the KV blocks in each cell of [`Self::blocks_per_cell`] blocks.
     pub cells: Vec<BlockUse>,
 }
 

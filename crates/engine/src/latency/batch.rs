@@ -1,7 +1,7 @@
 /// Sums up the computation of one engine step over its sequences, as input of latency models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Batch {
-    /// Number of decoding sequences.
+    /// Number of decoding sequences in the step.
     pub decodes: u32,
     /// Number of tokens computed for decoding sequences; several each with speculative decoding.
     pub decode_tokens: u32,

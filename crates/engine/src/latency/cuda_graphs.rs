@@ -29,7 +29,8 @@ pub struct GraphLimits {
     pub drafts: u32,
     /// Largest size to capture, in tokens; `None`: chosen by GPU.
     pub most: Option<u32>,
-    /// Whether the GPU is a data-center Blackwell.
+    /// Whether the GPU is a data-center Blackwell, for which vLLM captures CUDA graphs up to 1024
+    /// tokens.
     pub blackwell: bool,
     /// Whether every small batch size is captured (`--performance-mode interactivity`).
     pub dense: bool,

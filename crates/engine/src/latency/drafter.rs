@@ -26,7 +26,7 @@ const GPU_LOOKUP_US: f64 = 100.0;
 pub enum Drafter {
     /// Lookup of drafts in the earlier text of the sequence (n-gram or suffix).
     Lookup {
-        /// Whether the GPU performs the lookup.
+        /// Whether the GPU, not the CPU, looks up draft tokens in earlier text.
         on_gpu: bool,
     },
     /// Drafts computed by extra layers or by a draft model.
@@ -121,7 +121,7 @@ impl Drafter {
     /// Builds the time model of drafting for a target model with the deployment `target`.
     ///
     /// # Errors
-    /// As [`Roofline::new`].
+    /// Returns the errors of [`Roofline::new`].
     pub fn timed(&self, target: &RooflineSetup) -> Result<DraftLatency, RooflineError> {
         Ok(match self {
             Self::Lookup { on_gpu: true } => DraftLatency::Lookup(GPU_LOOKUP_US, 0.0),
@@ -201,7 +201,7 @@ fn mtp(target: &ModelShape) -> ModelShape {
 pub enum DraftLatency {
     /// Lookup of drafts in earlier text: fixed time and time per sequence, in us.
     Lookup(f64, f64),
-    /// Forward passes through the draft layers.
+    /// Drafting by forward passes through draft layers.
     Passes {
         /// Time model of one pass through the draft layers.
         pass: Box<Roofline>,

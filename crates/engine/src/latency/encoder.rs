@@ -25,9 +25,9 @@ const POOLED_FRAMES: u32 = 2;
 /// Describes the transformer that encodes image patches or audio frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EncoderShape {
-    /// Hidden size of the encoder.
+    /// Hidden size of the image or audio encoder.
     pub hidden: u32,
-    /// Number of encoder layers.
+    /// Number of layers of the image or audio encoder.
     pub layers: u32,
     /// Width of the encoder's MLP.
     pub intermediate: u32,
@@ -181,7 +181,7 @@ impl EncoderLatency {
     /// whole inputs (`--mm-encoder-tp-mode data`) instead of a part of each.
     ///
     /// # Errors
-    /// As [`Roofline::new`].
+    /// Returns the errors of [`Roofline::new`].
     pub fn new(
         (vision, audio): (Option<EncoderShape>, Option<EncoderShape>),
         setup: &RooflineSetup,

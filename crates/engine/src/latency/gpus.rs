@@ -63,15 +63,15 @@ pub struct KernelEfficiency {
 /// more.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ExpertEfficiency {
-    /// Efficiency with bf16 weights.
+    /// Efficiency of expert kernels with bf16 weights.
     pub bf16: [KernelEfficiency; 2],
-    /// Efficiency with fp8 weights.
+    /// Efficiency of expert kernels with fp8 weights.
     pub fp8: [KernelEfficiency; 2],
-    /// Efficiency with fp8 weights that have a scale per block.
+    /// Efficiency of expert kernels with fp8 weights that have a scale per block.
     pub fp8_block: [KernelEfficiency; 2],
-    /// Efficiency with fp4 weights and activations.
+    /// Efficiency of expert kernels with fp4 weights and activations.
     pub fp4: [KernelEfficiency; 2],
-    /// Efficiency with 4-bit weights and bf16 arithmetic.
+    /// Efficiency of expert kernels with 4-bit weights and bf16 arithmetic.
     pub int4: [KernelEfficiency; 2],
 }
 
@@ -262,7 +262,7 @@ const B200: Gpu = Gpu {
     )
 };
 
-/// Built-in GPU descriptions.
+/// Built-in descriptions of GPUs, by which `--gpu` is looked up.
 pub const GPUS: &[Gpu] = &[
     H100,
     H200,

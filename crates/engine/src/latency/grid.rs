@@ -29,17 +29,17 @@ pub enum GridError {
     /// The file of measured step times cannot be read.
     #[error("{path}: {error}")]
     Io {
-        /// Path of the file that cannot be read.
+        /// Path of the file of step times that cannot be read.
         path: PathBuf,
-        /// Error of the operating system while reading.
+        /// Error of the operating system while reading the file of step times.
         error: std::io::Error,
     },
     /// The file's content is not a valid table of step times.
     #[error("{path}: {problem}")]
     Content {
-        /// Path of the invalid file.
+        /// Path of the invalid file of step times.
         path: PathBuf,
-        /// Description of the problem with the content.
+        /// Description of the problem with the file's content.
         problem: String,
     },
 }

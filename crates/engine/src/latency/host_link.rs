@@ -3,7 +3,7 @@ use super::Gpu;
 /// Describes the bandwidth between a GPU and pinned host memory, in GB/s per direction.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct HostLink {
-    /// Name of the link, such as `PCIe gen 5 x16`.
+    /// Name of the link between GPU and host, such as `PCIe gen 5 x16`.
     pub name: &'static str,
     /// Bandwidth from the GPU to the host, in GB/s.
     pub to_host: f64,

@@ -15,9 +15,9 @@ pub struct KvCachePlan {
     pub block_size: u32,
     /// Size of a KV block on one GPU, in bytes.
     pub block_bytes: f64,
-    /// Number of layers in each group.
+    /// Number of model layers in each KV cache group.
     pub group_layers: u32,
-    /// Number of groups with full-attention layers.
+    /// Number of KV cache groups with full-attention layers.
     pub full_groups: u32,
     /// Number of groups with sparse layers (window or state); they are numbered before the
     /// full-attention groups.

@@ -63,13 +63,13 @@ pub enum LatencyModel {
     /// Mean delays of the pool scheduler: the first-token delay as prefill part of a step, the
     /// inter-token delay as decode part; both are added.
     Delays(Box<Delays>),
-    /// Default polynomials of Dynamo's mocker.
+    /// Step times by the default polynomials of Dynamo's mocker.
     Polynomial(Polynomial),
     /// Step times measured by a profiler.
     Grid(Box<Grid>),
     /// Roofline model, computed from model shape, GPU and tensor-parallel size.
     Roofline(Box<Roofline>),
-    /// Kernel-time tables of NVIDIA's AIConfigurator.
+    /// Step times from the kernel-time tables of NVIDIA's AIConfigurator.
     #[cfg(feature = "aic")]
     Aic(Box<Aic>),
 }

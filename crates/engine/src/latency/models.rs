@@ -257,7 +257,7 @@ static KNOWN: &[KnownModel] = &[
     plain_mlp(dense("falcon-40b", (8192, 60), (128, 8, 64), (32768, 65024), 2048)),
 ];
 
-/// Returns the names of the built-in models.
+/// Returns the names of the models with built-in layer sizes.
 pub fn known_models() -> impl Iterator<Item = &'static str> {
     KNOWN.iter().map(|known| known.name)
 }

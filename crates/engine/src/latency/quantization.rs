@@ -21,7 +21,7 @@ pub enum Scheme {
 }
 
 impl Scheme {
-    /// Returns the name of the weights' data type.
+    /// Returns the name of the weights' data type, for the user.
     pub fn weights_name(self) -> &'static str {
         match self {
             Self::None => "bf16",
@@ -137,7 +137,7 @@ impl Quantization {
         Some(Self::all(scheme))
     }
 
-    /// Parses the `--quantization` value of `vllm serve`.
+    /// Parses the `--quantization` value of `vllm serve`; `None` if it is unknown.
     pub fn from_flag(flag: &str) -> Option<Self> {
         let scheme = match flag {
             "none" => Scheme::None,

@@ -133,7 +133,7 @@ pub struct StepBreakdown {
 }
 
 impl StepBreakdown {
-    /// Returns the duration of the whole step, in us.
+    /// Returns the duration of the whole step, the sum of all causes, in us.
     pub fn total(&self) -> f64 {
         self.gemm
             + self.moe

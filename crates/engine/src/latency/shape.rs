@@ -34,7 +34,7 @@ pub struct ModelShape {
     /// Whether separate kernels normalize queries and keys (Qwen3, Gemma 3, MiniMax). Llama 4's
     /// norm has no weights and no visible effect in recorded runs.
     pub qk_norm: bool,
-    /// Quantization of the weights.
+    /// Quantization of the model's weights.
     pub quantization: Quantization,
     /// Maximum context length, in tokens (`max_position_embeddings`).
     pub max_context: u32,
@@ -43,13 +43,13 @@ pub struct ModelShape {
 /// Sizes of multi-head latent attention (compressed keys and values).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mla {
-    /// Rank of compressed queries; 0: not compressed.
+    /// Rank of compressed attention queries; 0: not compressed.
     pub q_rank: u32,
-    /// Rank of compressed keys and values.
+    /// Rank of compressed attention keys and values.
     pub kv_rank: u32,
-    /// Width of the rotary part of a key, shared by all heads.
+    /// Width of the rotary part of an attention key, shared by all heads.
     pub rope_dim: u32,
-    /// Width of the non-rotary part of a key, per head.
+    /// Width of the non-rotary part of an attention key, per head.
     pub nope_dim: u32,
     /// Width of an attention value, per head.
     pub v_dim: u32,
@@ -94,7 +94,7 @@ pub struct StateLayers {
     pub groups: (u32, u32),
     /// Width of the convolution window in tokens, including the newest.
     pub kernel: u32,
-    /// Size of the recurrent state, in numbers.
+    /// Size of a layer's recurrent state, as a count of numbers.
     pub numbers: u32,
     /// Size of a number of the recurrent state, in bytes.
     pub number_bytes: u32,
@@ -129,7 +129,7 @@ pub enum ShapeError {
     Zero {
         /// Key of the rejected value in the `config.json`.
         key: &'static str,
-        /// Rejected value of the key.
+        /// Rejected value of the `config.json` key.
         value: u64,
     },
 }

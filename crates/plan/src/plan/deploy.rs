@@ -18,7 +18,7 @@ pub(super) struct DeploymentCommands<'a> {
     /// Flags of `serve` that the command line and `--config` files set.
     flags: &'a [(String, String)],
     model: &'a str,
-    /// Number of prefill servers and of other servers.
+    /// Number of prefill servers, and of all other servers, in the deployment.
     servers: (u32, u32),
     ranks: u32,
     router: &'a (String, Option<String>),

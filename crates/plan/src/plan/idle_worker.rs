@@ -128,7 +128,7 @@ fn runs(turn: &Turn) -> &[TokenRun] {
     }
 }
 
-/// Number of prompts per prefix hash.
+/// Number of prompts in the workload that start with a prefix, by the prefix's hash.
 #[derive(Debug, Default)]
 struct SharedPrefixes(HashMap<u64, u32>);
 

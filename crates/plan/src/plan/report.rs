@@ -58,7 +58,7 @@ impl Plan {
     /// deployment.
     ///
     /// # Errors
-    /// Returns the errors of the runs.
+    /// Returns the errors of the simulated runs.
     pub(super) fn new(
         names: Vec<String>,
         question: PlanRequirements,

@@ -79,7 +79,7 @@ pub(super) struct SearchResult {
 /// Searches the fewest workers, or the highest traffic, of one flag combination.
 ///
 /// # Errors
-/// Returns the errors of the runs.
+/// Returns the errors of the simulated runs.
 pub(super) fn answer(candidate: &Candidate, question: &PlanRequirements) -> Result<SearchResult> {
     if is_stopped() {
         return Ok(nothing("stopped".to_owned()));
@@ -123,7 +123,7 @@ fn affordable(cost: f64, price: f64) -> u32 {
 /// cost budget.
 ///
 /// # Errors
-/// Returns the errors of the runs.
+/// Returns the errors of the simulated runs.
 pub(super) fn fewest_workers(
     candidate: &Candidate,
     question: &PlanRequirements,
@@ -138,7 +138,7 @@ pub(super) fn fewest_workers(
 /// Searches the highest traffic that `workers` workers serve within the latency bounds.
 ///
 /// # Errors
-/// Returns the errors of the runs.
+/// Returns the errors of the simulated runs.
 pub(super) fn most_traffic(
     candidate: &Candidate,
     question: &PlanRequirements,
@@ -199,7 +199,7 @@ struct TrialRunner<'c> {
     candidate: &'c Candidate,
     pools: &'c Pools,
     question: &'c PlanRequirements,
-    /// Maximum number of workers within the GPU and cost budget.
+    /// Maximum number of workers that the GPU and cost budgets allow.
     most_workers: u32,
     trials: Vec<Trial>,
 }

@@ -36,32 +36,32 @@ pub enum AicError {
     Version {
         /// Requested backend version.
         version: String,
-        /// Backend of the requested version.
+        /// Backend (inference engine) of the requested version.
         backend: String,
-        /// System of the requested version.
+        /// System (GPU type) of the requested version.
         system: String,
         /// Backend versions in the tables, separated by commas.
         known: String,
     },
-    /// A table file cannot be read.
+    /// A file of kernel-time tables cannot be read.
     #[error("{}: {problem}", .file.display())]
     File {
-        /// Path of the unreadable file.
+        /// Path of the unreadable file of kernel-time tables.
         file: PathBuf,
-        /// Description of the problem with the file.
+        /// Description of the problem with the file of kernel-time tables.
         problem: String,
     },
-    /// A table has no measurement of a needed kernel shape.
+    /// A kernel-time table has no measurement of a needed kernel shape.
     #[error("{table} has no {what} ({of})")]
     Missing {
-        /// Name of the table without the measurement.
+        /// Name of the kernel-time table without the measurement.
         table: &'static str,
-        /// Kernel shape or key that was not measured.
+        /// Kernel shape without a measurement in the table.
         what: String,
-        /// System, backend and version of the table.
+        /// System (GPU type), backend (inference engine) and version of the kernel-time table.
         of: String,
     },
-    /// The tables do not support the model family; the text names the reason.
+    /// The kernel-time tables do not support the model family; the text names the reason.
     #[error("kernel tables: {0}")]
     Model(&'static str),
 }

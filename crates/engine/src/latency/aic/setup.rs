@@ -23,7 +23,7 @@ const SYSTEMS: [(&str, &str); 9] = [
 pub struct AicSetup {
     /// Layer sizes of the model.
     pub shape: ModelShape,
-    /// Name of the GPU in the tables, like `h100_sxm`.
+    /// Name of the GPU in AIConfigurator's tables, like `h100_sxm`.
     pub system: String,
     /// Name of the inference engine in the tables: `vllm`, `sglang` or `trtllm`.
     pub backend: String,

@@ -29,7 +29,7 @@ pub(super) struct SheetGpu {
 
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct SheetNode {
-    /// Bandwidth between GPUs of a node, in B/s.
+    /// Bandwidth between the GPUs of a node, in B/s.
     pub(super) intra_node_bw: f64,
 }
 

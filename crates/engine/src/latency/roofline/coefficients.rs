@@ -13,11 +13,11 @@ pub struct Coefficients {
     /// Additional API server time per request in progress, in us. The API server sends the tokens
     /// of a step one sequence after another; the newest sequence is last.
     pub front_end_sequence_us: f64,
-    /// Fixed time per step, in us.
+    /// Fixed time per engine step, in us.
     pub step_us: f64,
     /// Additional time per step without asynchronous scheduling, in us.
     pub sync_us: f64,
-    /// Time per sequence of a step, in us.
+    /// Time per sequence of an engine step, in us.
     pub sequence_us: f64,
     /// Additional time per sequence of a step without asynchronous scheduling, in us, for CPU work
     /// that a running step hides otherwise.
@@ -52,9 +52,9 @@ pub struct Coefficients {
     pub gemm_compute_scale: f64,
     /// Factor of the bandwidth efficiency of decode attention; 1: as in the GPU's fit.
     pub attention_scale: f64,
-    /// Factor of the duration of an all-reduce.
+    /// Factor of the modelled duration of an all-reduce; 1: as measured.
     pub all_reduce_scale: f64,
-    /// Factor of the duration of expert kernels.
+    /// Factor of the modelled duration of expert kernels; 1: as in the GPU's fit.
     pub moe_scale: f64,
 }
 

@@ -4,17 +4,17 @@ pub enum RooflineError {
     /// A size or number of the deployment is zero.
     #[error("{what} is 0, must be at least 1")]
     Zero {
-        /// Name of the number that is zero.
+        /// Name of the deployment's number that is zero.
         what: &'static str,
     },
     /// A coefficient is not finite or is negative (factors: not above 0).
     #[error("coefficient {what} is {value}, must be a finite number, {bound}")]
     Coefficient {
-        /// Name of the rejected coefficient.
+        /// Name of the rejected roofline coefficient.
         what: &'static str,
-        /// Rejected value of the coefficient.
+        /// Rejected value of the roofline coefficient.
         value: f64,
-        /// Allowed range of the coefficient.
+        /// Allowed range of the roofline coefficient.
         bound: &'static str,
     },
 }
