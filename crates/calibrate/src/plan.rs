@@ -16,9 +16,10 @@ const MIN_COST_REDUCTION: f64 = 0.05;
 /// Parameters with possible differences between deployments, whatever the composition of their
 /// steps.
 const PER_DEPLOYMENT: [Parameter; 2] = [Parameter::FrontEnd, Parameter::StepScale];
-/// The only parameter that does not depend on the server's host, as a plan of its own.
+/// Plan with only the parameter that does not depend on the server's host.
 ///
-/// It may move alone, so that differences of hosts distort neither gaps nor first tokens.
+/// The factor for step times may move alone, so that differences of hosts distort neither inter-token
+/// latency nor TTFT.
 const STEP_SCALE_ONLY: [Parameter; 1] = [Parameter::StepScale];
 
 /// Text of the reason why a measured API server time is not fitted.

@@ -117,8 +117,8 @@ impl Index {
 /// Chooses one of the replies to a prompt, which are sorted by number of tokens. Returns its row
 /// id.
 ///
-/// Prefers a random one that fits, else a longer one. An exact length prefers an equal one, then a
-/// longer one, then any.
+/// Prefers a random reply within the wanted length, else a longer reply. An exact length prefers a
+/// reply of that length, then a longer one, then any.
 pub(super) fn choose(
     same: &[IndexedReply],
     wanted: ReplyLength,

@@ -1,7 +1,7 @@
 #![doc = include_str!("../README.md")]
 //!
-//! The file is llm-d-inference-sim's: one table of prompt hashes and replies. Two generations of
-//! it exist, which differ in how a prompt is hashed and in what a reply holds.
+//! A dataset is a SQLite file of llm-d-inference-sim: one table of prompt hashes and replies. Two
+//! versions of the format exist, with different prompt hashes and reply contents.
 //!
 //! Source: llm-d-inference-sim, `pkg/dataset/custom_dataset.go`, `sqlite_helper.go`.
 

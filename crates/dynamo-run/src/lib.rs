@@ -1,10 +1,10 @@
 #![doc = include_str!("../README.md")]
 //!
-//! Replays a recorded run of NVIDIA Dynamo's offline replay, and reports in its form.
+//! Replays a recorded run of NVIDIA Dynamo's offline replay, and reports in the form of Dynamo.
 //!
-//! A folder has `args.json` (function, positional and keyword arguments of `dynamo.replay` 1.6.1)
-//! and the trace that it names. Schedulers follow Dynamo's mocker. Unsupported arguments are
-//! rejected by name.
+//! The folder of a run has `args.json` (function, positional and keyword arguments of
+//! `dynamo.replay` 1.6.1) and the trace that it names. Schedulers follow Dynamo's mocker.
+//! Unsupported arguments are rejected by name.
 
 mod args;
 mod error;

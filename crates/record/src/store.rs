@@ -1,6 +1,7 @@
 //! Writes recorded responses to the dataset file, on a separate thread.
 //!
-//! The file has llm-d's table, and a second one for the values that llm-d's has no columns for.
+//! The file has the table of llm-d-inference-sim, and a second table for values without a column in
+//! the first one.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -43,8 +43,6 @@ pub(crate) struct Request {
 
 /// Additional API server time of two public runs, in us: their servers were in another cluster,
 /// behind their own load generator. No field of the runs contains it.
-///
-/// Two runs of the public set have it, without a field for it.
 const SLOW_FRONT_END_US: f64 = 9_800.0;
 /// Prefix of the field `source` of the runs with additional API server time.
 const SLOW_FRONT_END: &str = "inference-perf KubeCon NA 2025 demo (vLLM 0.11.0, GKE";
@@ -161,7 +159,7 @@ fn first_use_stall(fields: &RunFields, setup: &RooflineSetup) -> Duration {
 /// First vLLM version (major, minor) whose block-scaled fp8 experts are as fast as in the kernel
 /// tables of 0.24.
 ///
-/// In those of 0.14 they are as fast as other fp8 experts.
+/// In vLLM 0.14 such experts are as fast as other fp8 experts.
 const BLOCK_EXPERTS: (u32, u32) = (0, 15);
 
 /// Returns whether a vLLM version is before another; an unknown version is not.

@@ -31,7 +31,7 @@ pub struct TimerTuning {
     pub busy: usize,
     /// Number of events per wakeup of the timer thread from which the grid is doubled. Default: 20.
     ///
-    /// Waking reply tasks then costs more than the tokens themselves.
+    /// Above this number, waking reply tasks costs more than writing their tokens.
     pub crowded: usize,
 }
 

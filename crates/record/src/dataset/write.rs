@@ -1,6 +1,6 @@
 //! Writes a dataset's SQLite database and a JSON file with the same rows.
 //!
-//! Both have temporary names until they are complete.
+//! Both files have temporary names until they are complete.
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
