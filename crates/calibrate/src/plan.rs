@@ -18,8 +18,8 @@ const MIN_COST_REDUCTION: f64 = 0.05;
 const PER_DEPLOYMENT: [Parameter; 2] = [Parameter::FrontEnd, Parameter::StepScale];
 /// Plan with only the parameter that does not depend on the server's host.
 ///
-/// The factor for step times may move alone, so that differences of hosts distort neither inter-token
-/// latency nor TTFT.
+/// The factor for step times may move alone, so that differences of hosts distort neither
+/// inter-token latency nor TTFT.
 const STEP_SCALE_ONLY: [Parameter; 1] = [Parameter::StepScale];
 
 /// Text of the reason why a measured API server time is not fitted.
