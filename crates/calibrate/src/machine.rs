@@ -53,7 +53,7 @@ impl CaseRunner<'_> {
         column.deployment.is_none_or(|deployment| deployment == own)
     }
 
-    /// Converts a point of the fit to parameter values for a run.
+    /// Converts a point of the fit to roofline parameter values for a run.
     fn values(&self, place: &[f64], case: usize) -> Values {
         let mut values: Values = Vec::new();
         for (column, u) in self.columns.iter().zip(place) {

@@ -131,8 +131,8 @@ pub struct PredictionAccuracy {
     /// Median prediction errors of the recorded deployment, with the number of runs; `None` without
     /// one.
     pub errors: Option<String>,
-    /// Short form of the errors, such as `TTFT 1.3 %, ITL 2.6 %`; in brackets for another
-    /// deployment.
+    /// Short form of the prediction errors, such as `TTFT 1.3 %, ITL 2.6 %`; in brackets for
+    /// another deployment.
     pub short: String,
 }
 

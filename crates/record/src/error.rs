@@ -9,7 +9,7 @@ pub enum RecordError {
     /// The URL of the upstream endpoint is invalid.
     #[error("--upstream {url:?} is not like http://HOST:PORT or https://HOST: {why}")]
     Upstream {
-        /// URL of the upstream, as given.
+        /// URL of the upstream endpoint, as given.
         url: String,
         /// Description of the problem with the upstream URL.
         why: String,

@@ -52,9 +52,9 @@ const FIRST_USE_STALL: Duration = Duration::from_millis(3_690);
 /// Maximum relative deviation of generated prompt lengths from their mean.
 const LENGTH_SPREAD: f64 = 0.02;
 
-/// Maximum number of requests of a run; limits memory for mistyped values.
+/// Maximum number of requests of a recorded run; protects memory from mistyped values.
 const MAX_REQUESTS: usize = 10_000_000;
-/// Maximum number of tokens of one request; limits memory for mistyped values.
+/// Maximum number of tokens of one recorded request; protects memory from mistyped values.
 const MAX_TOKENS: f64 = 16_777_216.0;
 
 struct RunFields<'a> {
@@ -142,7 +142,7 @@ impl RecordedRun {
     }
 }
 
-/// Returns the time for which the first request waits until Triton kernels are compiled.
+/// Returns the time for which a server's first request waits until Triton kernels are compiled.
 ///
 /// A fresh server compiles them for bf16 experts. In-process engines were warmed up.
 fn first_use_stall(fields: &RunFields, setup: &RooflineSetup) -> Duration {

@@ -269,7 +269,7 @@ impl<'c> TrialRunner<'c> {
     /// Doubles or halves the traffic until it brackets the capacity of `workers` workers, then
     /// bisects to 1 %.
     fn most_traffic(&mut self, workers: u32) -> Result<Option<Trial>> {
-        /// Maximum factor of the requested traffic; its inverse is the minimum.
+        /// Maximum factor of the requested traffic in the search; its inverse is the minimum.
         const MAX_TRAFFIC_FACTOR: f64 = 1024.0;
         let first = self.play(workers, 1.0, RunExtent::UntilMissed)?;
         let (mut found, mut too_much) = if self.suffices(&first) {

@@ -7,31 +7,31 @@ pub enum AicError {
     #[error("{} contains no kernel tables (query_versions.yaml); give the folder of an installed \
          aiconfigurator-core or aisimulate, or its folder `systems`", .0.display())]
     NoTables(PathBuf),
-    /// The tables have no measurements of the GPU.
+    /// The kernel-time tables have no measurements of the requested GPU.
     #[error("there are no tables for {gpu}; available are {known}")]
     Gpu {
         /// Name of the requested GPU.
         gpu: &'static str,
-        /// Names of the measured GPUs, separated by commas.
+        /// Names of the GPUs in the kernel-time tables, separated by commas.
         known: String,
     },
-    /// The tables have no folder for the requested system (GPU type).
+    /// The kernel-time tables have no folder for the requested system (GPU type).
     #[error("the tables have no system {system:?}; available are {known}")]
     System {
         /// Requested system, such as `h100_sxm`.
         system: String,
-        /// Systems in the tables, separated by commas.
+        /// Systems in the kernel-time tables, separated by commas.
         known: String,
     },
-    /// The tables have no folder for the requested backend (inference engine).
+    /// The kernel-time tables have no folder for the requested backend (inference engine).
     #[error("the tables have no backend {backend:?}; available are {known}")]
     Backend {
         /// Requested backend, such as `vllm`.
         backend: String,
-        /// Backends in the tables, separated by commas.
+        /// Backends in the kernel-time tables, separated by commas.
         known: String,
     },
-    /// The tables hold no measurements of the requested backend version.
+    /// The kernel-time tables hold no measurements of the requested backend version.
     #[error("the tables have no {backend} {version} on {system}; available are {known}")]
     Version {
         /// Requested backend version.
@@ -40,7 +40,7 @@ pub enum AicError {
         backend: String,
         /// System (GPU type) of the requested version.
         system: String,
-        /// Backend versions in the tables, separated by commas.
+        /// Backend versions in the kernel-time tables, separated by commas.
         known: String,
     },
     /// A file of kernel-time tables cannot be read.

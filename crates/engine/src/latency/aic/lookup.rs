@@ -105,7 +105,7 @@ pub(super) struct GemmTable {
 /// Maximum distance, in doublings, of a measured matrix shape whose times are used for another
 /// shape.
 const MAX_DISTANCE: f64 = 2.0;
-/// Maximum number of measured points from which a time is extrapolated.
+/// Maximum number of measured points from which a kernel time is extrapolated.
 const MAX_NEAR: usize = 4;
 
 impl GemmTable {

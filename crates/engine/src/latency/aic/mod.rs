@@ -397,7 +397,7 @@ impl Aic {
     }
 }
 
-/// Returns an error for models whose kernels the tables do not hold.
+/// Returns an error for models whose kernels AIConfigurator's tables do not hold.
 fn check_model(setup: &AicSetup) -> Result<(), AicError> {
     let shape = &setup.shape;
     let compressed = shape.mla.is_some();

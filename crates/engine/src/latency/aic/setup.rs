@@ -46,10 +46,12 @@ pub struct AicSetup {
 /// Selects the cost of a step with both prefill and decode work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MixedStepTiming {
-    /// One forward pass for all tokens, with separate prefill and decode attention, as in servers.
+    /// Cost of a step as one forward pass over all tokens, with separate prefill and decode
+    /// attention, as in servers.
     #[default]
     Combined,
-    /// Sum of a prefill pass and a decode pass, as in the mocker of NVIDIA Dynamo.
+    /// Cost of a step as the sum of a prefill pass and a decode pass, as in the mocker of NVIDIA
+    /// Dynamo.
     Sum,
 }
 
