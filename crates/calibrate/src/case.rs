@@ -1,4 +1,4 @@
-//! Prepares one measured run for repeated simulation.
+//! Prepares one measured benchmark run for repeated simulation.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,18 +19,18 @@ use super::{CalibrateError, Options};
 pub(super) struct CalibrationCase {
     pub(super) name: String,
     pub(super) held_out: bool,
-    /// Reason why only gaps between tokens are fitted, if so.
+    /// Reason why only inter-token latencies of the run are fitted, if so.
     pub(super) warning: Option<&'static str>,
     pub(super) targets: Vec<FitTarget>,
-    /// Model, GPU and tensor-parallel size, for the report.
+    /// Model, GPU and tensor-parallel size of the run, for the report.
     pub(super) label: String,
     run: RecordedRun,
-    /// First requests of a long run, which suffice to compute slopes.
+    /// Start of a long run, with enough requests to compute slopes of its latencies.
     start: Option<RecordedRun>,
-    /// Whether the API server's time is fitted; in-process runs have none, and a measured value is
-    /// kept.
+    /// Whether the API server's time is fitted for the run; in-process runs have none, and a
+    /// measured value is kept.
     has_front_end: bool,
-    /// Difference of this deployment's API server time from the default.
+    /// Difference of this deployment's API server time from the default, in us.
     front_end_offset_us: f64,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct FitTarget {
     pub(super) stage: Option<usize>,
     kind: Statistic,
     measured: f64,
-    /// Weight in the fit; 0 for a statistic that is only reported.
+    /// Weight of the statistic in the fit; 0 if it is only reported.
     pub(super) weight: f64,
 }
 
@@ -67,7 +67,7 @@ impl Statistic {
     }
 }
 
-/// Properties of a run, from which the distinguishable parameters follow.
+/// Properties of a run, from which the parameters that it can determine follow.
 pub(super) struct CaseTraits {
     pub(super) load: f64,
     pub(super) prompt: f64,
@@ -78,21 +78,22 @@ pub(super) struct CaseTraits {
     pub(super) stages: usize,
 }
 
-/// Weights of the statistics of a run; most parameters hardly affect TTFT.
+/// Weights of the latency statistics in the fit; most parameters hardly affect TTFT.
 const TTFT: f64 = 0.5;
 const ITL: f64 = 1.0;
-/// Factor for the gaps of an overloaded run, in which the memory for blocks determines batch size
-/// and recomputation.
+/// Weight factor for inter-token latencies of an overloaded run, in which the memory for KV blocks
+/// determines batch size and recomputation.
 const OVERLOADED: f64 = 0.3;
-/// Ratio of achieved to requested rate below which a run counts as overloaded.
+/// Ratio of achieved to requested request rate below which a run counts as overloaded.
 const REACHED: f64 = 0.97;
-/// Number of requests per stage that suffice to compute slopes.
+/// Number of requests per stage of a run that suffice to compute slopes of its latencies.
 const START: usize = 500;
-/// Growth of TTFT from the first to the last third of a run above which it counts as overloaded.
+/// Ratio of TTFT in the last third of a run to the first third above which the run counts as
+/// overloaded.
 const GROWTH: f64 = 3.0;
 
 impl CalibrationCase {
-    /// Prepares a run of a load generator against `deployment`.
+    /// Prepares a load generator's run against a deployment, given as `(engine, setup)`.
     pub(super) fn bench(
         bench: &BenchRun,
         (engine, setup): (&VllmConfig, &RooflineSetup),
@@ -145,7 +146,7 @@ impl CalibrationCase {
         .checked()
     }
 
-    /// Prepares a recorded run that describes its deployment.
+    /// Prepares a recorded run whose JSON describes its deployment.
     pub(super) fn recorded(json: &Value, options: &Options) -> Result<Self, CalibrateError> {
         let mut run = RecordedRun::read(json, &Coefficients::default())?;
         let by_stage = json["score_level"].as_str() == Some("stages");
@@ -232,7 +233,7 @@ impl CalibrationCase {
         self.play_run(&self.run, values)
     }
 
-    /// Simulates the part of the run that suffices to compute slopes.
+    /// Simulates the part of the run that suffices to compute slopes of its latencies.
     pub(super) fn play_start(
         &self,
         values: &[(Parameter, f64)],
@@ -268,15 +269,16 @@ impl CalibrationCase {
         Ok(Prediction::new(run, &done))
     }
 
-    /// Returns the unfitted API server time of the deployment, or `None` if it is not fitted.
+    /// Returns the API server time of the deployment before the fit, in us, or `None` if it is not
+    /// fitted.
     pub(super) fn front_end_us(&self) -> Option<f64> {
         let default = Coefficients::default().front_end_us;
         self.has_front_end
             .then_some(default + self.front_end_offset_us)
     }
 
-    /// Returns the effect on every target of moving a parameter by the scale of its prior, if
-    /// known.
+    /// Returns the change of every target by moving a parameter by the scale of its prior, if it is
+    /// known without simulation.
     ///
     /// These are means over all positions within a step at which requests arrive. In a simulation,
     /// evenly spaced requests all arrive at the same position, so that a small move changes nothing
@@ -311,7 +313,7 @@ impl CalibrationCase {
         &self.run.setup
     }
 
-    /// Returns the logarithms of predicted / measured.
+    /// Returns the logarithm of predicted / measured latency for every target.
     pub(super) fn residuals(&self, prediction: &Prediction) -> Vec<f64> {
         let residuals = self.targets.iter().map(|target| {
             let latencies = match target.stage {
@@ -324,7 +326,8 @@ impl CalibrationCase {
         residuals.collect()
     }
 
-    /// Returns the errors of TTFT, ITL and E2E in percent; over stages their mean absolute value.
+    /// Returns the prediction errors of TTFT, ITL and E2E latency in percent; for a run with stages
+    /// their mean absolute value.
     pub(super) fn errors(&self, prediction: &Prediction) -> [Option<f64>; 3] {
         [Statistic::Ttft, Statistic::Itl, Statistic::E2e].map(|kind| {
             let of_kind = self.targets.iter().filter(|target| target.kind == kind);
@@ -362,7 +365,7 @@ fn beginning(run: &RecordedRun) -> Option<RecordedRun> {
     })
 }
 
-/// Sets the API server time to the measured one, if given.
+/// Returns the deployment with the API server time that the options give, if any.
 fn measured_front_end(setup: &RooflineSetup, options: &Options) -> RooflineSetup {
     let mut setup = setup.clone();
     if let Some(us) = options.front_end_us {
@@ -380,7 +383,7 @@ fn label(model: &str, setup: &RooflineSetup) -> String {
     format!("{model} on {}{tp}", setup.gpu.name)
 }
 
-/// Returns the targets of one run, or of one of its `stages`.
+/// Returns the fit targets of one run, or of one of its `stages`.
 ///
 /// A run has one target for the first token and one for gaps, because the errors of its statistics
 /// are correlated. E2E is their sum, and is only reported.
@@ -434,7 +437,7 @@ fn held_out(name: &str, options: &Options) -> bool {
     names.any(|held| name == held || file.trim_end_matches(".json") == held || file == held)
 }
 
-/// Returns a sign that the server could not keep up, if any.
+/// Returns a warning if the run shows that the server could not keep up with the load.
 fn overloaded(bench: &BenchRun) -> Option<&'static str> {
     if bench
         .rates
@@ -460,7 +463,8 @@ fn overloaded(bench: &BenchRun) -> Option<&'static str> {
     )
 }
 
-/// Returns the block keys of a request; blocks within the cached prefix are shared.
+/// Returns the KV block keys of a request's prompt; requests with the same prefix share the keys of
+/// cached blocks.
 fn plan(request: &MeasuredRequest, number: u64, block: u32) -> Arc<BlockPlan> {
     let shared = match (&request.prefix, request.cached) {
         (Some(_), Some(cached)) => cached,

@@ -2,16 +2,16 @@ use vllm_sim_replay::workload::WorkloadError;
 
 use crate::validate::ValidateError;
 
-/// Reports why a fit failed.
+/// Reports why fitting the roofline parameters failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrateError {
-    /// A result file cannot be read.
+    /// A load generator's result file cannot be read.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
     /// A recorded run cannot be simulated.
     #[error(transparent)]
     Run(#[from] ValidateError),
-    /// Other error, with a complete message.
+    /// Any other failure, with a complete message.
     #[error("{0}")]
     Other(String),
 }

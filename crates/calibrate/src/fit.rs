@@ -1,4 +1,5 @@
-//! Fits parameters by Gauss-Newton with ridge penalties towards the defaults.
+//! Fits roofline parameters to measured runs by Gauss-Newton with ridge penalties towards the
+//! defaults.
 //!
 //! Cross-validation selects the parameters and the strength of the penalties.
 
@@ -12,72 +13,75 @@ use vllm_sim_command_line::progress::Progress;
 
 const STEPS: usize = 12;
 const HALVINGS: usize = 6;
-/// Maximum length of a step, in scales of the priors.
+/// Maximum length of a Gauss-Newton step, in scales of the priors.
 const LONGEST: f64 = 3.0;
-/// Minimum length of a step, in scales of the priors; a shorter one counts as converged.
+/// Minimum length of a Gauss-Newton step, in scales of the priors; a shorter one counts as
+/// converged.
 const CONVERGED_STEP: f64 = 1e-2;
-/// Relative improvement of the cost below which a step is the last one.
+/// Relative improvement of the fit's cost below which a Gauss-Newton step is the last one.
 const MIN_IMPROVEMENT: f64 = 2e-3;
-/// Maximum number of plans, each chosen where the previous one converged.
+/// Maximum number of fit plans, each chosen where the previous one converged.
 const MAX_PLANS: usize = 4;
-/// Distance from a bound, relative to the range, at which a parameter counts as at its bound.
+/// Distance from a bound, as a fraction of the parameter's range, below which a parameter counts as
+/// at its bound.
 const AT_BOUND: f64 = 1e-3;
 
-/// Result of a fit.
+/// Result of fitting roofline parameters to measured runs.
 #[derive(Debug, Clone)]
 pub struct Fitted {
-    /// Parameters fitted to all runs.
+    /// Parameters fitted to all runs together.
     pub parameters: Vec<FittedParameter>,
-    /// Parameters per deployment, if the runs cover several.
+    /// Parameters fitted per deployment, if the runs cover several.
     pub deployments: Vec<Deployment>,
-    /// All runs, with errors before and after the fit.
+    /// Prediction errors of all runs, before and after the fit.
     pub runs: Vec<RunOutcome>,
-    /// Parameters without a fit, with the reason.
+    /// Parameters left at their defaults, each with the reason.
     pub left: Vec<(Parameter, &'static str)>,
-    /// Deployment of the written profile, if the runs cover several.
+    /// Deployment of the written profile, with its parameters, if the runs cover several
+    /// deployments.
     pub profile: Option<Deployment>,
 }
 
-/// Parameters of one deployment among several.
+/// Fitted parameters of one deployment among several.
 #[derive(Debug, Clone)]
 pub struct Deployment {
-    /// Model, GPU and tensor-parallel size.
+    /// Model, GPU and tensor-parallel size of the deployment.
     pub name: String,
-    /// Number of its fitted runs.
+    /// Number of the deployment's fitted runs.
     pub runs: usize,
-    /// Parameters fitted to the runs of the deployment, including the shift common to all runs.
+    /// Parameters fitted to the deployment's runs, including the shift common to all runs.
     pub parameters: Vec<FittedParameter>,
 }
 
-/// One fitted parameter.
+/// Roofline parameter with its fitted value.
 #[derive(Debug, Clone, Copy)]
 pub struct FittedParameter {
-    /// Identity of the parameter.
+    /// Roofline parameter of this result.
     pub parameter: Parameter,
-    /// Value before the fit.
+    /// Parameter value before the fit.
     pub default: f64,
-    /// Value after the fit.
+    /// Parameter value after the fit.
     pub value: f64,
-    /// Standard error, from finite differences.
+    /// Standard error of the fitted value, from finite differences.
     pub error: f64,
-    /// Whether the value is at a bound of its range.
+    /// Whether the fitted value is at a bound of its range.
     pub at_bound: bool,
 }
 
-/// Errors of one run in percent (TTFT, ITL, E2E), before and after the fit.
+/// Prediction errors of one run in percent (TTFT, ITL, E2E latency), before and after the fit.
 #[derive(Debug, Clone)]
 pub struct RunOutcome {
-    /// Name of the run.
+    /// Name of the measured run.
     pub name: String,
-    /// Index of its deployment.
+    /// Index of the run's deployment.
     pub deployment: usize,
-    /// Whether the run was only used for validation.
+    /// Whether the run was only used for validation, not in the fit.
     pub held_out: bool,
     /// Reason to doubt the measurements of the run.
     pub warning: Option<&'static str>,
-    /// Errors with the defaults.
+    /// Prediction errors in percent with the default parameters (TTFT, ITL, E2E latency).
     pub before: [Option<f64>; 3],
-    /// Errors with the fitted parameters.
+    /// Prediction errors in percent with the fitted parameters (TTFT, ITL, E2E latency).
     pub after: [Option<f64>; 3],
 }
 
@@ -155,7 +159,7 @@ pub(super) fn fit(
     })
 }
 
-/// Returns the first case of every deployment, and the deployment of each case.
+/// Returns the first run of every deployment, and the deployment's index for each run.
 fn deployments(cases: &[CalibrationCase]) -> (Vec<&CalibrationCase>, Vec<usize>) {
     let mut known: Vec<&CalibrationCase> = Vec::new();
     let mut of = Vec::with_capacity(cases.len());
@@ -182,7 +186,7 @@ fn find(cases: &[CalibrationCase], name: &str) -> Result<usize, CalibrateError> 
         })
 }
 
-/// Alternates between choosing a plan and descending, until the plan does not change.
+/// Alternates between choosing a fit plan and minimizing its cost, until the plan does not change.
 fn descend(
     machine: &CaseRunner<'_>,
     choice: &ParameterChoice,
@@ -221,7 +225,7 @@ fn descend(
     Ok((lines, plan))
 }
 
-/// Descends by Gauss-Newton with step halving.
+/// Minimizes the cost of a fit plan by Gauss-Newton with step halving.
 fn walk(
     machine: &CaseRunner<'_>,
     plan: &RidgePlan,
@@ -265,7 +269,7 @@ fn walk(
     Ok((here, lines))
 }
 
-/// Returns the fitted parameters common to all runs, or those of one deployment.
+/// Returns the fitted parameters common to all runs, or those of the deployment with this index.
 fn outcomes(
     machine: &CaseRunner<'_>,
     lines: &LinearFit,
@@ -296,7 +300,7 @@ fn outcomes(
     outcomes.collect()
 }
 
-/// Returns the parameters of one deployment, including its API server time.
+/// Returns the fitted parameters of one deployment, including its API server time.
 fn own_outcomes(
     machine: &CaseRunner<'_>,
     lines: &LinearFit,

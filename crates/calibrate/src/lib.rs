@@ -39,7 +39,7 @@ pub use options::Options;
 pub use parameters::{Parameter, parameter_names};
 pub use text::{RunSet, yaml};
 
-/// Fits to results of load generators, all of one deployment.
+/// Fits roofline parameters to results of load generators, all of one deployment.
 ///
 /// # Errors
 /// Returns [`CalibrateError`] with the file or the missing value.
@@ -58,7 +58,7 @@ pub fn from_results(
     fit::fit(cases, options)
 }
 
-/// Fits to runs in memory, all of one deployment.
+/// Fits roofline parameters to runs in memory, all of one deployment.
 ///
 /// # Errors
 /// Returns [`CalibrateError::Other`] with the missing value.
@@ -73,7 +73,8 @@ pub fn from_runs(
     fit::fit(cases.collect::<Result<_, _>>()?, options)
 }
 
-/// Fits to recorded runs that describe their deployments, from all `*.json` files of a folder.
+/// Fits roofline parameters to recorded runs that describe their deployments, read from all
+/// `*.json` files of a folder.
 ///
 /// # Errors
 /// Returns [`CalibrateError`] with the file and the field.
@@ -105,7 +106,8 @@ pub fn from_recorded(folder: &Path, options: &Options) -> Result<Fitted, Calibra
     fit::fit(cases, options)
 }
 
-/// Returns `base` with the fitted parameters, and the factor for all step times.
+/// Returns the coefficients `base` with the fitted parameters, and the fitted factor for all step
+/// times.
 pub fn applied(fitted: &Fitted, base: &Coefficients) -> (Coefficients, f64) {
     let mut coefficients = *base;
     let mut scale = 1.0;

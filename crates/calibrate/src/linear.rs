@@ -1,29 +1,30 @@
-//! Approximates the simulation linearly around one point.
+//! Approximates the dependence of simulated latencies on the parameters linearly around one point.
 //!
 //! Computes ridge fits and their cross-validation without further simulations.
 
-/// Residual (6 %) beyond which the loss grows linearly (soft L1).
+/// Residual of a fit (6 %) above which the loss grows linearly (soft L1).
 const SOFT_L1_WIDTH: f64 = 0.06;
-/// Number of reweighting rounds, after which soft L1 fits have converged.
+/// Number of reweighting rounds of a soft L1 fit, after which it has converged.
 const REWEIGHT_ROUNDS: usize = 8;
 
-/// Movable columns, each with its ridge penalty.
+/// Fit plan: the parameter columns that may move, each with its ridge penalty.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct RidgePlan {
     pub(super) terms: Vec<(usize, f64)>,
 }
 
-/// Residuals, the logarithms of predicted / measured, linearized around a point.
+/// Linear approximation of the residuals (logarithms of predicted / measured latency) around a
+/// point.
 ///
 /// Coordinates are differences from the defaults, in scales of the priors.
 pub(super) struct LinearFit {
     pub(super) at: Vec<f64>,
-    /// Residuals at `at`.
+    /// Residuals at the point `at`.
     pub(super) here: Vec<f64>,
-    /// Derivatives, as `[column][residual]`.
+    /// Derivatives of the residuals, as `[column][residual]`.
     pub(super) slopes: Vec<Vec<f64>>,
     pub(super) weights: Vec<f64>,
-    /// Cross-validation unit of each residual; a unit is left out as a whole.
+    /// Cross-validation unit (run or stage) of each residual; a unit is left out as a whole.
     pub(super) units: Vec<usize>,
 }
 
@@ -35,12 +36,13 @@ impl LinearFit {
         units.len()
     }
 
-    /// Returns residual `i` with all columns outside `terms` at their defaults.
+    /// Returns the approximated residual `i` at `x`, with all columns outside `terms` at their
+    /// defaults.
     fn residual(&self, i: usize, terms: &[(usize, f64)], x: &[f64]) -> f64 {
         self.origin(i) + self.moved(i, terms, x)
     }
 
-    /// Extrapolates residual `i` to the defaults.
+    /// Extrapolates residual `i` to the default parameters.
     fn origin(&self, i: usize) -> f64 {
         let columns = self.slopes.iter().zip(&self.at);
         self.here[i] - columns.map(|(slope, u)| slope[i] * u).sum::<f64>()
@@ -51,7 +53,8 @@ impl LinearFit {
         terms.map(|((j, _), u)| self.slopes[*j][i] * u).sum()
     }
 
-    /// Minimizes the cost of `plan`, without the residuals of unit `left_out`.
+    /// Returns the coordinates that minimize the cost of `plan`, without the residuals of unit
+    /// `left_out`.
     fn least(&self, plan: &RidgePlan, left_out: Option<usize>) -> Vec<f64> {
         let terms = &plan.terms;
         let kept: Vec<usize> = (0..self.here.len())
@@ -68,7 +71,7 @@ impl LinearFit {
         x
     }
 
-    /// Returns the normal equations, with the residual weights at `x`.
+    /// Returns the normal equations of the fit, with residuals weighted as at `x`.
     fn system(
         &self,
         terms: &[(usize, f64)],
@@ -98,7 +101,8 @@ impl LinearFit {
         (normal, gradient)
     }
 
-    /// Returns the point with the lowest cost of `plan`; other columns are at their defaults.
+    /// Returns the point with the lowest cost of `plan`; columns outside the plan are at their
+    /// defaults.
     pub(super) fn best(&self, plan: &RidgePlan) -> Vec<f64> {
         let mut place = vec![0.0; self.at.len()];
         for ((column, _), u) in plan.terms.iter().zip(self.least(plan, None)) {
@@ -107,7 +111,8 @@ impl LinearFit {
         place
     }
 
-    /// Returns the cost on each unit of a fit to all other units, summed over units.
+    /// Returns the cross-validated cost of a plan: for each unit, the cost of its residuals in a
+    /// fit to all other units, summed.
     pub(super) fn cross_validated(&self, plan: &RidgePlan) -> f64 {
         let mut units = self.units.clone();
         units.sort_unstable();
@@ -121,7 +126,7 @@ impl LinearFit {
         cost.sum()
     }
 
-    /// Returns the cost of simulated residuals at a point.
+    /// Returns the cost of a plan for residuals simulated at the point `place`.
     pub(super) fn cost(&self, plan: &RidgePlan, residuals: &[f64], place: &[f64]) -> f64 {
         let data = residuals.iter().zip(&self.weights);
         let held = plan.terms.iter();
@@ -131,7 +136,7 @@ impl LinearFit {
                 .sum::<f64>()
     }
 
-    /// Returns the standard errors of the terms of `plan`, in scales of the priors.
+    /// Returns the standard errors of the columns of `plan`, in scales of the priors.
     pub(super) fn errors(&self, plan: &RidgePlan) -> Vec<f64> {
         let terms = &plan.terms;
         let x: Vec<f64> = terms.iter().map(|(j, _)| self.at[*j]).collect();
@@ -152,17 +157,17 @@ impl LinearFit {
     }
 }
 
-/// Soft L1 loss.
+/// Returns the soft L1 loss of a residual.
 fn loss(residual: f64) -> f64 {
     2.0 * SOFT_L1_WIDTH * SOFT_L1_WIDTH * ((1.0 + (residual / SOFT_L1_WIDTH).powi(2)).sqrt() - 1.0)
 }
 
-/// Weight of a residual in the reweighted least squares of [`loss`].
+/// Returns the weight of a residual in the reweighted least squares that minimize [`loss`].
 fn weight(residual: f64) -> f64 {
     1.0 / (1.0 + (residual / SOFT_L1_WIDTH).powi(2)).sqrt()
 }
 
-/// Solves a small linear system by pivoted elimination; `None` if it is singular.
+/// Solves the linear system `a x = b` by pivoted elimination; `None` if it is singular.
 fn solve(mut a: Vec<Vec<f64>>, b: &[f64]) -> Option<Vec<f64>> {
     let n = b.len();
     let mut b = b.to_vec();

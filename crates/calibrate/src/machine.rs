@@ -1,4 +1,5 @@
-//! Simulates the runs with many parameter sets in parallel, and computes slopes.
+//! Simulates the runs with many parameter sets in parallel, and computes derivatives of their
+//! residuals.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,14 +11,14 @@ use super::parameters::Parameter;
 use crate::validate::Prediction;
 use vllm_sim_command_line::progress::Progress;
 
-/// Step of the central differences, in scales of the prior.
+/// Step of the central differences for derivatives, in scales of the prior.
 const DIFFERENCE: f64 = 0.25;
-/// Curvature for half the weight of a residual.
+/// Curvature of a residual above which its weight is less than half.
 ///
 /// A few requests that catch or miss a step cause jumps, which carry no information.
 const CURVATURE_HALF_WEIGHT: f64 = 0.01;
 
-/// Movable parameter: for all runs, or additionally for those of one deployment.
+/// Movable parameter of the fit: for all runs, or additionally for those of one deployment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FitColumn {
     pub(super) parameter: Parameter,
@@ -35,7 +36,7 @@ pub(super) struct CaseRunner<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SimulatedPart {
     Whole,
-    /// First requests only, which suffice to compute slopes.
+    /// Simulate only the first requests of a run, which suffice to compute derivatives.
     Start,
 }
 
@@ -52,7 +53,7 @@ impl CaseRunner<'_> {
         column.deployment.is_none_or(|deployment| deployment == own)
     }
 
-    /// Converts a point to parameter values for a case.
+    /// Converts a point of the fit to roofline parameter values for a run.
     fn values(&self, place: &[f64], case: usize) -> Values {
         let mut values: Values = Vec::new();
         for (column, u) in self.columns.iter().zip(place) {
@@ -73,7 +74,7 @@ impl CaseRunner<'_> {
         values
     }
 
-    /// Simulates `cases` at every point on all threads; returns `[point][case]`.
+    /// Simulates the runs `cases` at every point on all threads; returns `[point][case]`.
     pub(super) fn play(
         &self,
         places: &[Vec<f64>],
@@ -138,7 +139,8 @@ impl CaseRunner<'_> {
         Ok(all.collect())
     }
 
-    /// Linearizes the simulation around a point, in the directions of the `open` columns.
+    /// Approximates the simulated residuals linearly around the point `at`, in the directions of
+    /// the `open` columns.
     ///
     /// Columns of one parameter for different deployments move together, as no run belongs to two.
     pub(super) fn lines(
@@ -204,7 +206,8 @@ impl CaseRunner<'_> {
         })
     }
 
-    /// Groups the columns that move together; slopes of the API server time are known.
+    /// Groups the columns whose derivatives one simulation yields; derivatives by API server time
+    /// need none.
     fn probes(&self, open: &[usize]) -> Vec<Vec<usize>> {
         let mut probes: Vec<Vec<usize>> = Vec::new();
         let front_end = |column: usize| self.columns[column].parameter == Parameter::FrontEnd;
@@ -235,7 +238,7 @@ impl CaseRunner<'_> {
         })
     }
 
-    /// Returns the case of every residual.
+    /// Returns the index of the run to which each residual belongs.
     fn owners(&self) -> Vec<usize> {
         let cases = self.fitted().into_iter();
         cases
@@ -243,7 +246,7 @@ impl CaseRunner<'_> {
             .collect()
     }
 
-    /// Returns the cross-validation units: whole runs, or the stages of a single run.
+    /// Returns the cross-validation unit of each residual: its run, or for a single run its stage.
     fn units(&self, owners: &[usize]) -> Vec<usize> {
         match self.fitted()[..] {
             [one] => {
@@ -254,7 +257,7 @@ impl CaseRunner<'_> {
         }
     }
 
-    /// Clamps a coordinate to the bounds of its parameter.
+    /// Clamps a column's coordinate to the bounds of its parameter.
     pub(super) fn bounded(&self, column: usize, u: f64) -> f64 {
         let prior = self.columns[column].parameter.prior();
         let bound = |value: f64| (value - prior.centre) / prior.scale;

@@ -1,17 +1,17 @@
-/// Options of a fit.
+/// Options of fitting roofline parameters to measured runs.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     /// Names of the parameters to fit; empty selects those that the runs can determine.
     pub fit: Vec<String>,
-    /// Maximum number of requests per stage to simulate; the measured means are compared with
-    /// these.
+    /// Maximum number of requests per stage to simulate; the measured means are compared with means
+    /// over these.
     pub max_requests: Option<usize>,
-    /// Names or file names of runs for validation only.
+    /// Names or file names of measured runs that are used for validation only.
     pub hold_out: Vec<String>,
     /// Measured API server time of a request without concurrency, in µs; it is then not fitted.
     pub front_end_us: Option<f64>,
-    /// Name of the run whose deployment the profile is for, if the runs cover several.
+    /// Name of the run for whose deployment the profile is written, if the runs cover several.
     pub profile_of: Option<String>,
-    /// Number of threads; 0 uses all cores. The results do not depend on it.
+    /// Number of simulation threads; 0 uses all cores. The results do not depend on it.
     pub threads: usize,
 }

@@ -1,13 +1,13 @@
-//! Lists the parameters that can be fitted, with defaults, prior scales and bounds.
+//! Lists the roofline parameters that can be fitted, with defaults, prior scales and bounds.
 
 use vllm_sim_engine::latency::Coefficients;
 
-/// Parameter of the roofline model.
+/// Fittable parameter of the roofline model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Parameter {
     /// Time in the API server before the engine's queue, in us.
     FrontEnd,
-    /// Factor for all step times, if the runs cannot distinguish their parts.
+    /// Factor for all step times, if the runs cannot distinguish the parts of a step.
     StepScale,
     /// Fixed time per step, in us.
     Step,
@@ -27,7 +27,7 @@ pub enum Parameter {
     Moe,
 }
 
-/// All parameters, ordered by how well typical runs determine them.
+/// All fittable parameters, ordered by how well typical runs determine them.
 pub(super) const ORDER: [Parameter; 10] = [
     Parameter::FrontEnd,
     Parameter::StepScale,
@@ -91,7 +91,7 @@ impl Parameter {
         }
     }
 
-    /// Writes a value to its coefficient, or to `step_scale`.
+    /// Writes a parameter value to its coefficient, or to `step_scale`.
     pub(super) fn set(self, value: f64, to: &mut Coefficients, step_scale: &mut f64) {
         match self {
             Self::FrontEnd => to.front_end_us = value,

@@ -7,27 +7,29 @@ use super::parameters::{ORDER, Parameter, parameter_names};
 use super::{CalibrateError, Options};
 
 const RIDGES: [f64; 6] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3];
-/// Ridge penalty without cross-validation.
+/// Ridge penalty for a single run, which cannot be cross-validated.
 const ONE_RUN: f64 = 0.001;
-/// Relative improvement in cross-validation required of a more complex plan.
+/// Relative improvement of the cross-validated cost that a more complex plan must reach.
 ///
 /// A narrow win among dozens of candidates does not generalize.
 const MIN_COST_REDUCTION: f64 = 0.05;
-/// Parameters with differences between deployments, whatever the composition of their steps.
+/// Parameters with possible differences between deployments, whatever the composition of their
+/// steps.
 const PER_DEPLOYMENT: [Parameter; 2] = [Parameter::FrontEnd, Parameter::StepScale];
-/// The parameter that does not depend on the server's host.
+/// Plan with only the parameter that does not depend on the server's host.
 ///
-/// It may move alone, so that differences of hosts distort neither gaps nor first tokens.
+/// The factor for step times may move alone, so that differences of hosts distort neither
+/// inter-token latency nor TTFT.
 const STEP_SCALE_ONLY: [Parameter; 1] = [Parameter::StepScale];
 
-/// Reason why a measured API server time is not fitted.
+/// Text of the reason why a measured API server time is not fitted.
 pub(super) const SET_BY_FLAG: &str = "given by --front-end-ms";
 
-/// Parameters determined by the runs, best first, and the reasons against the others.
+/// Parameters determined by the runs, best first, and the reasons against the other parameters.
 pub(super) struct ParameterChoice {
     pub(super) chosen: Vec<Parameter>,
     pub(super) left: Vec<(Parameter, &'static str)>,
-    /// Whether the user named the parameters, which are then always fitted.
+    /// Whether the user named the parameters to fit, which are then always fitted.
     pub(super) named: bool,
     own: &'static [Parameter],
 }
@@ -117,7 +119,8 @@ fn named(options: &Options) -> Result<ParameterChoice, CalibrateError> {
 }
 
 impl ParameterChoice {
-    /// Returns all parameters that may move, for runs of this number of deployments.
+    /// Returns a column for every parameter that may move, in common and per deployment if there
+    /// are several deployments.
     pub(super) fn columns(&self, deployments: usize) -> Vec<FitColumn> {
         let shared = |parameter: Parameter| FitColumn {
             parameter,
@@ -145,7 +148,7 @@ impl ParameterChoice {
         columns
     }
 
-    /// Returns candidate plans in stages, from simple to complex.
+    /// Returns candidate fit plans in stages, from simple to complex.
     fn stages(&self, columns: &[FitColumn]) -> Vec<Vec<RidgePlan>> {
         let shared = |wanted: &[Parameter]| which(columns, wanted, ColumnScope::Shared);
         let own = which(columns, &PER_DEPLOYMENT, ColumnScope::PerDeployment);
@@ -187,8 +190,8 @@ impl ParameterChoice {
         ]
     }
 
-    /// Returns the plan with the lowest cross-validated cost, or an empty one if the defaults are
-    /// better.
+    /// Returns the fit plan with the lowest cross-validated cost, or an empty plan if the defaults
+    /// are better.
     pub(super) fn best(&self, columns: &[FitColumn], lines: &LinearFit) -> RidgePlan {
         if lines.unit_count() < 2 {
             let wanted = if self.named {

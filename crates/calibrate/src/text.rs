@@ -16,12 +16,12 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
     Some((values[middle] + values[upper]) / 2.0)
 }
 
-/// Subset of the runs.
+/// Subset of the measured runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunSet {
-    /// Runs used in the fit.
+    /// The runs used in the fit.
     Fitted,
-    /// Runs for validation only.
+    /// The runs for validation only.
     HeldOut,
 }
 
@@ -32,14 +32,16 @@ impl RunSet {
 }
 
 impl Fitted {
-    /// Returns the median absolute errors (TTFT, ITL, E2E) in percent, before and after the fit.
+    /// Returns the median absolute prediction errors (TTFT, ITL, E2E latency) in percent over the
+    /// runs of `set`, before and after the fit.
     ///
     /// Overloaded runs count for ITL only.
     pub fn medians(&self, set: RunSet) -> [[Option<f64>; 3]; 2] {
         self.over_runs(set, median)
     }
 
-    /// Returns the mean absolute errors, like [`Fitted::medians`].
+    /// Returns the mean absolute prediction errors over the runs of `set`, in the form of
+    /// [`Fitted::medians`].
     pub fn means(&self, set: RunSet) -> [[Option<f64>; 3]; 2] {
         self.over_runs(set, |sizes| {
             let n = sizes.len();
@@ -78,7 +80,8 @@ impl Fitted {
         Ok(())
     }
 
-    /// Returns the fitted value of a parameter.
+    /// Returns the fitted value of a parameter, or `None` if it was not fitted in common for all
+    /// runs.
     pub fn value(&self, parameter: Parameter) -> Option<f64> {
         let mut outcomes = self.parameters.iter();
         let outcome = outcomes.find(|outcome| outcome.parameter == parameter);

@@ -25,7 +25,7 @@ pub(crate) use spec::{RecordedRun, Request};
 pub use validation::{SCHEMA, ValidatedRun, Validation};
 use vllm_sim_command_line::progress::{Progress, is_stopped};
 
-/// Predicts every `*.json` file of the folder `runs`.
+/// Predicts the latencies of every recorded run in the folder `runs` (`*.json`).
 ///
 /// With `kernel_tables`, step times come from these tables, with the overheads of the roofline
 /// model. Deployments missing in the tables are skipped, and deployments without memory for a KV
@@ -78,7 +78,7 @@ pub fn validate(
     })
 }
 
-/// Predicts one run.
+/// Predicts the latencies of one recorded run.
 ///
 /// # Errors
 /// Returns [`ValidateError`] with the missing or invalid field.

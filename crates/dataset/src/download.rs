@@ -1,4 +1,4 @@
-//! Downloads a dataset over HTTP, once.
+//! Downloads a dataset file over HTTP, unless it exists.
 //!
 //! Writes to a `.part` file that is renamed when it is complete. An interrupted download resumes.
 
@@ -19,7 +19,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(60);
 const MAX_FRUITLESS: u32 = 3;
 const MAGIC: &[u8] = b"SQLite format 3\0";
 
-/// Downloads `url` to `path` unless that file exists; returns whether it did. Blocks.
+/// Downloads `url` to `path` unless that file exists; returns whether it was downloaded. Blocks.
 ///
 /// `sha256` is the expected hash in lower-case hex. If several processes download the same file,
 /// one does and the others wait for it.
@@ -63,14 +63,15 @@ struct Download<'a> {
     path: &'a Path,
     url: &'a str,
     part: PathBuf,
-    /// Path of the file that holds the URL and the server's version of `part`.
+    /// Path of the file that holds the URL of the partial file `part` and its version (ETag or
+    /// date).
     from: PathBuf,
 }
 
 enum AttemptError {
-    /// Another attempt may resume.
+    /// The attempt failed; another one may resume the download.
     Broken(String),
-    /// Another attempt would fail the same way.
+    /// The attempt failed, and another one would fail the same way.
     Refused(String),
 }
 
@@ -222,14 +223,15 @@ impl Download<'_> {
         receive(response, part, have, total)
     }
 
-    /// Returns the server's version of the partial file (ETag or date).
+    /// Returns the server's version of the partial file (ETag or modification date), if recorded.
     fn version(&self) -> Option<String> {
         let noted = std::fs::read_to_string(&self.from).ok()?;
         let (url, version) = noted.split_once('\n')?;
         (url == self.url && !version.is_empty()).then(|| version.to_owned())
     }
 
-    /// Records URL and version of the partial file. Weak ETags do not identify bytes.
+    /// Records URL and server version of the partial file, for a resumed download. Weak ETags do
+    /// not identify bytes.
     fn note(&self, response: &Response) -> io::Result<()> {
         let tag = response.header("etag").filter(|tag| !tag.starts_with("W/"));
         let version = tag.or(response.header("last-modified")).unwrap_or_default();
@@ -237,7 +239,7 @@ impl Download<'_> {
     }
 }
 
-/// Appends a body to the partial file, which has `have` of `total` bytes.
+/// Appends a response body to the partial file, which has `have` of `total` bytes.
 fn receive(
     response: Response,
     part: &mut File,
@@ -299,7 +301,7 @@ fn length(part: &File) -> io::Result<u64> {
     Ok(part.metadata()?.len())
 }
 
-/// Returns the first byte of a `Content-Range`: `bytes 100-199/200`.
+/// Returns the offset of the first byte in a `Content-Range` header: 100 for `bytes 100-199/200`.
 fn starts_at(response: &Response) -> Option<u64> {
     let range = response.header("content-range")?.strip_prefix("bytes ")?;
     range.split_once('-')?.0.parse().ok()

@@ -1,76 +1,76 @@
 use std::path::PathBuf;
 
-/// Reports why a dataset cannot be used.
+/// Reports why a dataset file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DatasetError {
-    /// The file does not exist.
+    /// The dataset file does not exist.
     #[error("dataset {} does not exist", path.display())]
     Missing {
-        /// Path of the file.
+        /// Path of the missing file.
         path: PathBuf,
     },
-    /// The download failed.
+    /// The download of the dataset file failed.
     #[error("cannot download the dataset from {url}: {why}")]
     Download {
-        /// URL of the file, without secrets.
+        /// URL of the dataset file, without secrets.
         url: String,
-        /// Reason of the failure.
+        /// Reason why the download failed.
         why: String,
     },
-    /// This build has no SQLite.
+    /// This build has no SQLite, and cannot open datasets.
     #[error("dataset {}: this program was built without the feature `sqlite`", path.display())]
     NotBuilt {
-        /// Path of the file.
+        /// Path of the dataset file.
         path: PathBuf,
     },
-    /// Another process writes to the file.
+    /// Another process writes to the dataset file.
     #[error("dataset {} is locked by another program", path.display())]
     Locked {
-        /// Path of the file.
+        /// Path of the locked file.
         path: PathBuf,
     },
-    /// The file is not a database, truncated or corrupt.
+    /// The dataset file is not a database, truncated or corrupt.
     #[error("dataset {} is not a readable SQLite database: {why}", path.display())]
     Broken {
-        /// Path of the file.
+        /// Path of the broken file.
         path: PathBuf,
-        /// Error message of SQLite.
+        /// Error message of SQLite about the broken file.
         why: String,
     },
-    /// The file has no table of this name.
+    /// The dataset file has no table of the requested name.
     #[error("dataset {} has no table '{table}'; it has: {}", path.display(), listed(found))]
     NoTable {
-        /// Path of the file.
+        /// Path of the dataset file.
         path: PathBuf,
-        /// Requested table.
+        /// Name of the requested table.
         table: String,
-        /// Existing tables.
+        /// Names of the tables that the dataset file has.
         found: Vec<String>,
     },
-    /// A column is missing or has the wrong type.
+    /// A column of the table is missing or has the wrong type.
     #[error(
         "table '{table}' of dataset {} must have the columns prompt_hash BLOB, \
          gen_tokens JSON, n_gen_tokens INTEGER: {why}",
         path.display()
     )]
     Shape {
-        /// Path of the file.
+        /// Path of the dataset file.
         path: PathBuf,
-        /// Name of the table.
+        /// Name of the table with the mismatch.
         table: String,
-        /// Description of the mismatch.
+        /// Description of the mismatch between expected and found columns.
         why: String,
     },
-    /// A row has an invalid value.
+    /// A row of the table has an invalid value.
     #[error("table '{table}' of dataset {}, row {row}: {why}", path.display())]
     Row {
-        /// Path of the file.
+        /// Path of the dataset file.
         path: PathBuf,
-        /// Name of the table.
+        /// Name of the row's table.
         table: String,
-        /// Row id.
+        /// Row id (SQLite's `rowid`) of the invalid row.
         row: i64,
-        /// Description of the invalid value.
+        /// Description of the row's invalid value.
         why: String,
     },
 }

@@ -1,10 +1,10 @@
 use sha2::{Digest, Sha256};
 
-/// SHA-256 hash of a prompt, its key in a dataset.
+/// SHA-256 hash of a prompt, the key of its replies in a dataset.
 pub type Hash = [u8; 32];
 
-/// Hashes the token ids of a prompt ([`super::Generation::Tokens`]), each as 4 bytes,
-/// little-endian.
+/// Hashes the token ids of a prompt, each as 4 bytes, little-endian (key of
+/// [`super::Generation::Tokens`]).
 pub fn hash_tokens(tokens: &[u32]) -> Hash {
     let mut hasher = Sha256::new();
     for token in tokens {
@@ -13,12 +13,12 @@ pub fn hash_tokens(tokens: &[u32]) -> Hash {
     hasher.finalize().into()
 }
 
-/// Hashes a completion prompt for a v0.6 file, as a single user message.
+/// Hashes a completion prompt as in a dataset of format v0.6: as a single user message.
 pub fn hash_text(prompt: &str) -> Hash {
     hash_conversation([("user", prompt)])
 }
 
-/// Hashes a conversation for a v0.6 file, as `### ROLE:\nTEXT\n` per message.
+/// Hashes a conversation as in a dataset of format v0.6: `### ROLE:\nTEXT\n` per message.
 ///
 /// Roles unknown to the format count as `unknown`.
 pub fn hash_conversation<'m>(messages: impl IntoIterator<Item = (&'m str, &'m str)>) -> Hash {

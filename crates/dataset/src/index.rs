@@ -7,7 +7,7 @@ use super::reply::{ReplyLength, Summary};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct IndexedReply {
-    /// First 8 bytes of the prompt hash, which identify the prompt.
+    /// First 8 bytes of the prompt hash, which identify the prompt in the index.
     key: u64,
     pub(super) n: u32,
     pub(super) id: i64,
@@ -29,17 +29,17 @@ fn key(hash: &Hash) -> u64 {
     u64::from_be_bytes(first)
 }
 
-/// Index over all rows; most files contain no index.
+/// Index over all replies of a dataset; most files contain no index.
 #[derive(Debug)]
 pub(super) struct Index {
-    /// Sorted by (key, n, id).
+    /// Replies sorted by (key, number of tokens, row id).
     by_prompt: Vec<IndexedReply>,
-    /// Positions in `by_prompt`, sorted by n.
+    /// Positions in `by_prompt`, sorted by the number of tokens.
     by_length: Vec<u32>,
 }
 
 impl Index {
-    /// Builds the index; the order of the input does not matter.
+    /// Builds the index of these replies; their order does not matter.
     pub(super) fn new(mut replies: Vec<IndexedReply>) -> Self {
         replies.sort_unstable();
         let positions = 0..u32::try_from(replies.len()).unwrap_or(u32::MAX);
@@ -73,7 +73,7 @@ impl Index {
         }
     }
 
-    /// Returns the replies to prompts with one of these hashes, sorted by length.
+    /// Returns the replies to prompts with one of these hashes, sorted by number of tokens.
     pub(super) fn same(&self, hashes: &[Hash]) -> Vec<IndexedReply> {
         let mut keys: Vec<u64> = hashes.iter().map(key).collect();
         keys.sort_unstable();
@@ -88,7 +88,8 @@ impl Index {
         found
     }
 
-    /// Chooses a random row by the rules of [`choose`]; if none fits, any row.
+    /// Chooses a random reply to any prompt by the length rules of [`choose`]; if none fits, any
+    /// reply. Returns its row id.
     pub(super) fn any(&self, wanted: ReplyLength, rng: &mut impl Rng) -> Option<i64> {
         let most = wanted.most();
         let length = |position: &u32| self.by_prompt[*position as usize].n;
@@ -113,10 +114,11 @@ impl Index {
     }
 }
 
-/// Chooses one of the replies to a prompt, which are sorted by length.
+/// Chooses one of the replies to a prompt, which are sorted by number of tokens. Returns its row
+/// id.
 ///
-/// Prefers a random one that fits, else a longer one. An exact length prefers an equal one, then a
-/// longer one, then any.
+/// Prefers a random reply within the wanted length, else a longer reply. An exact length prefers a
+/// reply of that length, then a longer one, then any.
 pub(super) fn choose(
     same: &[IndexedReply],
     wanted: ReplyLength,
@@ -136,7 +138,7 @@ pub(super) fn choose(
     Some(from[below(from.len(), rng)].id)
 }
 
-/// Draws uniformly from `0..n`; `n` must not be 0.
+/// Draws a random number uniformly from `0..n`; `n` must not be 0.
 fn below(n: usize, rng: &mut impl Rng) -> usize {
     // Multiply-shift; the bias is below 2^-64 x n.
     ((u128::from(rng.next_u64()) * n as u128) >> 64) as usize

@@ -1,7 +1,7 @@
 #![doc = include_str!("../README.md")]
 //!
-//! The file is llm-d-inference-sim's: one table of prompt hashes and replies. Two generations of
-//! it exist, which differ in how a prompt is hashed and in what a reply holds.
+//! A dataset is a SQLite file of llm-d-inference-sim: one table of prompt hashes and replies. Two
+//! versions of the format exist, with different prompt hashes and reply contents.
 //!
 //! Source: llm-d-inference-sim, `pkg/dataset/custom_dataset.go`, `sqlite_helper.go`.
 
@@ -32,5 +32,5 @@ pub use store::Dataset;
 #[cfg(not(feature = "sqlite"))]
 pub use unavailable::Dataset;
 
-/// Default table name, as in llm-d-inference-sim.
+/// Default name of a dataset's table, as in llm-d-inference-sim.
 pub const TABLE: &str = "llmd";

@@ -23,7 +23,8 @@ const COLUMNS: [(&str, &[&str]); 3] = [
 ];
 
 impl Dataset {
-    /// Opens a table of a dataset read-only, and reads every row's hash and length.
+    /// Opens a table of a dataset file read-only, and reads the prompt hash and reply length of
+    /// every row.
     ///
     /// [`RowStorage::InMemory`] also copies the replies.
     ///
@@ -68,7 +69,8 @@ struct DatasetFile<'p> {
 }
 
 impl DatasetFile<'_> {
-    /// Opens a connection that holds a read lock, so that the file cannot change under the index.
+    /// Opens a SQLite connection that holds a read lock, so that the file cannot change under the
+    /// index.
     fn connect(&self) -> Result<Connection, DatasetError> {
         let open = |uri: &str| {
             let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
@@ -145,7 +147,7 @@ impl DatasetFile<'_> {
         list().map_err(|error| self.failed(&error))
     }
 
-    /// Whether the file has a table of recordings with the required columns.
+    /// Returns whether the file has a table of recordings with the required columns.
     fn is_recorded(&self, connection: &Connection) -> Result<bool, DatasetError> {
         let found = self.columns(connection, &recording_table(self.table))?;
         let has = |column: &str| found.iter().any(|(name, _)| name == column);
@@ -185,7 +187,8 @@ impl DatasetFile<'_> {
         }
     }
 
-    /// Reads hash and length of every row, from an index over both columns if the file has one.
+    /// Reads prompt hash and reply length of every row, from an index over both columns if the file
+    /// has one.
     fn replies(&self, connection: &Connection) -> Result<Vec<IndexedReply>, DatasetError> {
         let table = quoted(self.table);
         let sql = format!("SELECT rowid, prompt_hash, n_gen_tokens FROM {table}");

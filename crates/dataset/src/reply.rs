@@ -1,34 +1,34 @@
 use std::time::Duration;
 
-/// Reply from a dataset, truncated to the requested length.
+/// Reply read from a dataset, truncated to the requested length.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordedReply {
-    /// Token ids; empty for [`Generation::Texts`](crate::Generation::Texts), whose texts must be
-    /// encoded.
+    /// Token ids of the reply; empty for [`Generation::Texts`](crate::Generation::Texts), whose
+    /// texts must be encoded.
     pub tokens: Vec<u32>,
-    /// Text of each token.
+    /// Text of each token of the reply.
     pub texts: Vec<String>,
-    /// Whether the reply was truncated.
+    /// Whether the reply was truncated to the requested length.
     pub cut: bool,
-    /// Whether the reply was recorded for this prompt.
+    /// Whether the reply was recorded for the requested prompt.
     pub matched: bool,
-    /// Time of each token since the start of its request; empty if not recorded.
+    /// Time of each token since the start of the recorded request; empty if not recorded.
     pub times: Vec<Duration>,
-    /// Number of leading tokens that are reasoning.
+    /// Number of leading tokens that are reasoning content.
     pub reasoning: u32,
 }
 
-/// Requested length of a reply.
+/// Length of the reply that a request asks for, in tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplyLength {
-    /// Upper bound of the number of tokens.
+    /// Upper bound of the reply's number of tokens.
     AtMost(u32),
-    /// Exactly this number of tokens, for a request with `ignore_eos`.
+    /// Exact number of tokens of the reply, for a request with `ignore_eos`.
     Exactly(u32),
 }
 
 impl ReplyLength {
-    /// Any length.
+    /// Length without an upper bound.
     pub const UNBOUNDED: Self = Self::AtMost(u32::MAX);
 
     #[cfg(feature = "sqlite")]
@@ -39,24 +39,24 @@ impl ReplyLength {
     }
 }
 
-/// Storage of the rows of an open dataset.
+/// Location of an open dataset's rows: file or memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowStorage {
-    /// Rows stay in the file and are read on demand.
+    /// The dataset's rows stay in the file and are read on demand.
     OnDisk,
-    /// Rows are copied to memory.
+    /// The dataset's rows are copied to memory when it is opened.
     InMemory,
 }
 
-/// Statistics of a dataset.
+/// Statistics of a dataset's replies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Summary {
-    /// Number of rows.
+    /// Number of rows in the dataset, each with one reply.
     pub rows: usize,
-    /// Number of distinct prompts.
+    /// Number of distinct prompts in the dataset.
     pub prompts: usize,
-    /// Total number of tokens.
+    /// Total number of tokens of all replies.
     pub tokens: u64,
-    /// Lengths of the shortest, the median and the longest reply; 0 for an empty dataset.
+    /// Number of tokens of the shortest, the median and the longest reply; 0 for an empty dataset.
     pub lengths: [u32; 3],
 }

@@ -2,24 +2,24 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-/// Version of the dataset format.
+/// Version of the dataset file format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Generation {
-    /// v0.6: prompts hashed as text, replies without token ids.
+    /// Format v0.6: prompts hashed as text, replies without token ids.
     Texts,
-    /// Later than v0.6: prompts hashed as token ids, replies with ids and strings.
+    /// Format after v0.6: prompts hashed as token ids, replies with token ids and texts.
     Tokens,
 }
 
-/// Reply stored in a row, the JSON of `gen_tokens`.
+/// Reply stored in a dataset row, parsed from the JSON of `gen_tokens`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Recorded {
-    /// Token ids; empty in a v0.6 file.
+    /// Token ids of the reply; empty in a v0.6 file.
     pub(super) tokens: Vec<u32>,
     pub(super) texts: Vec<String>,
-    /// Time of each token; empty if not recorded.
+    /// Time of each token since the start of the request; empty if not recorded.
     pub(super) times: Vec<Duration>,
-    /// Number of leading tokens that are reasoning.
+    /// Number of leading tokens that are reasoning content.
     pub(super) reasoning: u32,
 }
 
@@ -35,7 +35,7 @@ enum Json {
     },
 }
 
-/// Parses `gen_tokens`, and detects the format version.
+/// Parses the column `gen_tokens` of a row, and detects the format version.
 ///
 /// # Errors
 /// Returns a message for invalid JSON.
@@ -75,7 +75,8 @@ pub(super) fn parse(json: &str) -> Result<(Generation, Recorded), String> {
     }
 }
 
-/// Parses `token_us`: the time of each of `tokens` tokens since the start of the request, in µs.
+/// Parses the column `token_us` of a row: the time of each of `tokens` tokens since the start of
+/// the request, in µs.
 ///
 /// # Errors
 /// Returns a message for invalid JSON.
@@ -93,7 +94,7 @@ pub(super) fn parse_times(json: &str, tokens: usize) -> Result<Vec<Duration>, St
     Ok(micros.into_iter().map(Duration::from_micros).collect())
 }
 
-/// Parses token ids and texts of a `gen_tokens`; a v0.6 row has no ids.
+/// Parses the column `gen_tokens` of a row to token ids and texts; a v0.6 row has no ids.
 ///
 /// # Errors
 /// Returns a message for invalid JSON.

@@ -1,6 +1,7 @@
-//! Builds the SQL for llm-d's table of replies and our table of recordings.
+//! Builds the SQL statements for llm-d's table of replies and for this project's table of
+//! recordings.
 
-/// Returns the name of the table with recordings that belong to `table`.
+/// Returns the name of the table that holds token times for the replies in `table`.
 ///
 /// A separate table, because llm-d loads all columns of its own table into memory.
 pub fn recording_table(table: &str) -> String {
@@ -11,7 +12,7 @@ pub(super) fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// Returns statements that create the tables if they do not exist.
+/// Returns SQL that creates the tables of replies and recordings if they do not exist.
 pub fn create_tables(table: &str) -> String {
     let (replies, recording) = (quoted(table), quoted(&recording_table(table)));
     format!(
@@ -36,24 +37,26 @@ pub fn create_tables(table: &str) -> String {
     )
 }
 
-/// Returns a statement that drops the table of recordings.
+/// Returns a SQL statement that drops the table of recordings.
 pub fn drop_recording(table: &str) -> String {
     format!("DROP TABLE {}", quoted(&recording_table(table)))
 }
 
-/// Returns a statement that inserts a reply: hash, `gen_tokens`, number of tokens.
+/// Returns a SQL statement that inserts a reply, with parameters prompt hash, `gen_tokens` and
+/// number of tokens.
 pub fn insert_reply(table: &str) -> String {
     let table = quoted(table);
     format!("INSERT INTO {table} (prompt_hash, gen_tokens, n_gen_tokens) VALUES (?1, ?2, ?3)")
 }
 
-/// Returns a statement that inserts a recording: the columns of its table, in order.
+/// Returns a SQL statement that inserts a recording, with its table's columns in order as
+/// parameters.
 pub fn insert_recording(table: &str) -> String {
     let table = quoted(&recording_table(table));
     format!("INSERT INTO {table} VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)")
 }
 
-/// Returns a query of all replies with their recordings, in insertion order.
+/// Returns a SQL query of all replies that have recordings, in insertion order.
 ///
 /// The columns are `gen_tokens`, then those of the recording without id.
 pub fn select_recordings(table: &str) -> String {
@@ -65,7 +68,8 @@ pub fn select_recordings(table: &str) -> String {
     )
 }
 
-/// Returns a statement that creates an index, so that opening need not read the replies.
+/// Returns a SQL statement that creates an index over prompt hash and reply length, so that opening
+/// the file need not read the replies.
 pub fn create_index(table: &str) -> String {
     let (replies, index) = (quoted(table), quoted(&format!("{table}_prompts")));
     format!("CREATE INDEX IF NOT EXISTS {index} ON {replies} (prompt_hash, n_gen_tokens)")

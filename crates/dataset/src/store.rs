@@ -9,11 +9,11 @@ use super::index::{self, Index};
 use super::reply::{RecordedReply, ReplyLength, Summary};
 use super::row::{self, Generation, Recorded};
 
-/// Open dataset. A lookup holds a lock while SQLite reads one row.
+/// Open dataset file. A lookup holds a lock while SQLite reads one row.
 #[derive(Debug)]
 pub struct Dataset {
     pub(super) rows: Mutex<Connection>,
-    /// Query of one row: `gen_tokens`, times and reasoning.
+    /// SQL query of one row: `gen_tokens`, token times and number of reasoning tokens.
     pub(super) query: String,
     pub(super) index: Index,
     pub(super) generation: Generation,
@@ -21,27 +21,28 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// Returns the format version, from the first row; an empty table counts as current.
+    /// Returns the version of the dataset format, from the first row; an empty table counts as
+    /// current.
     pub fn generation(&self) -> Generation {
         self.generation
     }
 
-    /// Whether `vllm-sim record` wrote the file, with token times.
+    /// Returns whether `vllm-sim record` wrote the dataset file, with token times.
     pub fn is_recorded(&self) -> bool {
         self.recorded
     }
 
-    /// Returns the number of rows.
+    /// Returns the number of rows in the dataset.
     pub fn len(&self) -> usize {
         self.index.len()
     }
 
-    /// Whether the table has no rows.
+    /// Returns whether the dataset has no rows.
     pub fn is_empty(&self) -> bool {
         self.index.len() == 0
     }
 
-    /// Whether the dataset has a reply to this prompt.
+    /// Returns whether the dataset has a reply to the prompt with this hash.
     pub fn has(&self, hash: &Hash) -> bool {
         !self.index.same(&[*hash]).is_empty()
     }
@@ -94,12 +95,12 @@ impl Dataset {
         })
     }
 
-    /// Returns the statistics of the dataset.
+    /// Returns the statistics of the dataset's replies.
     pub fn summary(&self) -> Summary {
         self.index.summary()
     }
 
-    /// Reads every row and returns the first invalid one with the reason.
+    /// Reads every row and returns the row id of the first invalid one, with the reason.
     pub fn first_bad_row(&self) -> Option<(i64, String)> {
         self.index.rows().find_map(|(row, n)| match self.load(row) {
             Err(why) => Some((row, why)),

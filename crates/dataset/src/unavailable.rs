@@ -1,4 +1,4 @@
-//! Replaces datasets in a build without SQLite.
+//! Replaces dataset lookups in a build without SQLite; every call fails.
 
 use std::path::Path;
 
@@ -9,12 +9,12 @@ use super::hash::Hash;
 use super::reply::{RecordedReply, ReplyLength, RowStorage};
 use super::row::Generation;
 
-/// Placeholder type without values, for a build without the feature `sqlite`.
+/// Placeholder for a dataset, without values, in a build without the feature `sqlite`.
 #[derive(Debug)]
 pub enum Dataset {}
 
 impl Dataset {
-    /// Always fails.
+    /// Returns an error, since this build cannot open datasets.
     ///
     /// # Errors
     /// Returns [`DatasetError::NotBuilt`].
@@ -22,32 +22,32 @@ impl Dataset {
         Err(DatasetError::NotBuilt { path: path.into() })
     }
 
-    /// Returns the format version.
+    /// Returns the version of the dataset format.
     pub fn generation(&self) -> Generation {
         match *self {}
     }
 
-    /// Whether `vllm-sim record` wrote the file.
+    /// Returns whether `vllm-sim record` wrote the dataset file.
     pub fn is_recorded(&self) -> bool {
         match *self {}
     }
 
-    /// Returns the number of rows.
+    /// Returns the number of rows in the dataset.
     pub fn len(&self) -> usize {
         match *self {}
     }
 
-    /// Whether the table has no rows.
+    /// Returns whether the dataset has no rows.
     pub fn is_empty(&self) -> bool {
         match *self {}
     }
 
-    /// Whether the dataset has a reply to this prompt.
+    /// Returns whether the dataset has a reply to the prompt with this hash.
     pub fn has(&self, _hash: &Hash) -> bool {
         match *self {}
     }
 
-    /// Returns a recorded reply.
+    /// Returns a recorded reply to a prompt.
     pub fn reply(
         &self,
         _hashes: &[Hash],

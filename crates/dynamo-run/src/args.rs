@@ -18,15 +18,18 @@ use super::tables::{self, Folders, TimingTables};
 use super::workload;
 
 pub(super) struct RooflineSetup {
-    /// Prefill workers of a disaggregated deployment.
+    /// Prefill workers of a disaggregated deployment; `None`: prefill and decode on the same
+    /// workers.
     pub prefill: Option<Workers>,
     pub serving: Workers,
     pub router: RouterConfig,
-    /// Maximum number of concurrent sessions; `None` uses the start times.
+    /// Maximum number of concurrent sessions (closed loop); `None` sends them at the trace's start
+    /// times.
     pub concurrency: Option<usize>,
-    /// Maximum number of concurrent agent runs; `None` uses the start times.
+    /// Maximum number of concurrent agent runs (closed loop); `None` starts them at the trace's
+    /// start times.
     pub plays: Option<usize>,
-    /// Divisor of the times of an open loop.
+    /// Divisor of the trace's arrival times in an open loop.
     pub speedup: f64,
     pub sla: Slo,
     pub max_ms: Option<f64>,
@@ -38,21 +41,21 @@ pub(super) struct Workers {
     pub count: u32,
 }
 
-/// Engine and resources of one worker.
+/// Engine and resources of one Dynamo worker.
 #[derive(Debug, Clone)]
 pub struct Worker {
     pub engine: EngineSpec,
     pub ranks: u32,
-    /// Number of GPUs, for the report.
+    /// Number of GPUs of the worker, for the report.
     pub gpus: u32,
-    /// Duration of KV cache transfers to another pool.
+    /// Duration of a KV cache transfer from the worker to another pool.
     pub transfer: TransferTime,
     role: Role,
 }
 
 const MOST_RANKS: u32 = 1024;
 
-/// Value of `worker_type`.
+/// Serving role of a worker, from its argument `worker_type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Role {
     Aggregated,
@@ -125,7 +128,8 @@ pub(super) fn read(
     Ok((setup, source))
 }
 
-/// Builds the prefill workers (of a disaggregated deployment) and the other workers.
+/// Builds the prefill workers (`None` unless disaggregated) and the other workers from the run's
+/// arguments.
 fn pools(kwargs: &mut Args, dir: Folders<'_>) -> Result<(Option<Workers>, Workers), DynamoError> {
     let split = kwargs.has("prefill_engine_args") || kwargs.has("decode_engine_args");
     if !split {
@@ -231,7 +235,7 @@ fn sla(kwargs: &mut Args) -> Result<Slo, DynamoError> {
     Ok(sla)
 }
 
-/// Builds a worker from its arguments, or from the flat engine arguments of Dynamo 1.4.2.
+/// Builds a worker from its JSON arguments, or from the flat engine arguments of Dynamo 1.4.2.
 ///
 /// # Errors
 /// Returns [`DynamoError`] with the name of the argument.
@@ -313,7 +317,7 @@ fn worker_args(value: &Value, dir: Folders<'_>) -> Result<Worker, DynamoError> {
     })
 }
 
-/// Adjusts the engine arguments of a worker to one of its data-parallel ranks.
+/// Changes a worker's engine configuration to that of one of its data-parallel ranks.
 fn with_ranks(engine: &mut EngineSpec, ranks: u32) -> Result<(), DynamoError> {
     let key = "extra_engine_args.engine.";
     let unmodelled = |name: &str| Err(wrong(&format!("{key}{name}"), "needs dp_size 1"));
@@ -331,7 +335,7 @@ fn with_ranks(engine: &mut EngineSpec, ranks: u32) -> Result<(), DynamoError> {
     }
 }
 
-/// Returns the scheduler: 0 for vLLM, 1 for SGLang, 2 for TensorRT-LLM.
+/// Returns the number of the engine's scheduler: 0 for vLLM, 1 for SGLang, 2 for TensorRT-LLM.
 ///
 /// Without an argument, the backend of the kernel tables decides; TensorRT-LLM's batches are
 /// closest to vLLM's.
@@ -402,7 +406,8 @@ fn trtllm(
     })
 }
 
-/// `block_size` is the default number of tokens per block.
+/// Builds the configuration of a vLLM engine from its arguments; `block_size` is the default number
+/// of tokens per KV block.
 fn vllm(
     args: &mut Args,
     measured: Option<&TimingTables>,
@@ -443,7 +448,8 @@ fn vllm(
     })
 }
 
-/// Reads the acceptance rates of draft tokens (empty without drafts), and the seed of their draws.
+/// Reads the acceptance rates of draft tokens (empty without speculative decoding), and the seed of
+/// the acceptance draws.
 fn drafts(args: &mut Args) -> Result<(Vec<f64>, u64), DynamoError> {
     let rates = args.text("aic_nextn_accept_rates")?;
     let seed = args.count("aic_mtp_seed")?.unwrap_or(42).into();

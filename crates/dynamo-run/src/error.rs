@@ -4,40 +4,40 @@ use vllm_sim_engine::latency::GridError;
 use vllm_sim_replay::ReplayError;
 use vllm_sim_replay::workload::WorkloadError;
 
-/// Reports why a run cannot be replayed.
+/// Reports why a recorded Dynamo run cannot be replayed.
 #[derive(Debug, thiserror::Error)]
 pub enum DynamoError {
-    /// The file cannot be read.
+    /// A file of the run cannot be read.
     #[error("{path}: {error}")]
     Io {
-        /// Path of the file.
+        /// Path of the unreadable file.
         path: PathBuf,
-        /// Error of the operating system.
+        /// Error of the operating system while reading.
         error: std::io::Error,
     },
-    /// A file or line is not JSON.
+    /// A file of the run, or a line of it, is not JSON.
     #[error("{place}: {error}")]
     Json {
-        /// File and line.
+        /// Location of the invalid JSON: file and line.
         place: String,
-        /// Error of the JSON parser.
+        /// Error of the JSON parser at that location.
         error: serde_json::Error,
     },
-    /// An argument is unknown, unsupported or invalid.
+    /// An argument of the run is unknown, unsupported or invalid.
     #[error("{key}: {problem}")]
     Argument {
-        /// Name of the argument.
+        /// Name of the rejected argument.
         key: String,
-        /// Description of the problem.
+        /// Description of the problem with the argument.
         problem: String,
     },
-    /// The latency tables cannot be read.
+    /// The run's tables of measured step times cannot be read.
     #[error(transparent)]
     Grid(#[from] GridError),
-    /// The workload cannot be read.
+    /// The run's trace cannot be read.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
-    /// The replay failed.
+    /// The simulation of the run failed.
     #[error(transparent)]
     Replay(#[from] ReplayError),
 }

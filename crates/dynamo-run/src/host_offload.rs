@@ -1,4 +1,4 @@
-//! Reads the host-memory tier of a worker's KV cache (`native_host_offload`).
+//! Reads the arguments for a worker's KV cache tier in host memory (`native_host_offload`).
 //!
 //! **Source:** aisimulate-core 0.13.0 `src/engine/config.rs`,
 //! `src/engine/host_offload/registry.rs`.
@@ -13,12 +13,12 @@ use super::json_args::{Args, wrong};
 
 const KEY: &str = "extra_engine_args.engine.native_host_offload";
 
-/// Default bandwidth of the link, in GB/s (decimal).
+/// Default bandwidth between GPU and host memory, in GB/s (10^9 bytes).
 const LINK: f64 = 32.0;
 
 pub(super) struct HostOffload {
     blocks: u32,
-    /// Bandwidth to the host, and back, in GB/s.
+    /// Bandwidth from the GPU to host memory, and back, in GB/s.
     gbps: (f64, f64),
     latency: Duration,
     token_bytes: u32,
@@ -28,7 +28,8 @@ pub(super) fn is_in(engine: &EngineSpec) -> bool {
     matches!(engine, EngineSpec::Mocker(config) if config.tier.is_some())
 }
 
-/// Takes the arguments of the host tier; returns `None` if there are none.
+/// Takes the arguments of the host-memory tier from the engine's arguments; returns `None` if there
+/// are none.
 pub(super) fn take(engine: &mut Args) -> Result<Option<HostOffload>, DynamoError> {
     let token_bytes = engine.count("kv_cache_bytes_per_token")?;
     let Some(value) = engine.take("native_host_offload") else {
@@ -58,7 +59,8 @@ pub(super) fn take(engine: &mut Args) -> Result<Option<HostOffload>, DynamoError
 }
 
 impl HostOffload {
-    /// Adds the tier to an engine; `is_whole` means an aggregated deployment.
+    /// Adds the host-memory tier to an engine's configuration; `is_whole` means an aggregated
+    /// deployment.
     pub(super) fn apply(
         self,
         engine: &mut EngineSpec,

@@ -2,7 +2,7 @@ use serde_json::{Map, Value};
 
 use super::error::DynamoError;
 
-/// Takes the fields of a JSON object one by one, so that unknown ones can be rejected.
+/// Fields of a JSON object, taken one by one, so that unknown ones can be rejected.
 pub(super) struct Args {
     place: &'static str,
     map: Map<String, Value>,
@@ -22,7 +22,7 @@ impl Args {
         self.map.remove(key).filter(|value| !value.is_null())
     }
 
-    /// Puts back a value that [`Self::take`] returned.
+    /// Inserts a field again after [`Self::take`] removed it.
     pub(super) fn put(&mut self, key: &str, value: Value) {
         self.map.insert(key.to_owned(), value);
     }
@@ -31,7 +31,7 @@ impl Args {
         self.map.get(key)
     }
 
-    /// Whether the field exists and is not `null`.
+    /// Returns whether the field `key` exists and is not `null`.
     pub(super) fn has(&self, key: &str) -> bool {
         self.get(key).is_some_and(|value| !value.is_null())
     }
@@ -76,7 +76,7 @@ impl Args {
             .ok_or_else(|| self.wrong(key, format!("{value} is not a string")))
     }
 
-    /// Takes a number; `null` means no limit.
+    /// Takes the integer field `key`; `null` means no limit (`u32::MAX`).
     pub(super) fn limit(&mut self, key: &str, default: u32) -> Result<u32, DynamoError> {
         if self.map.get(key).is_some_and(Value::is_null) {
             self.map.remove(key);
@@ -85,7 +85,7 @@ impl Args {
         Ok(self.count(key)?.unwrap_or(default))
     }
 
-    /// Takes one of several words and returns its index; 0 if missing.
+    /// Takes the string field `key` and returns its index in `words`; 0 if missing.
     pub(super) fn one_of(
         &mut self,
         key: &str,
@@ -98,12 +98,12 @@ impl Args {
         found.ok_or_else(|| self.wrong(key, format!("{text:?} is not modelled, only {words:?}")))
     }
 
-    /// Removes fields that have no effect here.
+    /// Removes fields that have no effect on the simulation.
     pub(super) fn ignore(&mut self, keys: &[&str]) {
         keys.iter().for_each(|key| drop(self.map.remove(*key)));
     }
 
-    /// Returns an error if a field is left.
+    /// Returns an error if a field of the JSON object was not taken.
     pub(super) fn done(self) -> Result<(), DynamoError> {
         match self.map.iter().find(|(_, value)| !value.is_null()) {
             Some((key, value)) => Err(self.wrong(key, format!("{value} is not modelled"))),

@@ -1,10 +1,10 @@
 #![doc = include_str!("../README.md")]
 //!
-//! Replays a recorded run of NVIDIA Dynamo's offline replay, and reports in its form.
+//! Replays a recorded run of NVIDIA Dynamo's offline replay, and reports in the form of Dynamo.
 //!
-//! A folder has `args.json` (function, positional and keyword arguments of `dynamo.replay` 1.6.1)
-//! and the trace that it names. Schedulers follow Dynamo's mocker. Unsupported arguments are
-//! rejected by name.
+//! The folder of a run has `args.json` (function, positional and keyword arguments of
+//! `dynamo.replay` 1.6.1) and the trace that it names. Schedulers follow Dynamo's mocker.
+//! Unsupported arguments are rejected by name.
 
 mod args;
 mod error;
@@ -25,7 +25,7 @@ pub use error::DynamoError;
 pub use router::config as router;
 pub use tables::{Folders, environment_tables};
 
-/// Replays the run in `dir`.
+/// Replays the recorded Dynamo run in the folder `dir`.
 ///
 /// If its router breaks ties randomly, several seeds run, and the report is that of the run nearest
 /// to their mean. `kernel_tables` is the folder of NVIDIA's kernel tables; without it, step times

@@ -7,7 +7,8 @@ use vllm_sim_replay::{ArrivalPacing, PoolSpec, RouterConfig, Settings};
 use super::args::{RooflineSetup, Workers};
 use super::error::DynamoError;
 
-/// Runs a configuration to its end; `seed` breaks ties between equal workers.
+/// Simulates a Dynamo deployment until its workload ends; `seed` breaks the router's ties between
+/// equal workers.
 pub(super) fn play(
     setup: &RooflineSetup,
     seed: u64,
@@ -71,7 +72,7 @@ pub(super) fn play(
     }))
 }
 
-/// Drops unfinished requests at the time limit, as Dynamo's report does.
+/// Drops requests from the report if they are unfinished at the time limit, as Dynamo does.
 struct Finished<'a>(&'a mut Collector);
 
 impl Sink for Finished<'_> {

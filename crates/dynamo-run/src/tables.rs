@@ -1,4 +1,5 @@
-//! Maps engine arguments for NVIDIA's kernel tables (`aic_…`, `ais_…`) to a latency model.
+//! Maps Dynamo's engine arguments for AIConfigurator's kernel tables (`aic_…`, `ais_…`) to a
+//! latency model.
 //!
 //! The tables come with a vendor package. Without it, the roofline model replaces them, with the
 //! same model, GPU and tensor-parallel size.
@@ -21,7 +22,8 @@ use super::json_args::{Args, wrong};
 
 const SYSTEM: &str = "h200_sxm";
 const BACKENDS: [&str; 3] = ["vllm", "sglang", "trtllm"];
-/// Names of the arguments: behind the prefix, and in a `timing_model` of 1.6.
+/// Names of the kernel-table arguments: after the prefix `aic_` or `ais_`, and in a `timing_model`
+/// of 1.6.
 const KEYS: [(&str, &str); 9] = [
     ("backend", "backend"),
     ("system", "system"),
@@ -34,34 +36,35 @@ const KEYS: [(&str, &str); 9] = [
     ("kv_cache_dtype", "kvcache_quant_mode"),
 ];
 
-/// Base folder of relative paths, and folder of the kernel tables.
+/// Folders of the recorded run and of AIConfigurator's kernel tables.
 #[derive(Debug, Clone, Copy)]
 pub struct Folders<'a> {
-    /// Folder of the run.
+    /// Folder of the recorded run, the base of relative paths.
     pub run: &'a Path,
-    /// Folder of the kernel tables, if installed.
+    /// Folder of AIConfigurator's kernel tables, if installed.
     pub kernel_tables: Option<&'a Path>,
 }
 
-/// Returns the kernel tables in the active Python environment, if any.
+/// Returns the folder of AIConfigurator's kernel tables in the active Python environment, if any.
 pub fn environment_tables() -> Option<PathBuf> {
     let environments = ["VIRTUAL_ENV", "CONDA_PREFIX"];
     let mut paths = environments.iter().filter_map(std::env::var_os);
     paths.find_map(|path| installed_tables(Path::new(&path)))
 }
 
-/// Latency model from kernel tables, or from the roofline model that replaces them.
+/// Latency model from AIConfigurator's kernel tables, or from the roofline model that replaces
+/// them.
 #[derive(Debug)]
 pub(super) struct TimingTables {
-    /// Engine of the measured kernels.
+    /// Inference engine of the measured kernels.
     pub backend: &'static str,
     pub setup: RooflineSetup,
     pub model: LatencyModel,
-    /// Number of KV cache blocks that fit next to the weights.
+    /// Number of KV blocks that fit next to the weights on a GPU.
     pub blocks: u32,
 }
 
-/// Takes the arguments for kernel tables from an engine's arguments.
+/// Takes the kernel-table arguments from an engine's arguments, and builds the latency model.
 ///
 /// An explicit timing model takes precedence over flat names, which have no effect without a
 /// backend.
@@ -204,7 +207,8 @@ impl NamedTables {
         })
     }
 
-    /// Opens the tables, with Dynamo's sums: prefills and decodes apart, no overhead.
+    /// Opens the kernel tables with Dynamo's cost rule: separate passes for prefills and decodes,
+    /// no step overhead.
     fn read(
         &self,
         folder: &Path,
@@ -288,7 +292,7 @@ impl NamedTables {
 }
 
 impl TimingTables {
-    /// Computes the number of blocks that fit, unless it is given.
+    /// Computes the number of KV blocks that fit next to the weights, unless an argument gives it.
     ///
     /// # Errors
     /// Returns [`DynamoError`] if the weights leave no memory.

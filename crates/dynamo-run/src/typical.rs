@@ -1,4 +1,4 @@
-//! Selects a typical run of a random router.
+//! Selects a typical run of a router that breaks ties randomly.
 //!
 //! Dynamo's KV router breaks ties without a seed, so its recording is one of many possible runs.
 //! Several seeds run here, and the one nearest to their mean is reported.
@@ -25,7 +25,8 @@ const KEYS: [&str; 6] = [
     "prefix_cache_reused_ratio",
 ];
 
-/// Replays a run, with several seeds if its router is random; `open` parses it for each.
+/// Replays a Dynamo run, with several seeds if its router is random; `open` parses the run's folder
+/// for each.
 pub(super) fn play(
     open: &dyn Fn() -> Result<(RooflineSetup, Box<dyn WorkloadSource>), DynamoError>,
 ) -> Result<Report, DynamoError> {
@@ -47,7 +48,8 @@ pub(super) fn play(
     replay::play(&setup, nearest(&seen), source.as_mut())
 }
 
-/// Returns the run with the smallest squared relative distance to the mean of all.
+/// Returns the seed of the run with the smallest squared relative distance to the mean metrics of
+/// all runs.
 fn nearest(runs: &[[f64; KEYS.len()]]) -> u64 {
     let mean = |key: usize| runs.iter().map(|run| run[key]).sum::<f64>() / runs.len() as f64;
     let means: Vec<f64> = (0..KEYS.len()).map(mean).collect();

@@ -12,7 +12,7 @@ use super::json_args::{Args, wrong};
 
 const MAX_REQUESTS: u64 = 10_000_000;
 
-/// Builds requests of equal length, as in `run_synthetic_trace_replay`.
+/// Builds a workload of requests with equal lengths, as Dynamo's `run_synthetic_trace_replay` does.
 ///
 /// `block` is the engine's block size, `concurrency` that of a closed loop.
 pub(super) fn synthetic(

@@ -1,4 +1,4 @@
-//! Explains the memory of a GPU, sampling and speculative decoding.
+//! Writes the text that explains GPU memory, sampling and speculative decoding of a deployment.
 
 use std::fmt::{self, Write as _};
 

@@ -21,7 +21,7 @@ const PROMPTS: [u32; 6] = [64, 256, 1024, 4096, 16_384, 65_536];
 
 pub use nearest_run::{DeploymentEvidence, PredictionAccuracy, PromptLoad};
 
-/// Returns the known prediction errors of an engine, by prompt load.
+/// Returns the known prediction errors of a simulated engine, by prompt load.
 ///
 /// Returns `None` unless its latency model is a roofline with default coefficients.
 pub fn evidence(engine: &VllmConfig, setup: Option<&RooflineSetup>) -> Option<DeploymentEvidence> {
@@ -31,7 +31,7 @@ pub fn evidence(engine: &VllmConfig, setup: Option<&RooflineSetup>) -> Option<De
     (is_roofline && engine.speed == Speed::default()).then(|| DeploymentEvidence::new(setup))
 }
 
-/// Explains an engine: model size, cache size, step times and their parts.
+/// Explains an engine as text: model size, KV cache size, step times and their parts.
 ///
 /// - `setup` and `utilization` add details of a roofline latency model.
 /// - `derived` lists settings with computed defaults, with their rules.
@@ -51,10 +51,10 @@ pub fn explain(
     text
 }
 
-/// Sizes of the caches, as far as they were planned.
+/// Sizes of an engine's caches, as far as they were planned.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Caches<'a> {
-    /// Size of the KV cache.
+    /// Size of the KV cache on the GPUs.
     pub kv: Option<&'a KvCacheSize>,
     /// Size of the KV cache in host memory.
     pub host: Option<&'a KvOffload>,
@@ -62,14 +62,14 @@ pub struct Caches<'a> {
     pub encoder: Option<&'a Encoder>,
 }
 
-/// Setting with a computed default.
+/// Engine setting with a computed default.
 #[derive(Debug, Clone, Copy)]
 pub struct Derived<'a> {
-    /// Name of the flag.
+    /// Name of the setting's command-line flag.
     pub flag: &'a str,
-    /// Computed value.
+    /// Computed value of the setting.
     pub value: &'a str,
-    /// Rule behind the value.
+    /// Rule behind the computed value, as a text for the user.
     pub rule: &'a str,
 }
 
@@ -453,7 +453,7 @@ fn write_parts(text: &mut String, steps: &[StepBreakdown]) -> fmt::Result {
     Ok(())
 }
 
-/// Writes the time that these steps spend on loading weights from host memory.
+/// Writes a line with the time that these steps spend on loading weights from host memory.
 fn write_weights_from_host(
     text: &mut String,
     engine: &VllmConfig,

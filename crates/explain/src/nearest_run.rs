@@ -1,14 +1,15 @@
-//! Finds the recorded deployment nearest to the explained one, with its prediction errors.
+//! Finds the recorded deployment nearest to the explained one, to report its prediction errors.
 
 use std::fmt::{self, Write as _};
 
 use vllm_sim_engine::latency::{Memory, RooflineSetup};
 
-/// Public runs by deployment, written by `tests/python/fidelity_page.py` together with
-/// `docs/fidelity.md`.
+/// Table of public recorded runs by deployment, written by `tests/python/fidelity_page.py` together
+/// with `docs/fidelity.md`.
 const DEPLOYMENTS: &str = include_str!("recorded_deployments.csv");
 
-/// Runs of one deployment, with the median absolute errors of their predictions, in percent.
+/// Recorded runs of one deployment, with the median absolute errors of their predictions, in
+/// percent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Deployment {
     judge: &'static str,
@@ -21,9 +22,10 @@ struct Deployment {
     weight_gb: f64,
     runs: u32,
     regime: &'static str,
-    /// Use of these runs in the fit of the coefficients: `with` or `without`.
+    /// Use of these runs in the fit of the roofline coefficients: `with` or `without` them.
     basis: &'static str,
-    /// `None` for InferenceX, of which only the gap between tokens is compared.
+    /// Median absolute error of TTFT in percent; `None` for InferenceX, of which only inter-token
+    /// latency is compared.
     ttft: Option<f64>,
     itl: f64,
     e2e: Option<f64>,
@@ -32,14 +34,15 @@ struct Deployment {
 /// Source of most prompt tokens of a workload: the prefix cache or computation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PromptLoad {
-    /// The prefix cache holds most prompt tokens.
+    /// Most prompt tokens come from the prefix cache.
     Cached,
     /// Most prompt tokens are computed.
     Computed,
 }
 
 impl PromptLoad {
-    /// Returns the load of a run with this ratio of cached to all prompt tokens (0 to 1).
+    /// Returns the prompt load of a run with the ratio `reused` of cached to all prompt tokens (0
+    /// to 1).
     pub fn of(reused: f64) -> Self {
         match reused >= 0.5 {
             true => Self::Cached,
@@ -55,11 +58,11 @@ impl PromptLoad {
     }
 }
 
-/// Relative difference below which two sizes count as one model.
+/// Relative difference below which two weight sizes count as the same model.
 const SAME_SIZE: f64 = 0.01;
 
 impl Deployment {
-    /// Parses a line of the table; returns `None` for an invalid one.
+    /// Parses a line of the table of recorded deployments; returns `None` for an invalid one.
     fn read(line: &'static str) -> Option<Self> {
         let mut cells = line.split(',');
         let mut next = || cells.next();
@@ -84,7 +87,7 @@ impl Deployment {
         })
     }
 
-    /// Returns whether the errors of this deployment apply to `asked`.
+    /// Returns whether the prediction errors of this deployment apply to `asked`.
     fn fits(&self, asked: &Deployment) -> bool {
         self.gpu == asked.gpu
             && self.weights == asked.weights
@@ -92,7 +95,7 @@ impl Deployment {
             && self.prompts == asked.prompts
     }
 
-    /// Returns the properties in which the deployments differ, if they fit.
+    /// Returns the properties in which this deployment differs from `asked`.
     fn differences(&self, asked: &Deployment) -> Vec<&'static str> {
         let size = (self.weight_gb * f64::from(self.tp)) / (asked.weight_gb * f64::from(asked.tp));
         [
@@ -104,7 +107,7 @@ impl Deployment {
         .collect()
     }
 
-    /// Returns the distance in doublings of the work per GPU.
+    /// Returns the distance of this deployment from `asked`, in doublings of the work per GPU.
     fn distance(&self, asked: &Deployment) -> f64 {
         let doublings = |a: f64, b: f64| (a / b).log2().abs();
         let other = |differs: bool, far: f64| if differs { far } else { 0.0 };
@@ -120,14 +123,16 @@ fn nearest(asked: &Deployment) -> Option<Deployment> {
     known.min_by(|a, b| a.distance(asked).total_cmp(&b.distance(asked)))
 }
 
-/// Known errors of a prediction.
+/// Known errors of a latency prediction, from the nearest recorded deployment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PredictionAccuracy {
-    /// Description of the nearest recorded deployment, or that there is none.
+    /// Description of the nearest recorded deployment, or a statement that there is none.
     pub recorded: String,
-    /// Median errors of its predictions, with the number of runs; `None` without a recorded deployment.
+    /// Median prediction errors of the recorded deployment, with the number of runs; `None` without
+    /// one.
     pub errors: Option<String>,
-    /// Short form, such as `TTFT 1.3 %, ITL 2.6 %`; in brackets for another deployment.
+    /// Short form of the prediction errors, such as `TTFT 1.3 %, ITL 2.6 %`; in brackets for
+    /// another deployment.
     pub short: String,
 }
 
@@ -154,7 +159,7 @@ impl DeploymentEvidence {
         Self { cached, computed }
     }
 
-    /// Returns the errors under this load.
+    /// Returns the prediction errors under this prompt load.
     pub fn of(&self, prompts: PromptLoad) -> &PredictionAccuracy {
         match prompts {
             PromptLoad::Cached => &self.cached,

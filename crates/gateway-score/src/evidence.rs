@@ -1,27 +1,28 @@
-//! Checks which pod generated each answer, from response headers and the histories of the pods.
+//! Checks which pod generated each response of the gateway, from response headers and the pods'
+//! request histories.
 
 use super::fleet::Routing;
 use super::gateway_run::RequestResult;
 use super::pod::Attempt;
 
-/// Error of a request whose answer no pod generated.
+/// Error of a request whose response no pod generated.
 const INVENTED: &str = "no pod of the fleet served this answer";
 
-/// Evidence for the pod that answered a request.
+/// Evidence for the pod of a request: its request history, or a response header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Evidence {
-    /// The request is in the histories.
+    /// The request histories of pods contain the request.
     History {
-        /// Whether a pod generated an answer to it.
+        /// Whether a pod generated a response to the request.
         is_served: bool,
     },
-    /// A response header names this pod, but no history has the request's id.
+    /// A response header names the pod of this index, but no pod's history has the request's id.
     Header(usize),
     Nothing,
 }
 
 impl Evidence {
-    /// Returns the pod that answered, and the evidence.
+    /// Returns the index of the pod that answered a request, and the source of that knowledge.
     ///
     /// The histories take precedence over a header that contradicts them.
     pub(super) fn of(named: Option<usize>, tries: &[&Attempt]) -> (Option<usize>, Self) {
@@ -38,10 +39,11 @@ impl Evidence {
     }
 }
 
-/// Marks answers that no pod generated as failed, and counts those without evidence of their pod.
+/// Marks requests as failed whose response no pod generated, and counts the completed requests
+/// whose pod is unknown.
 ///
-/// `unclaimed` holds for each pod the number of served requests that no answer claims by its id; `None` if
-/// its history is incomplete.
+/// `unclaimed` holds for each pod the number of requests that it served and whose id belongs to no
+/// request of this run; `None` if the pod's history is incomplete.
 pub(super) fn judge(
     turns: &mut [RequestResult],
     evidence: &[Evidence],
@@ -74,7 +76,7 @@ pub(super) fn judge(
     }
 }
 
-/// Claims one served request of a pod; returns `false` if none is left.
+/// Takes one served request of a pod from its count `unclaimed`; returns `false` if none is left.
 fn claim(unclaimed: &mut Option<u64>) -> bool {
     match unclaimed {
         None => true,

@@ -16,25 +16,25 @@ use vllm_sim_engine::SimTime;
 use vllm_sim_replay::Scaling;
 use vllm_sim_replay::online::Target;
 
-/// Prefix of notes about faults that could not be injected.
+/// Prefix of the report's notes about faults that could not be injected.
 pub(super) const PROBLEM_PREFIX: &str = "--disturb: ";
 
 const SLOW_LATENCY_FACTOR: u32 = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum FaultKind {
-    /// Every request fails with 503, but `/health` returns 200.
+    /// Fault: every request fails with 503, but `/health` returns 200.
     Fail,
-    /// Every request and `/health` return 503.
+    /// Fault: every request and `/health` return 503.
     Down,
-    /// The pod sleeps, and requests wait until it wakes up.
+    /// Fault: the pod sleeps, and requests wait until it wakes up.
     Sleep,
     Slow,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ScheduledFault {
-    /// Index in the fleet, from 0.
+    /// Index of the faulty pod in the fleet, from 0.
     pub(super) pod: usize,
     trouble: FaultKind,
     from: Duration,
@@ -42,7 +42,8 @@ pub(super) struct ScheduledFault {
 }
 
 impl ScheduledFault {
-    /// Parses `POD=TROUBLE`, `POD=TROUBLE@FROM` or `POD=TROUBLE@FROM..TO`, in seconds.
+    /// Parses a fault as `POD=TROUBLE`, `POD=TROUBLE@FROM` or `POD=TROUBLE@FROM..TO`, with times in
+    /// seconds.
     ///
     /// # Errors
     /// Returns a usage error for an invalid fault.
@@ -98,7 +99,8 @@ impl FaultKind {
     }
 }
 
-/// Returns the settings of a pod with these faults, merged over its settings from before.
+/// Returns the admin settings that inject these faults into a pod, merged over its settings from
+/// before.
 fn settings(before: &Value, troubles: impl Iterator<Item = FaultKind>) -> Value {
     let mut settings = before.clone();
     for trouble in troubles {
@@ -109,7 +111,7 @@ fn settings(before: &Value, troubles: impl Iterator<Item = FaultKind>) -> Value 
     settings
 }
 
-/// Number of attempts to post a setting.
+/// Number of attempts to post admin settings to a pod.
 ///
 /// A pod closes idle connections, and a request on such a connection is lost. Posts are idempotent.
 const TRIES: usize = 3;
@@ -131,7 +133,7 @@ async fn post(pod: &Target, path: &str, body: Bytes) -> Result<(), String> {
     }
 }
 
-/// Period without service of a pod, in seconds since 1970.
+/// Time range in which a pod cannot serve, in seconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Outage {
     pub(super) pod: usize,
@@ -151,22 +153,22 @@ fn since_1970() -> f64 {
 struct Ready {
     disturbance: ScheduledFault,
     target: Arc<Target>,
-    /// Settings of the pod before the run.
+    /// Admin settings of the pod before the run, restored after a fault.
     before: Value,
 }
 
 pub(super) struct FaultSchedule {
     all: Vec<Ready>,
-    /// Start times of active faults, by index.
+    /// Start times of active faults, in seconds since 1970, by index of the fault.
     active: Mutex<BTreeMap<usize, f64>>,
     outages: Mutex<Vec<Outage>>,
-    /// Indices of the faults that were injected.
+    /// Indices of the faults that have been injected so far.
     begun: Mutex<BTreeSet<usize>>,
     problems: Mutex<Vec<String>>,
 }
 
 impl FaultSchedule {
-    /// Checks that all pods accept changes of their settings.
+    /// Checks that all faulty pods accept changes of their admin settings.
     ///
     /// # Errors
     /// Returns an error for a pod that does not exist, or has no `/admin/config`.
@@ -212,7 +214,7 @@ impl FaultSchedule {
         })
     }
 
-    /// Sets the state of a pod according to its active faults.
+    /// Posts the admin settings of a pod according to its active faults.
     async fn apply(&self, index: usize) -> Result<(), String> {
         let Ready {
             disturbance,
@@ -296,7 +298,8 @@ impl FaultSchedule {
         outages
     }
 
-    /// Ends all active faults, and returns what went wrong, each beginning with [`PROBLEM_PREFIX`].
+    /// Ends all active faults, and returns the problems with injecting faults, each beginning with
+    /// [`PROBLEM_PREFIX`].
     pub(super) async fn end(&self) -> Vec<String> {
         for index in 0..self.all.len() {
             self.keep(self.end_one(index).await);
@@ -319,7 +322,7 @@ impl FaultSchedule {
     }
 }
 
-/// Returns the worker counts of the ideal router, which avoids a pod during its faults.
+/// Returns the worker counts over time for the ideal router, which avoids a pod during its faults.
 pub(super) fn scaling(all: &[ScheduledFault], pods: u32) -> Scaling {
     let at = |time: Duration| SimTime::ZERO + time;
     let times = all.iter().flat_map(|one| [Some(one.from), one.to]);

@@ -17,13 +17,13 @@ use super::pod::{Attempt, Pod, PodState};
 use super::scenario::FleetScenario;
 use vllm_sim_replay::online::{RequestIdentity, Target};
 
-/// The future that stops the started pods.
+/// The future that stops the pods started by this program.
 pub type RunningPods = Pin<Box<dyn Future<Output = ()>>>;
 
-/// The future that starts pods.
+/// The future that starts the pods, and returns the future that stops them.
 pub type StartingPods = Pin<Box<dyn Future<Output = Result<RunningPods>>>>;
 
-/// Interval between checks of a gateway that is not ready.
+/// Interval between checks whether the gateway is ready.
 const READY_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,14 +43,14 @@ impl PodSource {
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Misroutes {
-    /// Number of attempts that a pod rejected with a 5xx status.
+    /// Number of request attempts that a pod rejected with a 5xx status.
     pub(super) refused: u64,
-    /// Number of attempts sent to a pod that was asleep, failed or starting.
+    /// Number of request attempts sent to a pod that was asleep, failed or starting.
     pub(super) not_ready: u64,
-    /// Number of requests without a complete answer: timeouts, broken connections.
+    /// Number of requests without a complete response: timeouts, broken connections.
     pub(super) unanswered: u64,
-    /// Number of requests that the gateway answered without a pod: with 502 to 504, or with an
-    /// answer that no pod generated.
+    /// Number of requests that the gateway answered without a pod: with 502 to 504, or with a
+    /// response that no pod generated.
     pub(super) unrouted: u64,
 }
 
@@ -64,9 +64,9 @@ impl Misroutes {
 pub(super) struct Routing {
     pub(super) known_by: Option<PodSource>,
     pub(super) misroutes: Misroutes,
-    /// Number of attempts beyond the first; `None` if unknown.
+    /// Number of request attempts beyond the first of each request; `None` if unknown.
     pub(super) retries: Option<u64>,
-    /// Number of completed requests whose pod is unknown.
+    /// Number of completed requests of which the pod is unknown.
     pub(super) unseen: u64,
     pub(super) requests: Vec<u64>,
     pub(super) notes: Vec<String>,
@@ -79,7 +79,7 @@ pub(super) struct Backends {
 }
 
 impl Backends {
-    /// Inspects the pods; with `own`, starts them first.
+    /// Inspects the pods at these addresses; with `own`, starts them first.
     ///
     /// # Errors
     /// Returns an error if pods do not start, or no pod is ready.
@@ -119,7 +119,7 @@ impl Backends {
         self.pods.iter().find(|pod| pod.state == PodState::Ready)
     }
 
-    /// Waits until the gateway returns a response of a pod.
+    /// Waits until the gateway forwards a request to a pod and returns its response.
     ///
     /// # Errors
     /// Returns an error after the timeout `within`.
@@ -157,7 +157,8 @@ impl Backends {
         ready.all(|pod| self.runtime.block_on(pod.reset()))
     }
 
-    /// Runs `sending` while faults are injected.
+    /// Runs `sending`, which sends the workload to the gateway, while faults are injected into the
+    /// pods.
     ///
     /// Returns its result, notes about faults that failed, and the outages of pods.
     ///
@@ -187,7 +188,8 @@ impl Backends {
         Ok((sent?, notes, troubles.outages()))
     }
 
-    /// Finds the pod that answered each request, and counts retries and misrouted attempts.
+    /// Finds the pod that answered each request of a run, and counts retries and misrouted
+    /// attempts.
     pub(super) fn trace(
         &self,
         play: &mut GatewayRun,
@@ -328,7 +330,7 @@ fn assign(
     (shown, unclaimed)
 }
 
-/// Maps addresses and unique names of pods to their indices in `pods`.
+/// Returns the index in `pods` by the address and the unique name of each pod.
 fn pods_by_name(pods: &[Pod]) -> HashMap<String, usize> {
     let mut named = HashMap::new();
     for (number, pod) in pods.iter().enumerate() {

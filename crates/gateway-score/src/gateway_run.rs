@@ -1,4 +1,4 @@
-//! Collects the requests of one run, live or simulated.
+//! Collects the requests of one run behind a gateway, live or simulated.
 
 use vllm_sim_engine::SimTime;
 use vllm_sim_replay::outcome::{HttpResponseInfo, Outcome, Sink, Status};
@@ -9,9 +9,9 @@ pub(super) struct RequestResult {
     pub(super) sent: SimTime,
     pub(super) pod: Option<usize>,
     pub(super) input: u32,
-    /// Prompt tokens from the prefix cache; `None` if unknown.
+    /// Number of the request's prompt tokens from the prefix cache; `None` if unknown.
     pub(super) cached: Option<u32>,
-    /// TTFT and E2E latency of a completed request.
+    /// TTFT and E2E latency of a completed request, in ms.
     pub(super) ttft_ms: Option<f64>,
     pub(super) e2e_ms: Option<f64>,
     pub(super) completed: bool,
@@ -23,9 +23,10 @@ pub(super) struct RequestResult {
 #[derive(Default)]
 pub(super) struct GatewayRun {
     pub(super) turns: Vec<RequestResult>,
-    /// Number of pods that accept requests.
+    /// Number of pods that accept requests in the run.
     pub(super) pods: usize,
-    /// Prefix cache hits and queries from the pods' metrics, if responses have no counts.
+    /// Numbers of prefix cache hits and queries, in tokens, from the pods' metrics, if responses
+    /// have no counts.
     pub(super) counted: Option<(f64, f64)>,
 }
 
@@ -39,7 +40,7 @@ impl GatewayRun {
 }
 
 impl RequestResult {
-    /// Marks the request as failed, although an answer was received.
+    /// Marks the request as failed with the reason `why`, although a response was received.
     pub(super) fn fail(&mut self, why: &str) {
         self.completed = false;
         (self.ttft_ms, self.e2e_ms) = (None, None);

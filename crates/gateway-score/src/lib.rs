@@ -41,7 +41,7 @@ use workload::Workload;
 
 pub use fleet::{RunningPods, StartingPods};
 
-/// Starts servers from flags of `serve`, and rejects unknown flags.
+/// Starts servers with these flags of `serve`, and rejects unknown flags.
 pub type PodFactory<'a> = &'a dyn Fn(&[String]) -> Result<StartingPods>;
 
 /// Run a workload through a gateway with vllm-sim pods, simulate it behind ideal and known routers,
@@ -157,7 +157,7 @@ pub fn command() -> clap::Command {
         .subcommand(Args::command().name("score"))
 }
 
-/// Runs `score …` and returns the text to print.
+/// Runs `vllm-sim gateway score …` and returns the text to print.
 ///
 /// # Errors
 /// Returns a message for the user, or [`RequirementFailed`] if a requirement is missed.
@@ -238,9 +238,10 @@ fn score(
 struct LivePlay {
     play: GatewayRun,
     routing: fleet::Routing,
-    /// URL and state of each pod.
+    /// URL and state (such as `ready`) of each pod.
     pods: Vec<(String, &'static str)>,
-    /// Name of the best known policy, and the run of its placements without the gateway.
+    /// Name of the simulated routing policy with the best score, and the live run that used its
+    /// placements without the gateway.
     ideal: Option<(&'static str, GatewayRun)>,
     notes: Vec<String>,
 }
@@ -329,7 +330,8 @@ fn play_live(
     Ok((live, policies))
 }
 
-/// Sends the placements of the best known policy directly to the pods.
+/// Sends requests directly to the pods, as the simulated routing policy with the best score placed
+/// them.
 ///
 /// Measures real servers and this sender without a gateway. The inner `Err` is the reason why such
 /// a run would be no comparison.
@@ -452,7 +454,7 @@ fn identity(args: &Args) -> Result<RequestIdentity> {
     })
 }
 
-/// Returns a number that distinguishes this run in the histories of pods.
+/// Returns a number that distinguishes this run's request ids in the histories of pods.
 #[expect(
     clippy::disallowed_methods,
     reason = "no result depends on it, and two runs need different numbers"
@@ -471,7 +473,7 @@ fn seconds(flag: &str, value: f64) -> Result<Duration> {
     }
 }
 
-/// Describes the differences between the pods and the simulated engine.
+/// Describes the differences between the live pods and the simulated engine, one note each.
 fn differences(backends: &Backends, engine: &EngineSpec) -> Vec<String> {
     let mut notes = Vec::new();
     for pod in &backends.pods {

@@ -1,4 +1,5 @@
-//! Computes the measures of a run, and their ratio to the ideal.
+//! Computes the measures of a gateway's run, such as prefix reuse and TTFT, and their ratio to the
+//! ideal.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -8,7 +9,7 @@ use super::gateway_run::GatewayRun;
 use super::workload::Workload;
 
 pub(super) struct Measure {
-    /// Name in JSON and in `--require`.
+    /// Name of the measure in JSON and in `--require`.
     pub(super) name: &'static str,
     pub(super) label: &'static str,
     /// Whether the measure is a time in milliseconds (less is better), rather than a fraction (more
@@ -49,7 +50,7 @@ pub(super) const MEASURES: [Measure; COUNT] = [
     share("lora-affinity", "LoRA affinity"),
 ];
 
-/// Values of all measures; `None` if unknown or not applicable to the workload.
+/// Values of all measures of a run; `None` if unknown or not applicable to the workload.
 pub(super) type Values = [Option<f64>; COUNT];
 
 pub(super) fn measured(play: &GatewayRun, workload: &Workload) -> Values {
@@ -76,7 +77,7 @@ pub(super) fn measured(play: &GatewayRun, workload: &Workload) -> Values {
     ]
 }
 
-/// Returns the distributions of TTFT and E2E latency, in milliseconds.
+/// Returns the distributions of TTFT and E2E latency of a run, in milliseconds.
 pub(super) fn latencies(play: &GatewayRun) -> [Samples; 2] {
     let mut both = [Samples::new(), Samples::new()];
     for turn in &play.turns {
@@ -90,7 +91,7 @@ pub(super) fn latencies(play: &GatewayRun) -> [Samples; 2] {
     both
 }
 
-/// Returns the cached fraction of all prompt tokens.
+/// Returns the fraction of all prompt tokens that came from the prefix cache.
 fn reuse(play: &GatewayRun) -> Option<f64> {
     let completed = || play.turns.iter().filter(|turn| turn.completed);
     if completed().any(|turn| turn.cached.is_some()) {
@@ -102,7 +103,8 @@ fn reuse(play: &GatewayRun) -> Option<f64> {
     (queries > 0.0).then(|| hits / queries)
 }
 
-/// Returns the ratio of the mean number of requests per pod to that of the busiest pod.
+/// Returns the ratio of the mean number of requests per pod to that of the busiest pod; 1 is
+/// balanced.
 fn balance(play: &GatewayRun) -> Option<f64> {
     let mut counts = BTreeMap::<usize, u64>::new();
     for pod in play.turns.iter().filter_map(|turn| turn.pod) {
@@ -113,7 +115,7 @@ fn balance(play: &GatewayRun) -> Option<f64> {
     Some(all as f64 / play.pods.max(1) as f64 / busiest as f64)
 }
 
-/// Returns the fraction of later turns on the pod of the previous turn.
+/// Returns the fraction of a session's later turns that the pod of the previous turn served.
 fn stickiness(play: &GatewayRun) -> Option<f64> {
     let pods = play
         .turns
@@ -132,7 +134,8 @@ fn stickiness(play: &GatewayRun) -> Option<f64> {
     (all > 0).then(|| kept as f64 / all as f64)
 }
 
-/// Returns the fraction of repeated requests for an adapter on a pod that had served it before.
+/// Returns the fraction of repeated requests for a LoRA adapter that went to a pod that had served
+/// the adapter before.
 fn lora_affinity(play: &GatewayRun, workload: &Workload) -> Option<f64> {
     let with_adapter = play.turns.iter().filter_map(|turn| {
         let planned = workload.turn(turn.session, turn.turn)?;
@@ -152,7 +155,8 @@ fn lora_affinity(play: &GatewayRun, workload: &Workload) -> Option<f64> {
     (all > 0).then(|| again as f64 / all as f64)
 }
 
-/// Returns the best value of each measure over the simulated runs and the direct run `live`.
+/// Returns the best value of each measure over the simulated runs and the live run without the
+/// gateway, `live`.
 ///
 /// Only times of the direct run are comparable with those of a gateway.
 pub(super) fn ideal(plays: &[Values], live: Option<&Values>) -> Values {
@@ -166,7 +170,7 @@ pub(super) fn ideal(plays: &[Values], live: Option<&Values>) -> Values {
     })
 }
 
-/// Returns the ratio of each measure to the ideal; 1 is as good, less is worse.
+/// Returns the ratio of each measure to the ideal; 1 is as good as the ideal, less is worse.
 pub(super) fn shares(live: &Values, ideal: &Values) -> Values {
     std::array::from_fn(|at| {
         let (live, ideal) = (live[at]?, ideal[at]?);
@@ -179,7 +183,7 @@ pub(super) fn shares(live: &Values, ideal: &Values) -> Values {
     })
 }
 
-/// Returns the score: the fraction of completed requests, times a mean ratio to the ideal.
+/// Returns a gateway's score: the fraction of completed requests, times a mean ratio to the ideal.
 ///
 /// The mean covers prefix reuse, mean TTFT and mean E2E latency, each at most 1.
 pub(super) fn score(shares: &Values) -> Option<f64> {

@@ -1,4 +1,4 @@
-//! Simulates the workload behind known routers, in virtual time.
+//! Simulates the workload behind well-known routers, in virtual time.
 
 use anyhow::Result;
 
@@ -12,7 +12,7 @@ use super::gateway_run::GatewayRun;
 use super::measure::{MEASURES, Values, ideal, measured, score, shares};
 use super::workload::Workload;
 
-/// Values of `prefill_load_scale` from which the oracle chooses the best.
+/// Values of the KV router's `prefill_load_scale` from which the oracle chooses the best.
 const WEIGHTS: [f64; 7] = [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0];
 
 pub(super) struct RouterCandidate {
@@ -25,7 +25,7 @@ pub(super) struct OfflineSetup<'a> {
     pub(super) workload: &'a Workload,
     pub(super) engine: &'a EngineSpec,
     pub(super) pods: u32,
-    /// Worker counts over time, lower during faults.
+    /// Number of simulated pods over time, lower during faults.
     pub(super) scaling: Scaling,
     pub(super) pace: ArrivalPacing,
     pub(super) limit: Option<SimTime>,
@@ -33,7 +33,8 @@ pub(super) struct OfflineSetup<'a> {
 }
 
 impl RouterCandidate {
-    /// Returns the pod of each turn, as `[session][turn]`; `None` if a request was not placed.
+    /// Returns the pod index of each turn, as `[session][turn]`; `None` if a request was not
+    /// placed.
     pub(super) fn placement(&self, workload: &Workload) -> Option<Vec<Vec<u32>>> {
         let turns = workload.sessions.iter().map(|s| vec![0; s.turns.len()]);
         let mut places: Vec<Vec<u32>> = turns.collect();
@@ -59,10 +60,10 @@ pub(super) fn best(policies: &[RouterCandidate]) -> Option<&RouterCandidate> {
 }
 
 impl OfflineSetup<'_> {
-    /// Simulates all routers; the oracle comes first.
+    /// Simulates the workload behind all known routers; the oracle comes first.
     ///
     /// # Errors
-    /// Returns the errors of the replays.
+    /// Returns the errors of the simulated runs.
     pub(super) fn policies(&self) -> Result<Vec<RouterCandidate>> {
         let mut policies = vec![self.oracle()?];
         let with = |scorer, weight| {
@@ -105,7 +106,8 @@ impl OfflineSetup<'_> {
         Ok(RouterCandidate { name, play, values })
     }
 
-    /// Simulates a KV router with current knowledge of all blocks and queues, at several weights.
+    /// Simulates a KV router with current knowledge of all blocks and queues, for each of
+    /// [`WEIGHTS`].
     ///
     /// Returns the run with the lowest mean TTFT, of equal ones that with the highest reuse.
     fn oracle(&self) -> Result<RouterCandidate> {

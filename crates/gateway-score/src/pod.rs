@@ -9,13 +9,13 @@ use serde_json::Value;
 
 use vllm_sim_replay::online::{RequestIdentity, Target};
 
-/// Timeout of requests to pods.
+/// Timeout of admin and metrics requests to pods.
 pub(super) const POD_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PodState {
     Ready,
-    /// Responds, but is not ready.
+    /// The pod responds, but is not ready.
     Starting,
     Asleep,
     Dead,
@@ -37,9 +37,9 @@ pub(super) struct Attempt {
     pub(super) pod: usize,
     pub(super) request_id: String,
     pub(super) status: Option<u16>,
-    /// Whether the pod generated an answer.
+    /// Whether the pod generated a response to the request.
     pub(super) is_served: bool,
-    /// Start time, in seconds since 1970.
+    /// Start time of the request attempt, in seconds since 1970.
     pub(super) started: f64,
 }
 
@@ -47,20 +47,20 @@ pub(super) struct Pod {
     pub(super) target: Arc<Target>,
     pub(super) url: String,
     pub(super) state: PodState,
-    /// Identity from the headers of its responses.
+    /// Identity of the pod, as in the headers of its responses.
     pub(super) identity: Option<String>,
     pub(super) model: Option<String>,
-    /// Tokens per block and number of blocks, from its metrics.
+    /// Number of tokens per KV block and number of blocks, from the pod's metrics.
     pub(super) cache: Option<(u32, u32)>,
-    /// Prefix cache hits and queries before the run.
+    /// Numbers of prefix cache hits and queries before the run, in tokens, from the pod's metrics.
     counted: Option<(f64, f64)>,
     pub(super) is_cold: bool,
-    /// Id of the newest request in its history before the run; `None` without a history.
+    /// Id of the newest request in the pod's history before the run; `None` without a history.
     newest: Option<u64>,
 }
 
 impl Pod {
-    /// Inspects a pod, and resets its prefix cache if allowed.
+    /// Inspects a pod's state, identity and metrics, and resets its prefix cache if allowed.
     pub(super) async fn connect(target: Target, url: String, identity: &RequestIdentity) -> Self {
         let mut pod = Self {
             target: Arc::new(target),
@@ -99,7 +99,7 @@ impl Pod {
         pod
     }
 
-    /// Resets the prefix cache; returns false if the pod does not allow it.
+    /// Resets the pod's prefix cache; returns false if the pod does not allow it.
     pub(super) async fn reset(&self) -> bool {
         let path = "/reset_prefix_cache";
         let reset = self
@@ -136,14 +136,15 @@ impl Pod {
         String::from_utf8(self.get("/metrics").await?.to_vec()).ok()
     }
 
-    /// Returns prefix cache hits and queries since [`Pod::connect`].
+    /// Returns the numbers of prefix cache hits and queries, in tokens, since [`Pod::connect`].
     pub(super) async fn hits(&self) -> Option<(f64, f64)> {
         let (hits, queries) = counted(&self.metrics().await?)?;
         let before = self.counted?;
         Some((hits - before.0, queries - before.1))
     }
 
-    /// Returns the requests since [`Pod::connect`], and whether the history is complete.
+    /// Returns the requests that the pod received since [`Pod::connect`], and whether the history
+    /// is complete.
     pub(super) async fn attempts(&self, number: usize) -> Option<(Vec<Attempt>, bool)> {
         let newest = self.newest?;
         let path = format!("/admin/requests?after={newest}&limit=1000000");
@@ -167,7 +168,7 @@ impl Pod {
     }
 }
 
-/// Sums `vllm:prefix_cache_hits_total` and `…_queries_total` of a metrics page.
+/// Sums `vllm:prefix_cache_hits_total` and `…_queries_total` over the lines of a metrics page.
 fn counted(page: &str) -> Option<(f64, f64)> {
     let sum = |name: &str| {
         let lines = page.lines().filter(|line| line.starts_with(name));
@@ -178,7 +179,7 @@ fn counted(page: &str) -> Option<(f64, f64)> {
     Some((hits, sum("vllm:prefix_cache_queries_total")?))
 }
 
-/// Reads block size and number of blocks from `vllm:cache_config_info`.
+/// Reads KV block size and number of blocks from `vllm:cache_config_info` on a metrics page.
 fn cache(page: &str) -> Option<(u32, u32)> {
     let line = page
         .lines()

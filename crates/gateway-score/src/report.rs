@@ -1,4 +1,4 @@
-//! Renders a score as a table and as JSON.
+//! Renders a gateway's score as a table and as JSON.
 
 use serde_json::{Map, Value, json};
 
@@ -10,7 +10,7 @@ use super::require::bounded;
 use super::workload::Workload;
 use vllm_sim_command_line::requirement::{self, Requirement};
 
-/// Version of the JSON; it changes when a key is removed or changes its meaning.
+/// Version of the report's JSON; it changes when a key is removed or changes its meaning.
 const VERSION: u32 = 1;
 
 const POINTS: usize = 201;
@@ -22,7 +22,8 @@ pub(super) struct ScoreReport {
     pub(super) score: Option<f64>,
     pub(super) policies: Vec<RouterCandidate>,
     pub(super) live: LivePlay,
-    /// Measures of the best placements, sent directly to the pods.
+    /// Measures of the live run that sent the best simulated placements directly to the pods,
+    /// without the gateway.
     live_ideal: Option<Values>,
     values: Values,
     ideal: Values,
@@ -212,12 +213,13 @@ impl ScoreReport {
         bounded(requirement, &self.shares, others)
     }
 
-    /// Describes the requirements that are missed, if any.
+    /// Describes the missed requirements of `--require`, if any.
     pub(super) fn missed(&self) -> Option<String> {
         requirement::missed(&self.requirements, |requirement| self.required(requirement))
     }
 
-    /// Returns the distributions of TTFT and E2E latency, of the gateway and of some routers.
+    /// Returns the distributions of TTFT and E2E latency behind the gateway and behind some
+    /// simulated routers.
     pub(super) fn curves(&self) -> [(&'static str, Curves<'_>); 2] {
         let percents: [f64; POINTS] =
             std::array::from_fn(|at| at as f64 * 100.0 / (POINTS - 1) as f64);

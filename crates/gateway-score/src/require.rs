@@ -1,4 +1,4 @@
-//! Parses and checks requirements on a gateway: `--require reuse>=0.9`.
+//! Parses and checks requirements on a gateway's measures: `--require reuse>=0.9`.
 
 use anyhow::Result;
 
@@ -6,10 +6,10 @@ use super::measure::{MEASURES, Values};
 use vllm_sim_command_line::refuse;
 use vllm_sim_command_line::requirement::Requirement;
 
-/// Names of values that are not relative to the ideal.
+/// Names of values for `--require` that are not relative to the ideal.
 const OTHER_MEASURES: [&str; 3] = ["score", "misroutes", "retries"];
 
-/// Parses a bound on a measure or on one of [`OTHER_MEASURES`].
+/// Parses a requirement on a measure or on one of [`OTHER_MEASURES`].
 ///
 /// # Errors
 /// Returns a usage error for an invalid requirement.
@@ -23,7 +23,7 @@ pub(super) fn requirement(text: &str) -> Result<Requirement> {
     Ok(requirement)
 }
 
-/// Returns the bounded value, which of a measure is its ratio to the ideal.
+/// Returns the value that a requirement bounds; for a measure, its ratio to the ideal.
 pub(super) fn bounded(
     requirement: &Requirement,
     shares: &Values,

@@ -10,14 +10,14 @@ use super::pod::{POD_TIMEOUT, Pod};
 use vllm_sim_command_line::refuse;
 use vllm_sim_service::scenario::Scenario;
 
-/// Scenario file, of which each pod runs its part.
+/// Scenario file with faults; each pod runs the part of its replica.
 pub(super) struct FleetScenario {
     text: String,
     scenario: Scenario,
 }
 
 impl FleetScenario {
-    /// Reads and checks a file.
+    /// Reads and checks a scenario file.
     ///
     /// # Errors
     /// Returns an error if the file is unreadable or invalid.
@@ -30,7 +30,7 @@ impl FleetScenario {
         }
     }
 
-    /// Starts the scenario on all pods, each as the replica of its index.
+    /// Starts the scenario on all pods, each as the replica of its pod index.
     ///
     /// # Errors
     /// Returns an error if the scenario names missing pods, or a pod rejects it.

@@ -1,4 +1,4 @@
-//! Keeps a workload in memory for several runs.
+//! Keeps a workload in memory, so that several runs can use it.
 
 use anyhow::Result;
 
@@ -8,10 +8,10 @@ use vllm_sim_replay::workload::{Session, Turn, WorkloadError, WorkloadSource};
 use vllm_sim_command_line::refuse;
 use vllm_sim_replay_cli::WorkloadArgs;
 
-/// Maximum number of requests, all of which are kept in memory.
+/// Maximum number of requests of a workload, all of which are kept in memory.
 const MAX_REQUESTS: usize = 1_000_000;
 
-/// Sets the default workload, which distinguishes routers, if no workload is given.
+/// Sets a default workload that distinguishes routers, if the arguments give none.
 ///
 /// Sessions of three turns arrive in bursts; a dozen groups share 60 % of the first prompt.
 pub(super) fn fill(args: &mut WorkloadArgs) {
@@ -37,7 +37,7 @@ pub(super) struct Workload {
 }
 
 impl Workload {
-    /// Reads all sessions that start up to `limit`.
+    /// Reads all sessions of a workload that start up to the time `limit`.
     ///
     /// # Errors
     /// Returns the errors of the source, or a usage error for too many requests.

@@ -12,12 +12,12 @@ use vllm_sim_replay_cli::{DoesNotFit, FlagSplitter, Pools, split};
 const MOST_POINTS: usize = 10_000;
 
 pub(super) struct GridAxis {
-    /// Flag name without the leading dashes.
+    /// Name of the varied flag, without the leading dashes.
     pub(super) name: String,
     pub(super) values: Vec<String>,
 }
 
-/// Parses the values of `flag`, one axis each.
+/// Parses the arguments of the repeatable option `flag` (`NAME=VALUE,VALUE,…`), one axis each.
 ///
 /// # Errors
 /// Returns a usage error for a missing `=`, an empty value or too many combinations.
@@ -43,7 +43,7 @@ pub(super) fn axes(flag: &str, given: &[String]) -> Result<Vec<GridAxis>> {
     }
 }
 
-/// Splits at commas outside brackets: `none,{"a":1,"b":2}` has two values.
+/// Splits flag values at commas outside brackets: `none,{"a":1,"b":2}` has two values.
 fn split_values(text: &str) -> Vec<String> {
     let mut depth = 0_usize;
     let values = text.split(|c: char| {
@@ -57,7 +57,7 @@ fn split_values(text: &str) -> Vec<String> {
     values.map(|value| value.trim().to_owned()).collect()
 }
 
-/// Returns all combinations; the last axis varies fastest.
+/// Returns all combinations of the values of `axes`; the last axis varies fastest.
 pub(super) fn combinations(axes: &[GridAxis]) -> Vec<Vec<String>> {
     let mut all = vec![Vec::new()];
     for axis in axes {
@@ -75,7 +75,7 @@ pub(super) fn combinations(axes: &[GridAxis]) -> Vec<Vec<String>> {
     all
 }
 
-/// Parses the arguments without a combination; the inner `Err` is a help text.
+/// Parses the command line without varied flags; the inner `Err` is a help text.
 ///
 /// # Errors
 /// Returns a usage error for invalid arguments.
@@ -91,7 +91,8 @@ pub(super) fn base<T: Parser>(
     parsed.parse(&loose)
 }
 
-/// Parses the arguments with a combination, and returns its pools or why the model does not fit.
+/// Parses the command line with one combination of flag values, and returns its pools or the reason
+/// why the model does not fit.
 ///
 /// # Errors
 /// Returns a usage error for invalid arguments, with the combination as context.
@@ -123,7 +124,7 @@ pub(super) fn point<T: Parser>(
     Ok((args, pools))
 }
 
-/// Adds the label of a combination to an error; an empty label adds nothing.
+/// Adds the label of a flag combination to an error; an empty label adds nothing.
 pub(super) fn at(label: &str, error: anyhow::Error) -> anyhow::Error {
     match label {
         "" => error,
@@ -131,7 +132,7 @@ pub(super) fn at(label: &str, error: anyhow::Error) -> anyhow::Error {
     }
 }
 
-/// Formats a combination as `name=value name=value`.
+/// Formats a flag combination as `name=value name=value`.
 pub(super) fn label<N: AsRef<str>>(names: &[N], values: &[String]) -> String {
     let flags = names.iter().zip(values);
     let flags: Vec<String> = flags
@@ -140,7 +141,7 @@ pub(super) fn label<N: AsRef<str>>(names: &[N], values: &[String]) -> String {
     flags.join(" ")
 }
 
-/// Runs `play` for each item on up to `threads` threads; results are in the order of the items.
+/// Applies `play` to each item on up to `threads` threads; results are in the order of the items.
 pub(super) fn in_parallel<T: Sync, R: Send + Sync>(
     items: &[T],
     threads: usize,

@@ -93,7 +93,7 @@ pub fn command() -> clap::Command {
     Args::command()
 }
 
-/// Runs `plan` with `args` and returns the text to print.
+/// Runs `vllm-sim plan` with the arguments `args` and returns the text to print.
 ///
 /// # Errors
 /// Returns a message for the user, with the flags of the combination that failed.
@@ -226,7 +226,8 @@ fn check(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Returns the tensor-parallel sizes to search: for a GPU, where the command line names no size.
+/// Returns the tensor-parallel sizes to search, if a GPU is given and the command line sets no
+/// size.
 fn tensor_axis(words: &[String], args: &Args, axes: &[GridAxis]) -> Option<GridAxis> {
     const FLAG: &str = "tensor-parallel-size";
     let is_typed = |name: &str, short: &str| {

@@ -1,4 +1,4 @@
-//! Splits a grid into shards that several machines run.
+//! Splits a grid of flag combinations into shards that several machines run.
 //!
 //! `--merge` combines the files that `--shard` wrote; the result equals that of one process, byte
 //! for byte.
@@ -35,7 +35,8 @@ pub(super) enum Task {
     Merge(Vec<PathBuf>),
 }
 
-/// Shard of a grid: every `of`-th point, beginning with the point of index `at`.
+/// Shard of a grid of flag combinations: every `of`-th point, beginning with the point of index
+/// `at`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shard {
     at: usize,
@@ -45,7 +46,8 @@ pub(super) struct Shard {
 #[derive(Serialize, Deserialize)]
 struct ShardFile<R> {
     schema: String,
-    /// Command line without the flags that differ between shards; equal in all files of a merge.
+    /// Command line without the flags that differ between shards; all files of a merge must have
+    /// the same.
     command: String,
     at: usize,
     of: usize,
@@ -53,7 +55,7 @@ struct ShardFile<R> {
 }
 
 impl ShardArgs {
-    /// Returns the task of this process: all points, one shard, or the merge of files.
+    /// Returns the task of this process: all grid points, one shard, or the merge of result files.
     ///
     /// # Errors
     /// Returns a usage error for an invalid `--shard`.
@@ -88,7 +90,7 @@ impl Shard {
         all.iter().skip(self.at).step_by(self.of)
     }
 
-    /// Writes the results to `file` and returns the text to print.
+    /// Writes the shard's results to `file` and returns the text to print.
     ///
     /// # Errors
     /// Returns an error if no file is named or writing fails.
@@ -118,13 +120,13 @@ impl Shard {
     }
 }
 
-/// Returns the command line without the flags that differ between shards and their merge.
+/// Returns the command line without the flags that may differ between the shards and their merge.
 pub(super) fn common(words: &[String]) -> Vec<String> {
     let own = ["--shard", "--merge", "--report-json", "--threads", "--html"];
     without(words, &own)
 }
 
-/// Returns the command line of the run that computes all points in one process.
+/// Returns the command line that computes all grid points in one process.
 pub(super) fn whole(words: &[String]) -> Vec<String> {
     without(words, &["--shard", "--merge"])
 }
@@ -143,7 +145,7 @@ fn without(words: &[String], flags: &[&str]) -> Vec<String> {
     kept
 }
 
-/// Deserializes a float from JSON with its exact bits.
+/// Deserializes a float from JSON text with its exact bits.
 pub(super) fn exact_number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     let raw = <&RawValue>::deserialize(from)?;
     raw.get().parse().map_err(D::Error::custom)
@@ -180,7 +182,7 @@ impl<'de> Visitor<'de> for ExactMap {
     }
 }
 
-/// Combines the results of all shards, in the order of the grid's points.
+/// Combines the result files of all shards, in the order of the grid's points.
 ///
 /// # Errors
 /// Returns an error for files that are unreadable, from another command, or incomplete.

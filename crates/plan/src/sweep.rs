@@ -53,14 +53,14 @@ struct Args {
 struct GridPoint {
     values: Vec<String>,
     args: Args,
-    /// Pools of the deployment; `Err` if the model does not fit on the GPUs.
+    /// Engines of the deployment; `Err` with the reason if the model does not fit on the GPUs.
     pools: Result<Pools, String>,
 }
 
 struct PointResult {
     values: Vec<String>,
     played: PlayedPoint,
-    /// Minimum ratio of good to all requests.
+    /// Minimum ratio of good to all requests with which the point can be the best.
     needed: f64,
 }
 
@@ -69,14 +69,14 @@ impl PointResult {
         self.played.as_ref().is_ok_and(|played| played.good() > 0.0)
     }
 
-    /// Returns whether enough requests are good; without bounds, all are.
+    /// Returns whether enough requests of the point are good; without latency bounds, all are.
     fn suffices(&self) -> bool {
         let attained = self.played.as_ref().ok().and_then(Played::attained);
         attained.is_none_or(|attained| attained >= self.needed)
     }
 }
 
-/// Result of a point, or the reason why it was not run.
+/// Result of a grid point, or the reason why it was not run.
 type PlayedPoint = Result<Played, String>;
 
 #[derive(Serialize, Deserialize)]
@@ -88,7 +88,8 @@ struct Played {
 }
 
 impl Played {
-    /// Returns good requests per second per GPU; without bounds every completed request is good.
+    /// Returns the number of good requests per second and GPU; without latency bounds every
+    /// completed request is good.
     fn per_gpu(&self) -> f64 {
         self.good() / self.gpus.max(1e-9)
     }
@@ -100,7 +101,7 @@ impl Played {
         }
     }
 
-    /// Returns the ratio of good to all requests; `None` without bounds.
+    /// Returns the ratio of good to all requests; `None` without latency bounds.
     fn attained(&self) -> Option<f64> {
         self.summary.get("slo_attainment").and_then(Value::as_f64)
     }
@@ -115,7 +116,7 @@ pub fn command() -> clap::Command {
     Args::command()
 }
 
-/// Runs `sweep` with `args` and returns the text to print.
+/// Runs `vllm-sim sweep` with the arguments `args` and returns the text to print.
 ///
 /// # Errors
 /// Returns a message for the user, with the flags of the point that failed.
@@ -190,7 +191,7 @@ pub fn run(
     Ok(table(&names, &played))
 }
 
-/// Runs all points on up to `threads` threads; results are in the order of the points.
+/// Simulates all grid points on up to `threads` threads; results are in the order of the points.
 fn play_all<P>(points: &[P], threads: usize) -> Result<Vec<PlayedPoint>>
 where
     P: Borrow<GridPoint> + Sync,
@@ -245,8 +246,8 @@ const COLUMNS: [(&str, &str); 7] = [
     ("reused", "prefix_cache_reused_ratio"),
 ];
 
-/// Returns the point with the highest goodput per GPU among those with enough good requests; `None` if
-/// there is none.
+/// Returns the index of the grid point with the most good requests per second and GPU, among those
+/// with enough good requests; `None` if there is none.
 fn best(points: &[PointResult]) -> Option<usize> {
     let mut best = None;
     let mut most = 0.0;
@@ -292,7 +293,8 @@ fn cells(names: &[&str], played: &[PointResult]) -> (Vec<String>, Vec<Vec<String
     (head, rows)
 }
 
-/// Returns the notes below the table: the meaning of the star, and the points that were not run.
+/// Returns the notes below the sweep's table: the meaning of the star, and the grid points that
+/// were not run.
 fn notes(names: &[&str], points: &[PointResult]) -> Vec<String> {
     let mut notes = vec![match best(points) {
         Some(_) => "* most good requests per second and GPU".to_owned(),

@@ -1,18 +1,20 @@
-//! Detects a queue that still grows at the end of the workload.
+//! Detects a request queue that still grows at the end of the workload.
 
 use vllm_sim_replay::outcome::{Outcome, Status};
 
-/// Minimum relative growth of the mean latency from the second to the fourth quarter.
+/// Minimum relative growth of the mean request latency from the second to the fourth quarter of
+/// requests.
 const GROWTH: f64 = 0.25;
-/// Minimum difference of the two means, in standard errors.
+/// Minimum difference of the mean latencies of two quarters, in standard errors.
 const ERRORS: f64 = 3.0;
-/// Maximum growth of the arrival rate for which the quarters are comparable.
+/// Maximum ratio of the arrival rates of two quarters of requests for which their latencies are
+/// comparable.
 const SAME_RATE: f64 = 1.15;
 const MIN_QUARTER_REQUESTS: usize = 20;
 
 #[derive(Debug, Default)]
 pub(super) struct Trend {
-    /// Arrival and latency, in seconds.
+    /// Arrival time and latency of each request, in seconds.
     seen: Vec<(f64, f64)>,
 }
 
@@ -24,7 +26,8 @@ impl Trend {
         }
     }
 
-    /// Returns the growth of the mean latency in the second half of an open loop, in seconds.
+    /// Returns the growth of the mean request latency in the second half of an open loop, in
+    /// seconds.
     ///
     /// Returns `None` if it did not grow, or there are too few requests.
     pub(super) fn growth(mut self) -> Option<f64> {

@@ -9,6 +9,6 @@ pub(super) struct CapturedExchange {
     pub(super) api: Api,
     pub(super) request: Value,
     pub(super) delivery: Delivery,
-    /// Body data, each with its time since the request was sent.
+    /// Chunks of the response body, each with the time since the request was sent.
     pub(super) chunks: Vec<(Duration, Bytes)>,
 }

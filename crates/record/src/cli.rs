@@ -58,7 +58,7 @@ pub fn command() -> clap::Command {
     Args::command()
 }
 
-/// Records until `ended` resolves, and returns the text to print.
+/// Records responses until `ended` resolves, and returns the text to print.
 ///
 /// # Errors
 /// Returns a message for the user.

@@ -212,7 +212,7 @@ fn fetch(_: &str, _: &str, _: &Hub) -> Result<PathBuf> {
     bail!("--hf-repo: this program was built without the feature `download`")
 }
 
-/// Describes a dataset.
+/// Describes a dataset file as text: format version, number of rows, reply lengths.
 ///
 /// # Errors
 /// Returns an error if the file cannot be opened, or a row is invalid.

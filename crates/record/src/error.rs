@@ -3,42 +3,42 @@ use std::path::PathBuf;
 
 use vllm_sim_http_client::TlsSetupError;
 
-/// Reports why recording failed.
+/// Reports why `vllm-sim record` failed.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// The upstream URL is invalid.
+    /// The URL of the upstream endpoint is invalid.
     #[error("--upstream {url:?} is not like http://HOST:PORT or https://HOST: {why}")]
     Upstream {
-        /// URL as given.
+        /// URL of the upstream endpoint, as given.
         url: String,
-        /// Description of the problem.
+        /// Description of the problem with the upstream URL.
         why: String,
     },
-    /// The upstream does not list a model.
+    /// The upstream endpoint does not list a model.
     #[error("cannot read the model name from {url}: {why} (set --model)")]
     Model {
-        /// URL of the upstream.
+        /// URL of the upstream endpoint.
         url: String,
-        /// Reason of the failure.
+        /// Reason why the upstream's model list has no model.
         why: String,
     },
-    /// The listen address is in use or not available.
+    /// The proxy's listen address is in use or not available.
     #[error("cannot listen on {address}: {why}")]
     Listen {
-        /// Listen address.
+        /// Listen address of the proxy.
         address: String,
-        /// Error of the operating system.
+        /// Error of the operating system while binding the listen address.
         why: io::Error,
     },
-    /// The file cannot be created or written.
+    /// The dataset file cannot be created or written.
     #[error("cannot record into {}: {why}", path.display())]
     File {
-        /// Path of the file.
+        /// Path of the dataset file.
         path: PathBuf,
-        /// Reason of the failure.
+        /// Reason why the dataset file cannot be created or written.
         why: String,
     },
-    /// The certificates to verify the upstream are unreadable.
+    /// The CA certificates to verify the upstream are unreadable.
     #[error(transparent)]
     CertificateVerification(#[from] TlsSetupError),
 }

@@ -1,4 +1,4 @@
-//! Parses the recorded bytes of chat and completion responses to texts with their times.
+//! Parses the recorded bytes of chat and completion responses into texts with their arrival times.
 //!
 //! Shapes: vLLM 0.33 `vllm/entrypoints/openai/chat_completion/protocol.py`,
 //! `completion/protocol.py`.
@@ -21,7 +21,7 @@ pub(crate) enum Api {
 }
 
 impl Api {
-    /// Returns the API of a path, if it is recorded.
+    /// Returns the OpenAI API of a request path, if its responses are recorded.
     pub(super) fn of(path: &str) -> Option<Self> {
         if path.ends_with("/v1/chat/completions") {
             Some(Self::Chat)
@@ -49,7 +49,7 @@ impl Api {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct TextPiece {
     pub(super) text: String,
-    /// Token ids, if the client requested them.
+    /// Token ids of the piece of text, if the client requested them.
     pub(super) ids: Vec<u32>,
     pub(super) at: Duration,
     pub(super) reasoning: bool,
@@ -59,11 +59,11 @@ pub(super) struct TextPiece {
 pub(super) struct RecordedChoice {
     pub(super) pieces: Vec<TextPiece>,
     pub(super) finish: Option<String>,
-    /// Whether a stop condition other than the end of sequence matched.
+    /// Whether generation ended by a stop condition other than the end-of-sequence token.
     pub(super) stopped: bool,
-    /// Time of the last piece.
+    /// Arrival time of the choice's last piece of text, since the request was sent.
     pub(super) ended: Duration,
-    /// Whether the reply has tool calls, which a dataset cannot represent.
+    /// Whether the choice has tool calls, which a dataset cannot represent.
     pub(super) calls: bool,
     /// Token ids of the prompt, if the client requested them.
     pub(super) prompt: Option<Vec<u32>>,
@@ -72,7 +72,7 @@ pub(super) struct RecordedChoice {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct RecordedResponse {
     pub(super) choices: Vec<RecordedChoice>,
-    /// Number of tokens of all choices, from `usage`.
+    /// Number of output tokens of all choices, from `usage`.
     pub(super) tokens: Option<u64>,
     pub(super) model: Option<String>,
 }
@@ -80,7 +80,7 @@ pub(super) struct RecordedResponse {
 const MAX_CHOICES: usize = 4096;
 
 impl RecordedResponse {
-    /// Parses a response.
+    /// Parses a recorded response into its choices.
     ///
     /// # Errors
     /// Returns the reason why the response has no reply.

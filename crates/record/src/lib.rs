@@ -46,26 +46,26 @@ pub(crate) use tokens::prompts;
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 const MODEL_QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Configuration of a [`Recorder`].
+/// Configuration of a [`Recorder`]: upstream endpoint, dataset file and listen address.
 #[derive(Debug, Clone)]
 pub struct RecordConfig {
-    /// URL of the endpoint: scheme, host, port and an optional path (without `/v1`).
+    /// URL of the recorded endpoint: scheme, host, port and an optional path (without `/v1`).
     pub upstream: String,
-    /// Path of the dataset file.
+    /// Path of the dataset file to write.
     pub out: PathBuf,
-    /// Name of the table.
+    /// Name of the SQLite table to write.
     pub table: String,
-    /// Whether to append to an existing file.
+    /// Whether to append to an existing dataset file.
     pub append: bool,
-    /// Host and port to listen on; port 0 selects a free port.
+    /// Host and port on which the proxy listens; port 0 selects a free port.
     pub listen: (String, u16),
-    /// PEM file of the authorities for the upstream's certificate; `None` uses the public ones.
+    /// PEM file of the CA certificates that verify the upstream; `None` uses the public ones.
     pub authority: Option<PathBuf>,
     /// Tokenizer for token counts and prompt hashes; a replaying server needs the same one.
     pub tokenizer: Arc<Tokenizer>,
 }
 
-/// Running proxy.
+/// Proxy in front of an endpoint, recording its responses into a dataset file.
 pub struct Recorder {
     /// Listen address of the proxy.
     pub address: SocketAddr,
@@ -75,7 +75,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Creates the file and starts to listen.
+    /// Creates the dataset file and starts the proxy.
     ///
     /// # Errors
     /// Returns [`RecordError`]; no task is left running.
@@ -107,7 +107,8 @@ impl Recorder {
         })
     }
 
-    /// Stops accepting connections, waits up to 5 s for open responses and completes the file.
+    /// Stops accepting connections, waits up to 5 s for open responses and completes the dataset
+    /// file.
     ///
     /// # Errors
     /// Returns [`RecordError::File`] if not everything could be written.
@@ -208,7 +209,7 @@ impl Upstream {
     }
 }
 
-/// Returns the first model that the upstream lists.
+/// Returns the name of the first model that the upstream endpoint lists.
 ///
 /// # Errors
 /// Returns [`RecordError`] if the upstream is unreachable or lists no model.

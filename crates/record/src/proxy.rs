@@ -1,4 +1,4 @@
-//! Forwards requests to the upstream.
+//! Forwards client requests to the upstream endpoint.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use vllm_sim_http_client::{Client, ResponseBody};
 type Error = Box<dyn std::error::Error + Send + Sync>;
 pub(super) type Body = UnsyncBoxBody<Bytes, Error>;
 
-/// Maximum size of a request to a recorded route, in bytes; vLLM has no limit.
+/// Maximum size of a request body on a recorded route, in bytes; vLLM has no limit.
 const LARGEST: usize = 64 << 20;
 
 /// Hop-by-hop headers, which a proxy must not forward (RFC 9110, 7.6.1).
@@ -37,7 +37,7 @@ const HOP_BY_HOP_HEADERS: [HeaderName; 7] = [
 pub(super) struct Proxy {
     pub(super) client: Client<Body>,
     pub(super) host: HeaderValue,
-    /// Path prefix of the upstream, without a trailing slash.
+    /// Path prefix of the upstream URL, without a trailing slash.
     pub(super) prefix: String,
     pub(super) queue: CaptureQueue,
 }
@@ -139,7 +139,7 @@ fn clean(headers: &mut HeaderMap) {
     }
 }
 
-/// Builds an error response in the shape of vLLM's.
+/// Builds an error response in the JSON shape of vLLM's.
 fn refusal(status: StatusCode, message: &str) -> Response<Body> {
     let kind = match status {
         StatusCode::BAD_GATEWAY => "BadGatewayError",

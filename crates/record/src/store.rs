@@ -1,6 +1,7 @@
-//! Writes recordings to the dataset file, on a separate thread.
+//! Writes recorded responses to the dataset file, on a separate thread.
 //!
-//! The file has llm-d's table, and a second one for the values that llm-d's has no columns for.
+//! The file has the table of llm-d-inference-sim, and a second table for values without a column in
+//! the first one.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -20,17 +21,17 @@ use super::tokens::{self, ReplyTokens};
 use vllm_sim_dataset::{Dataset, Generation, RowStorage, hash_tokens, schema};
 use vllm_sim_tokenizer::Tokenizer;
 
-/// Maximum number of responses that wait for the writer; further ones are not recorded.
+/// Maximum number of responses that wait for the writer thread; further ones are not recorded.
 const WAITING: usize = 1024;
-/// Maximum time between a write and its commit.
+/// Maximum time between inserting a row and committing its SQLite transaction.
 const COMMIT: Duration = Duration::from_millis(200);
-/// Maximum number of rows per transaction.
+/// Maximum number of rows per SQLite transaction.
 const BATCH: u32 = 256;
 
-/// Result of a recording.
+/// Numbers of recorded and of skipped responses.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Summary {
-    /// Number of replies in the file.
+    /// Number of replies in the dataset file.
     pub replies: u64,
     /// Number of responses that were not recorded, by reason.
     pub skipped: BTreeMap<String, u64>,
@@ -49,7 +50,7 @@ pub(super) struct CaptureQueue {
 }
 
 impl CaptureQueue {
-    /// Queues a response, or skips it if the queue is full; never blocks.
+    /// Queues a response for the writer thread, or skips it if the queue is full; never blocks.
     pub(super) fn put(&self, captured: CapturedExchange) {
         match self.to.try_send(captured) {
             Ok(()) => {}
@@ -78,7 +79,8 @@ pub(super) struct Store {
 }
 
 impl Store {
-    /// Creates the file, or with `append` opens an existing one.
+    /// Creates the dataset file, or with `append` opens an existing one, and starts its writer
+    /// thread.
     pub(super) fn open(
         path: &Path,
         table: &str,
@@ -122,7 +124,8 @@ impl Store {
         self.queue.clone()
     }
 
-    /// Writes all queued responses and closes the file. All other queue handles must be dropped.
+    /// Writes all queued responses and closes the dataset file. All other queue handles must be
+    /// dropped.
     pub(super) fn close(self) -> Result<Summary, RecordError> {
         let Self {
             queue,
@@ -149,7 +152,8 @@ impl Store {
     }
 }
 
-/// Body of the writer thread; runs until every queue handle is dropped.
+/// Writes queued responses to the database, as the body of the writer thread, until every queue
+/// handle is dropped.
 fn write(
     mut database: Database,
     from: &Receiver<CapturedExchange>,
@@ -238,7 +242,7 @@ fn record(
     Ok(answer.choices.len() as u64)
 }
 
-/// Returns the request reduced to the prompt of one choice.
+/// Returns the JSON of a request, reduced to the prompt of one of its choices.
 fn own_request(request: &Value, choice: usize, choices: usize) -> String {
     let prompts = request["prompt"].as_array();
     let prompts = prompts.filter(|list| list.iter().any(|one| one.is_string() || one.is_array()));

@@ -1,4 +1,4 @@
-//! Forwards a response body unchanged and records its data with the times of arrival.
+//! Forwards a response body unchanged and records its chunks with their arrival times.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -11,7 +11,7 @@ use super::proxy::Body;
 use super::store::CaptureQueue;
 use vllm_sim_http_client::ResponseBody;
 
-/// Maximum size of a recorded response, in bytes; a larger one is only forwarded.
+/// Maximum size of a recorded response body, in bytes; a larger one is only forwarded.
 const LARGEST: usize = 64 << 20;
 
 pub(super) struct Tee {

@@ -1,4 +1,4 @@
-//! Converts a recorded choice to tokens: ids, text and time of each.
+//! Converts the text of a recorded choice to tokens: id, text and time of each.
 
 use std::time::Duration;
 
@@ -16,12 +16,12 @@ pub(super) struct ReplyTokens {
     pub(super) ids: Vec<u32>,
     pub(super) texts: Vec<String>,
     pub(super) times: Vec<Duration>,
-    /// Number of leading tokens that are reasoning.
+    /// Number of leading tokens that are reasoning content.
     pub(super) reasoning: u32,
 }
 
 impl ReplyTokens {
-    /// Converts a choice to tokens; `counted` is the number of tokens in `usage`.
+    /// Converts a recorded choice to tokens; `counted` is the number of its tokens in `usage`.
     ///
     /// - A streamed piece is one token if there are about as many pieces as tokens. Otherwise the
     ///   tokenizer splits it, and its tokens share the time of the piece.
@@ -85,7 +85,7 @@ impl ReplyTokens {
         tokens
     }
 
-    /// Adds a piece; `each` makes it one token.
+    /// Appends the tokens of a piece of text; with `each`, the piece is one token.
     fn push(&mut self, piece: &TextPiece, each: bool, tokenizer: &Tokenizer) {
         let before = self.ids.len();
         if piece.ids.is_empty() {
@@ -111,7 +111,8 @@ impl ReplyTokens {
         }
     }
 
-    /// Splits or merges tokens until their number is `counted`; the text stays the same.
+    /// Splits or merges the choice's tokens until their number is `counted`; the text stays the
+    /// same.
     ///
     /// The tokenizer does not always split a text as the model did.
     fn fit(&mut self, counted: u64, tokenizer: &Tokenizer) {

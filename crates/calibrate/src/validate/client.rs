@@ -20,16 +20,16 @@ pub(crate) struct ClientTiming {
 pub(crate) struct Client<'a> {
     run: &'a RecordedRun,
     engines: Vec<Vllm>,
-    /// Lockstep state, if the engines step together.
+    /// State of data-parallel engines that step together, if they do.
     lock_step: Option<LockStep>,
     front_end: &'a Roofline,
-    /// Maximum number of requests that the engines run concurrently.
+    /// Maximum number of requests that run in the engines concurrently.
     places: usize,
-    /// Requests in the API server.
+    /// Requests in the API server, by their time of arrival at the engine.
     arrivals: TimerQueue<usize>,
     timeouts: VecDeque<(SimTime, usize)>,
     next: usize,
-    /// Start time of its stage.
+    /// Start time of the load stage in progress.
     stage_start: SimTime,
     in_flight: usize,
     seen: Vec<ClientTiming>,
@@ -89,7 +89,8 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Returns the time of the next send, or `None` if it waits for a response.
+    /// Returns the time at which the client sends the next request, or `None` if it waits for a
+    /// response first.
     fn next_send(&self, now: SimTime) -> Option<SimTime> {
         let request = self.run.requests.get(self.next)?;
         let new_stage = self.next > 0 && request.stage != self.run.requests[self.next - 1].stage;

@@ -3,58 +3,59 @@ use std::path::PathBuf;
 use vllm_sim_engine::latency::{AicError, RooflineError, ShapeError};
 use vllm_sim_engine::sched::ConfigError;
 
-/// Reports why a run cannot be predicted.
+/// Reports why a recorded run's latencies cannot be predicted.
 #[derive(Debug, thiserror::Error)]
 pub enum ValidateError {
-    /// A file or folder cannot be read or written.
+    /// A file or folder of recorded runs, or a report, cannot be read or written.
     #[error("{path}: {error}")]
     Io {
-        /// Path of the file or folder.
+        /// Path of the file or folder that cannot be read or written.
         path: PathBuf,
-        /// Error of the operating system.
+        /// Error of the operating system while reading or writing.
         error: std::io::Error,
     },
-    /// A file is not JSON.
+    /// A run's file is not JSON.
     #[error("{path}: {error}")]
     Json {
-        /// Path of the file.
+        /// Path of the run's invalid file.
         path: PathBuf,
-        /// Error of the JSON parser.
+        /// Error of the JSON parser in the run's file.
         error: serde_json::Error,
     },
-    /// A field is missing or invalid.
+    /// A field of a recorded run is missing or invalid.
     #[error("run {run}: {field} {problem}")]
     Field {
-        /// Id of the run.
+        /// Id of the run with the invalid field.
         run: String,
-        /// Path of the field.
+        /// Path of the field in the run's JSON.
         field: String,
-        /// Description of the problem.
+        /// Description of the problem with the field.
         problem: String,
     },
-    /// The model's dimensions are invalid.
+    /// The layer sizes of the run's model are invalid.
     #[error(transparent)]
     Shape(#[from] ShapeError),
-    /// The roofline model cannot be built.
+    /// The roofline model cannot be built for the run's deployment.
     #[error(transparent)]
     Roofline(#[from] RooflineError),
-    /// The kernel tables do not cover a deployment.
+    /// The kernel tables do not cover a run's deployment.
     #[error("run {run}: {error}")]
     Tables {
-        /// Id of the run.
+        /// Id of the run that cannot be looked up.
         run: String,
-        /// Error of the lookup.
+        /// Error of the lookup in the kernel tables.
         error: AicError,
     },
-    /// The engine cannot be built, usually because the model leaves no memory for a KV cache.
+    /// The simulated engine cannot be built, usually because the model leaves no memory for a KV
+    /// cache.
     #[error("run {run}: {error}")]
     Engine {
-        /// Id of the run.
+        /// Id of the run whose engine cannot be built.
         run: String,
-        /// Error of the engine.
+        /// Configuration error of the engine.
         error: ConfigError,
     },
-    /// The folder has no run.
+    /// The folder contains no recorded run.
     #[error("{0}: no *.json file")]
     Empty(PathBuf),
 }

@@ -8,14 +8,14 @@ use vllm_sim_replay::html::{Chart, ChartLine, command, document, escape, short, 
 use super::report::curve;
 use super::validation::{METRICS, Spread, ValidatedRun, Validation};
 
-/// Largest error in the charts of errors, in percent.
+/// Largest prediction error that the charts show, in percent.
 const MOST_PERCENT: f64 = 60.0;
 const PEERS_SHOWN: usize = 6;
 const PERCENTILES: [(&str, f64); 4] = [("p50", 50.0), ("p90", 90.0), ("p95", 95.0), ("p99", 99.0)];
 const TITLE: &str = "vllm-sim validate";
 
 impl Validation {
-    /// Renders the HTML page; `typed` is the command that made it.
+    /// Renders the validation as an HTML page; `typed` is the command that made it.
     pub fn page(&self, typed: &str) -> String {
         let mut body = format!("<h1>{TITLE}</h1>");
         self.tiles(&mut body);
@@ -216,7 +216,7 @@ fn cell(errors: &BTreeMap<&'static str, Spread>, key: &str, of: fn(&Spread) -> f
         .map_or("-".to_owned(), |spread| format!("{:.1}", of(spread)))
 }
 
-/// Returns the cumulative distribution of absolute errors as a line.
+/// Returns a chart line with the cumulative distribution of absolute prediction errors.
 fn share_line(name: &str, errors: impl Iterator<Item = f64>, colour: usize) -> ChartLine {
     let mut sizes: Vec<f64> = errors.map(f64::abs).collect();
     sizes.sort_by(f64::total_cmp);
@@ -231,7 +231,7 @@ fn share_line(name: &str, errors: impl Iterator<Item = f64>, colour: usize) -> C
     )
 }
 
-/// Returns the measured distribution as (ms, percent of the requests).
+/// Returns the measured latency distribution as (ms, percent of the requests).
 ///
 /// Gaps need records of every request: published percentiles may count tokens, requests or
 /// re-tokenized text.

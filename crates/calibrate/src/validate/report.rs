@@ -3,42 +3,42 @@ use serde::Serialize;
 use super::client::ClientTiming;
 use super::spec::RecordedRun;
 
-/// Predicted latencies of a run, in milliseconds.
+/// Predicted latencies of a recorded run, in milliseconds.
 #[derive(Debug, Clone, Serialize)]
 pub struct Prediction {
-    /// Id of the run.
+    /// Id of the recorded run.
     #[serde(skip)]
     pub id: String,
-    /// Latencies of all completed requests.
+    /// Latency statistics over all completed requests of the run.
     pub summary: Latencies,
-    /// Latencies per stage.
+    /// Latency statistics of each load stage of the run.
     pub stages: Vec<Latencies>,
 }
 
 /// Latency statistics of completed requests, in milliseconds.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Latencies {
-    /// Mean time to the first token.
+    /// Mean time to first token, in ms.
     pub ttft_mean: f64,
-    /// Median time to the first token.
+    /// Median time to first token, in ms.
     pub ttft_p50: f64,
-    /// 90th percentile of the time to the first token.
+    /// 90th percentile of the time to first token, in ms.
     pub ttft_p90: f64,
-    /// 99th percentile of the time to the first token.
+    /// 99th percentile of the time to first token, in ms.
     pub ttft_p99: f64,
-    /// Mean over requests of their mean gap between tokens.
+    /// Mean inter-token latency in ms: mean over requests of each request's mean gap.
     pub itl_mean: f64,
-    /// Mean time to the last token.
+    /// Mean end-to-end latency, in ms.
     pub e2e_mean: f64,
-    /// Median time to the last token.
+    /// Median end-to-end latency, in ms.
     pub e2e_p50: f64,
-    /// 90th percentile of the time to the last token.
+    /// 90th percentile of end-to-end latency, in ms.
     pub e2e_p90: f64,
-    /// 99th percentile of the time to the last token.
+    /// 99th percentile of end-to-end latency, in ms.
     pub e2e_p99: f64,
-    /// Number of requests with all their tokens.
+    /// Number of requests that received all their tokens.
     pub completed: usize,
-    /// Number of requests without all their tokens.
+    /// Number of requests that did not receive all their tokens.
     pub failed: usize,
 }
 
@@ -134,7 +134,8 @@ pub(super) fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-/// Interpolates linearly between the two nearest sorted values.
+/// Returns the quantile `p` (0 to 1) of sorted values, interpolated linearly between the two
+/// nearest.
 pub(super) fn percentile(sorted: &[f64], p: f64) -> f64 {
     let Some(last) = sorted.len().checked_sub(1) else {
         return 0.0;

@@ -21,18 +21,19 @@ pub(crate) struct RecordedRun {
     pub(crate) engine: VllmConfig,
     pub(crate) ranks: u32,
     pub(crate) requests: Vec<Request>,
-    /// Whether each stage begins after all responses of the previous one.
+    /// Whether each load stage begins only after all responses of the previous one.
     pub(crate) drains: bool,
     pub(crate) stages: usize,
     pub(crate) timeout: Option<Duration>,
-    /// Compilation time of kernels, during which the first requests wait.
+    /// Duration of the first use of a server's kernels, during which they compile and the first
+    /// requests wait.
     pub(crate) first_use_stall: Duration,
     pub(crate) max_in_flight: usize,
 }
 
 #[derive(Clone)]
 pub(crate) struct Request {
-    /// Send time, relative to the start of its stage.
+    /// Send time of the request, relative to the start of its stage.
     pub(crate) at: SimTime,
     pub(crate) stage: usize,
     pub(crate) prompt: u32,
@@ -40,21 +41,20 @@ pub(crate) struct Request {
     pub(crate) plan: Arc<BlockPlan>,
 }
 
-/// Additional API server time of servers in another cluster, behind their own load generator.
-///
-/// Two runs of the public set have it, without a field for it.
+/// Additional API server time of two public runs, in us: their servers were in another cluster,
+/// behind their own load generator. No field of the runs contains it.
 const SLOW_FRONT_END_US: f64 = 9_800.0;
-/// Prefix of the `source` of these runs.
+/// Prefix of the field `source` of the runs with additional API server time.
 const SLOW_FRONT_END: &str = "inference-perf KubeCon NA 2025 demo (vLLM 0.11.0, GKE";
-/// Fitted to public runs, with the constants of the roofline model
-/// (`tests/python/roofline_fit.py`).
+/// Compilation time of kernels at the first request, fitted to public runs with the constants of
+/// the roofline model (`tests/python/roofline_fit.py`).
 const FIRST_USE_STALL: Duration = Duration::from_millis(3_690);
-/// Maximum relative deviation of prompt lengths from their mean.
+/// Maximum relative deviation of generated prompt lengths from their mean.
 const LENGTH_SPREAD: f64 = 0.02;
 
-/// Maximum number of requests of a run, which bounds the memory for mistyped values.
+/// Maximum number of requests of a recorded run; protects memory from mistyped values.
 const MAX_REQUESTS: usize = 10_000_000;
-/// Maximum number of tokens of one request, for the same reason.
+/// Maximum number of tokens of one recorded request; protects memory from mistyped values.
 const MAX_TOKENS: f64 = 16_777_216.0;
 
 struct RunFields<'a> {
@@ -93,7 +93,8 @@ impl<'a> RunFields<'a> {
             .ok_or_else(|| self.wrong(path, "must be a string"))
     }
 
-    /// Returns a duration given in seconds, or `None` if missing.
+    /// Returns the duration that a field of the run gives in seconds, or `None` if the field is
+    /// missing.
     fn duration(&self, path: &str) -> Result<Option<Duration>, ValidateError> {
         let seconds = self.at(path).as_f64();
         let duration = seconds.map(Duration::try_from_secs_f64).transpose();
@@ -106,8 +107,8 @@ impl<'a> RunFields<'a> {
 }
 
 impl RecordedRun {
-    /// Parses a run; `coefficients` are those of the roofline model, except a run's API server
-    /// time.
+    /// Parses a recorded run; `coefficients` are those of the roofline model, except the API server
+    /// time if the run has its own.
     pub(crate) fn read(value: &Value, coefficients: &Coefficients) -> Result<Self, ValidateError> {
         let id = value["id"].as_str().unwrap_or("without an id").to_owned();
         let fields = RunFields { run: &id, value };
@@ -141,7 +142,7 @@ impl RecordedRun {
     }
 }
 
-/// Returns the compilation time of Triton kernels at the first request.
+/// Returns the time for which a server's first request waits until Triton kernels are compiled.
 ///
 /// A fresh server compiles them for bf16 experts. In-process engines were warmed up.
 fn first_use_stall(fields: &RunFields, setup: &RooflineSetup) -> Duration {
@@ -155,12 +156,13 @@ fn first_use_stall(fields: &RunFields, setup: &RooflineSetup) -> Duration {
     }
 }
 
-/// First version with experts with block scales as fast as in the kernel tables of 0.24.
+/// First vLLM version (major, minor) whose block-scaled fp8 experts are as fast as in the kernel
+/// tables of 0.24.
 ///
-/// In those of 0.14 they are as fast as other fp8 experts.
+/// In vLLM 0.14 such experts are as fast as other fp8 experts.
 const BLOCK_EXPERTS: (u32, u32) = (0, 15);
 
-/// Whether a version is before another; an unknown version is not.
+/// Returns whether a vLLM version is before another; an unknown version is not.
 fn older(version: &Value, than: (u32, u32)) -> bool {
     let mut numbers = version.as_str().unwrap_or_default().split('.');
     let mut next = || numbers.next()?.parse().ok();
@@ -219,7 +221,7 @@ fn setup(
     })
 }
 
-/// Forms of `weight_quantization` that also name the quantization of activations.
+/// Values of `weight_quantization` that also name the quantization of activations, by prefix.
 const LONG_NAMES: [(&str, Scheme); 4] = [
     ("fp8_", Scheme::Fp8),
     ("int8_", Scheme::Int8),
@@ -227,7 +229,7 @@ const LONG_NAMES: [(&str, Scheme); 4] = [
     ("fp4_", Scheme::Fp4),
 ];
 
-/// Parses the weight format: `none`, a value of vLLM's `--quantization`, or a longer name.
+/// Parses the weight format of a run: `none`, a value of vLLM's `--quantization`, or a longer name.
 fn scheme(fields: &RunFields) -> Result<Scheme, ValidateError> {
     const FIELD: &str = "model_config.weight_quantization";
     let name = fields.text(FIELD)?;
@@ -328,7 +330,7 @@ fn engine(fields: &RunFields, setup: &RooflineSetup) -> Result<VllmConfig, Valid
     })
 }
 
-/// Builds a workload of prompts in rotation; prompts of one group share their prefix.
+/// Builds a workload that sends its prompts in rotation; prompts of one group share their prefix.
 fn shared_prefix(fields: &RunFields, block: u32) -> Result<Vec<Request>, ValidateError> {
     let prompts = fields.count("workload.prompts.unique_prompts")?;
     let prompts = prompts.clamp(1, MAX_REQUESTS as u32);
@@ -393,7 +395,7 @@ fn shared_prefix(fields: &RunFields, block: u32) -> Result<Vec<Request>, Validat
     Ok(requests)
 }
 
-/// Builds a workload of recorded requests, with the blocks of their prompts.
+/// Builds a workload of recorded requests, with the KV blocks of their prompts.
 fn trace(fields: &RunFields, block: u32) -> Result<Vec<Request>, ValidateError> {
     let rows = fields.at("workload.trace").as_array();
     let rows = rows.ok_or_else(|| fields.wrong("workload.trace", "must be a list"))?;

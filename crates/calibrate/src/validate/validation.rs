@@ -10,7 +10,7 @@ use super::client::ClientTiming;
 use super::report::{Curves, Latencies, Prediction, mean, percentile};
 use super::spec::RecordedRun;
 
-/// Name and version of the JSON schema.
+/// Name and version of the validation report's JSON schema.
 pub const SCHEMA: &str = "vllm-sim/fidelity/1";
 
 /// JSON key, table label, and reader of one latency metric.
@@ -21,46 +21,47 @@ pub(super) const METRICS: [Metric; 3] = [
     ("e2e_mean", "E2E", |latencies| latencies.e2e_mean),
 ];
 
-/// Errors in percent, by metric; unmeasured metrics are missing.
+/// Prediction errors in percent, by metric; unmeasured metrics are missing.
 pub(super) type Errors = BTreeMap<&'static str, f64>;
 
-/// Recorded runs with their predictions.
+/// Recorded runs with the predictions of their latencies.
 #[derive(Debug, Clone)]
 pub struct Validation {
-    /// Runs in the order of their files.
+    /// Validated runs, in the order of their files.
     pub runs: Vec<ValidatedRun>,
-    /// Skipped runs, with the error of each.
+    /// Ids of skipped runs, with the error of each.
     pub left_out: Vec<(String, String)>,
 }
 
-/// Recorded run with its prediction.
+/// Recorded run with the prediction of its latencies.
 #[derive(Debug, Clone, Serialize)]
 pub struct ValidatedRun {
-    /// Id of the run.
+    /// Id of the recorded run.
     pub id: String,
-    /// Origin of the recording.
+    /// Origin of the recorded run, as free text.
     pub source: String,
-    /// Name of the model.
+    /// Name of the run's model.
     pub model: String,
-    /// Name of the GPU.
+    /// Name of the run's GPU type.
     pub gpu: &'static str,
-    /// Tensor-parallel size.
+    /// Number of GPUs that share each layer (tensor-parallel size).
     pub tp: u32,
-    /// Number of data-parallel engines.
+    /// Number of the run's data-parallel engines.
     pub dp: u32,
-    /// Weight format.
+    /// Storage format of the model's weights.
     pub weights: &'static str,
     /// Size of the weights on each GPU, in GB.
     pub weight_gb: f64,
-    /// Whether the model is a mixture of experts.
+    /// Whether the run's model is a mixture of experts.
     pub experts: bool,
-    /// Load regime: `stable`, `overload` or `mixed`.
+    /// Load regime of the run: `stable`, `overload` or `mixed`.
     pub regime: String,
-    /// Predicted latencies, in milliseconds.
+    /// Predicted latencies of the run, in milliseconds.
     pub predicted: Prediction,
-    /// Measurements as in the file, in milliseconds.
+    /// Measured latencies as in the run's file, in milliseconds.
     pub measured: Value,
-    /// Signed errors in percent; with several stages, mean absolute errors over the stages.
+    /// Signed prediction errors in percent; for a run with several stages, mean absolute errors
+    /// over the stages.
     pub error_percent: Errors,
     /// Published absolute errors of other simulators for this run, in percent.
     pub peer_error_percent: BTreeMap<String, Errors>,
@@ -85,7 +86,7 @@ pub(super) struct Group {
     pub(super) error_percent: BTreeMap<&'static str, Spread>,
 }
 
-/// Published errors of another simulator, and ours on the same runs.
+/// Published prediction errors of another simulator, and this simulator's on the same runs.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Peer {
     pub(super) name: String,
@@ -159,7 +160,8 @@ fn errors(json: &Value, prediction: &Prediction) -> Errors {
     METRICS.into_iter().filter_map(error).collect()
 }
 
-/// Returns the errors of other simulators, relative to the part of the run that they used.
+/// Returns the published errors of other simulators for a run, relative to the part of the run that
+/// they used.
 fn peer_errors(json: &Value) -> BTreeMap<String, Errors> {
     let peers = json["peers"].as_object().into_iter().flatten();
     let peers = peers.map(|(name, said)| {
@@ -275,7 +277,8 @@ impl Validation {
         })
     }
 
-    /// Renders the errors per run, with medians and means over the stable runs and all runs.
+    /// Renders a text table of the prediction errors per run, with medians and means over the
+    /// stable runs and all runs.
     pub fn table(&self) -> String {
         let width = self.runs.iter().map(|run| run.id.len()).max();
         let width = width.unwrap_or(0).max(24);

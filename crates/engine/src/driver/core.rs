@@ -1,4 +1,4 @@
-//! Runs one engine with its observer and the records of its sequences.
+//! Runs one engine together with its observer and the records of its sequences.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use super::progress::Progress;
 use super::record::{SequenceRecord, Submission};
 use crate::{Command, End, Event, Outbox, Scheduler, SeqId, SimTime, Stats, SubmitError};
 
-/// Maximum number of events before observers are called: a long reply without delay makes all its
-/// events together.
+/// Maximum number of engine events before observers are called: a long reply without delay makes
+/// all its events together.
 const MAX_OUTBOX: usize = 4096;
 
 pub(super) struct Core {
@@ -43,7 +43,8 @@ impl Core {
         }
     }
 
-    /// Returns the engine as a rank, if it steps together with others.
+    /// Returns the engine as a data-parallel rank, if it steps together with other ranks and is not
+    /// stopped.
     pub(super) fn rank(&mut self) -> Option<&mut dyn Scheduler> {
         match self.stopped || !self.engine.is_in_lock_step() {
             true => None,
@@ -127,7 +128,8 @@ impl Core {
         self.deliver();
     }
 
-    /// Runs the engine up to and including `now`. Returns the number of events.
+    /// Runs the engine up to and including `now` and delivers its events to the observer. Returns
+    /// the number of events.
     pub(super) fn advance(&mut self, now: SimTime) -> usize {
         let mut events = 0;
         while self.next_wakeup() <= now {
@@ -141,8 +143,8 @@ impl Core {
         events
     }
 
-    /// Runs everything due at `now` once, but nothing that becomes due thereby. Returns the number
-    /// of events.
+    /// Runs the engine's work due at `now` once, without work that becomes due thereby. Returns the
+    /// number of events.
     pub(super) fn advance_once(&mut self, now: SimTime) -> usize {
         self.engine.advance(now, &mut self.outbox);
         let events = self.outbox.len();
@@ -189,7 +191,7 @@ impl Core {
     }
 }
 
-/// Returns the index of a sequence's record: the low half of its id.
+/// Returns the index of a sequence's record: the low 32 bits of the sequence id.
 pub(super) fn slot_of(id: SeqId) -> usize {
     (id.0 & 0xffff_ffff) as usize
 }

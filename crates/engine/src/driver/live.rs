@@ -21,16 +21,17 @@ use super::slack::minimize_timer_slack;
 use crate::SimTime;
 use crate::{CachedBlock, Command, Scheduler, SeqId, Stats, SubmitError};
 
-/// Tunes the wakeups of the timer thread.
+/// Settings for the wakeups of the timer thread that drives engines in real time.
 #[derive(Debug, Clone, Copy)]
 pub struct TimerTuning {
-    /// Time grid for deadlines under load; zero serves each deadline exactly. Default: 200 us.
+    /// Time grid for wakeups of the timer thread under load; zero serves each deadline exactly.
+    /// Default: 200 us.
     pub quantum: Duration,
-    /// Number of events per wakeup from which the grid is used. Default: 3.
+    /// Number of events per wakeup of the timer thread from which the grid is used. Default: 3.
     pub busy: usize,
-    /// Number of events per wakeup from which the grid is doubled. Default: 20.
+    /// Number of events per wakeup of the timer thread from which the grid is doubled. Default: 20.
     ///
-    /// Waking reply tasks then costs more than the tokens themselves.
+    /// Above this number, waking reply tasks costs more than writing their tokens.
     pub crowded: usize,
 }
 
@@ -70,7 +71,7 @@ pub(super) struct Shared {
     tune: TimerTuning,
 }
 
-/// Runs an engine in real time. Clones share it; its thread ends with [`LiveEngine::stop`].
+/// Runs an engine in real time. Clones share it; its timer thread ends with [`LiveEngine::stop`].
 #[derive(Clone)]
 pub struct LiveEngine {
     pub(super) shared: Arc<Shared>,
@@ -105,12 +106,12 @@ impl LiveEngine {
         }
     }
 
-    /// Returns the time on the engine's clock.
+    /// Returns the current time on the engine's clock.
     pub fn now(&self) -> SimTime {
         self.shared.now()
     }
 
-    /// Submits sequences: all of them or none.
+    /// Submits sequences to the engine: all of them or none.
     ///
     /// # Errors
     /// Returns the error of the first sequence that does not fit.
@@ -155,7 +156,8 @@ impl LiveEngine {
         }
     }
 
-    /// Executes an operator command; false if it does not apply to the engine or its state.
+    /// Executes an operator command on the engine; returns false if it does not apply to the engine
+    /// or its state.
     pub fn command(&self, command: Command) -> bool {
         let mut ranks = self.shared.ranks.lock();
         let now = self.shared.now();
@@ -177,25 +179,26 @@ impl LiveEngine {
         }
     }
 
-    /// Lists the cached blocks.
+    /// Returns the blocks in the engine's prefix cache.
     pub fn cached_blocks(&self) -> Vec<CachedBlock> {
         let ranks = self.shared.ranks.lock();
         ranks[self.rank].engine.cached_blocks()
     }
 
-    /// Returns the gauges.
+    /// Returns the engine's gauges for metrics, such as queue lengths and KV cache usage.
     pub fn stats(&self) -> Stats {
         let ranks = self.shared.ranks.lock();
         ranks[self.rank].engine.stats()
     }
 
-    /// Reports a rejected request for an adapter to the observer, when its turn has come.
+    /// Reports to the observer that a request for the LoRA adapter `lora` was rejected.
     pub fn refuse(&self, lora: &Arc<str>) {
         let mut ranks = self.shared.ranks.lock();
         ranks[self.rank].observer.on_refused(lora);
     }
 
-    /// Cancels every sequence whose request matches. Returns their number.
+    /// Cancels every sequence whose request satisfies `matches`. Returns the number of cancelled
+    /// sequences.
     pub fn cancel_where(&self, matches: impl Fn(&RequestInfo) -> bool) -> usize {
         let mut ranks = self.shared.ranks.lock();
         let now = self.shared.now();
@@ -216,7 +219,7 @@ impl LiveEngine {
         ids.len()
     }
 
-    /// Stops the engine. The last one under a timer thread also ends and joins the thread.
+    /// Stops the engine. Stopping the last engine of a timer thread also ends and joins the thread.
     pub fn stop(&self) {
         let mut ranks = self.shared.ranks.lock();
         ranks[self.rank].stopped = true;
@@ -264,7 +267,8 @@ impl Shared {
         SimTime::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    /// Unlocks the engines and notifies the timer thread if its next deadline is earlier.
+    /// Unlocks the engines and wakes the timer thread if an engine's next deadline is earlier than
+    /// the end of its sleep.
     fn settle(&self, ranks: MutexGuard<'_, Ranks>) {
         let earlier = ranks.next_wakeup() < ranks.sleeps_until;
         drop(ranks);
@@ -316,7 +320,7 @@ impl Shared {
     }
 }
 
-/// Holds the locks of engines, which make no progress until it is dropped.
+/// Holds the locks of several engines, which do not advance until it is dropped.
 pub struct EngineLocks<'e> {
     _locks: Vec<MutexGuard<'e, Ranks>>,
 }
@@ -331,12 +335,12 @@ pub struct SequenceHandle {
 }
 
 impl SequenceHandle {
-    /// Returns the progress of the sequence.
+    /// Returns the progress of the sequence, shared with the engine.
     pub fn progress(&self) -> &Arc<Progress> {
         &self.progress
     }
 
-    /// Returns the id in the engine.
+    /// Returns the sequence's id in the engine.
     pub fn id(&self) -> SeqId {
         self.id
     }

@@ -3,27 +3,27 @@ use std::sync::Arc;
 use super::record::SequenceRecord;
 use crate::{Event, SimTime, Stats};
 
-/// Receives all events of an engine, on the thread that runs it. Implementations must not block.
+/// Receiver of all events of an engine, called on the thread that runs the engine. Implementations
+/// must not block.
 pub trait Observer: Send {
-    /// Handles a new sequence, before its first event.
+    /// Handles the submission of a sequence, before its first event.
     fn on_queued(&mut self, record: &SequenceRecord);
-    /// Handles an event of a sequence, after the update of its record. For tokens, `since` is the
-    /// time of the previous output.
+    /// Handles an event of a sequence, after the update of its record. For token events, `since` is
+    /// the time of the sequence's previous output.
     fn on_event(&mut self, at: SimTime, event: &Event, record: &SequenceRecord, since: SimTime);
-    /// Handles an event without a sequence (cache, steps).
+    /// Handles an engine event without a sequence, such as a KV cache change or a step.
     fn on_engine(&mut self, at: SimTime, event: &Event);
-    /// Handles changed gauges.
+    /// Handles a change of the engine's gauges.
     fn on_stats(&mut self, stats: &Stats);
-    /// Handles a rejected request for this adapter, when its turn has come
-    /// ([`LiveEngine::refuse`]).
+    /// Handles a rejected request for a LoRA adapter, reported by [`LiveEngine::refuse`].
     ///
     /// [`LiveEngine::refuse`]: super::LiveEngine::refuse
     fn on_refused(&mut self, _lora: &Arc<str>) {}
-    /// Handles the end of a group of events: no further ones are pending.
+    /// Handles the end of a batch of events, when no further events are pending.
     fn on_events_delivered(&mut self) {}
 }
 
-/// Forwards all events to several observers, in order.
+/// Forwards all engine events to several observers, in order.
 pub struct Observers(pub Vec<Box<dyn Observer>>);
 
 impl Observer for Observers {

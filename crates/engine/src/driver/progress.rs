@@ -10,10 +10,10 @@ use crate::SimTime;
 
 type VerifiedDrafts = Mutex<Vec<(u8, u8)>>;
 
-/// Ranges `start..end` of tokens that one step released together.
+/// Index ranges `start..end` of output tokens that one step released together.
 type TokenGroups = Mutex<VecDeque<(u32, u32)>>;
 
-/// Shares the progress of a sequence between the engine and its reply.
+/// Progress of a sequence, shared between the engine and the reply.
 ///
 /// The engine adds to the counter and wakes the reply, which writes all tokens between those sent
 /// and those released. No queue holds single tokens, so a slow client costs one integer.
@@ -28,12 +28,12 @@ pub struct Progress {
     state: AtomicU8,
     lost_load: AtomicBool,
     last: AtomicU64,
-    /// Groups of tokens released together, in order: accepted drafts and the token before them.
-    /// Only for sequences with drafts.
+    /// Groups of output tokens released together, in order: accepted draft tokens and the token
+    /// before them. Only for sequences with draft tokens.
     groups: OnceLock<Box<TokenGroups>>,
     first: AtomicU64,
     scheduled: AtomicU64,
-    /// Arrival of the request, on the engine's clock.
+    /// Arrival time of the request, on the engine's clock.
     pub arrived: SimTime,
     cached: AtomicU32,
     external: AtomicU32,
@@ -44,11 +44,11 @@ pub struct Progress {
 /// State of a sequence in its life cycle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SequenceState {
-    /// The sequence is in the queue.
+    /// The sequence waits in the engine's queue.
     Waiting,
-    /// The sequence is in the running batch.
+    /// The sequence is in the engine's running batch.
     Running,
-    /// The sequence has ended.
+    /// The sequence has finished, or was aborted or cancelled.
     Ended(End),
 }
 
@@ -61,7 +61,7 @@ const THRESHOLD: u8 = 5;
 const FAILED: u8 = 6;
 
 impl Progress {
-    /// Creates the progress of a waiting sequence.
+    /// Creates the progress of a sequence that waits in the queue.
     pub fn new(arrived: SimTime) -> Self {
         Self {
             released: AtomicU32::new(0),
@@ -80,13 +80,13 @@ impl Progress {
         }
     }
 
-    /// Returns the number of released tokens.
+    /// Returns the number of released output tokens.
     pub fn released(&self) -> u32 {
         self.released.load(Ordering::Acquire)
     }
 
-    /// Returns the state. Read it before [`Self::released`] to see every token of an ended
-    /// sequence.
+    /// Returns the life-cycle state of the sequence. Read it before [`Self::released`] to see every
+    /// token of an ended sequence.
     pub fn state(&self) -> SequenceState {
         match self.state.load(Ordering::Acquire) {
             WAITING => SequenceState::Waiting,
@@ -99,37 +99,39 @@ impl Progress {
         }
     }
 
-    /// Returns the prompt tokens found in the prefix cache; valid once running.
+    /// Returns the number of prompt tokens found in the prefix cache; valid once the sequence runs.
     pub fn cached(&self) -> u32 {
         self.cached.load(Ordering::Acquire)
     }
 
-    /// Returns the prompt tokens from another engine or from host memory; valid once running.
+    /// Returns the number of prompt tokens loaded from another engine or from host memory; valid
+    /// once the sequence runs.
     pub fn external(&self) -> u32 {
         self.external.load(Ordering::Acquire)
     }
 
-    /// Returns how many of `prompt` tokens were not computed. The last token is always computed if
-    /// others came from elsewhere.
+    /// Returns the number of prompt tokens, of `prompt` in total, that were not computed. The last
+    /// token is always computed if others were loaded.
     pub fn reused(&self, prompt: u32) -> u32 {
         let cached = self.cached();
         let others = prompt.saturating_sub(1).saturating_sub(cached);
         cached + self.external().min(others)
     }
 
-    /// Returns the times of the admission, of the first token and of the latest token.
+    /// Returns the times of the sequence's admission, of its first token and of its latest token.
     pub fn instants(&self) -> [SimTime; 3] {
         [&self.scheduled, &self.first, &self.last]
             .map(|at| SimTime::from_nanos(at.load(Ordering::Acquire)))
     }
 
-    /// Returns the ids of the blocks kept for another engine; valid once ended.
+    /// Returns the ids of the KV blocks kept for another engine to read; valid once the sequence
+    /// has ended.
     pub fn leased(&self) -> Option<&[u32]> {
         self.leased.get().map(AsRef::as_ref)
     }
 
-    /// Returns the end of an output part that starts at token `from` and has at least `least`
-    /// tokens. Tokens released together stay together. The end may be greater than
+    /// Returns the end index of a chunk of output that starts at token `from` and has at least
+    /// `least` tokens. Tokens released together stay in one chunk. The end may be greater than
     /// [`Self::released`].
     pub fn part_end(&self, from: u32, least: u32) -> u32 {
         let wanted = from.saturating_add(least);
@@ -149,7 +151,7 @@ impl Progress {
         cut.map_or(wanted, |group| group.1)
     }
 
-    /// Returns whether some tokens were released together.
+    /// Returns whether some output tokens were released together, by accepted draft tokens.
     pub fn has_groups(&self) -> bool {
         self.groups.get().is_some()
     }
@@ -162,7 +164,8 @@ impl Progress {
         groups.push_back((from, to));
     }
 
-    /// Returns the proposed and accepted drafts of each step that verified some.
+    /// Returns the numbers of proposed and of accepted draft tokens, for each step that verified
+    /// some.
     pub fn drafts(&self) -> Vec<(u8, u8)> {
         let Some(drafts) = self.drafts.get() else {
             return Vec::new();
@@ -180,7 +183,8 @@ impl Progress {
         drafts.push((byte(proposed), byte(accepted)));
     }
 
-    /// Registers the waker for the next change. Check the progress again after the call.
+    /// Registers the reply's waker for the next change of the progress. Check the progress again
+    /// after the call.
     pub fn register(&self, waker: &Waker) {
         self.waker.register(waker);
     }
@@ -211,7 +215,7 @@ impl Progress {
         self.state.store(state, Ordering::Release);
     }
 
-    /// Returns whether the prompt could not be loaded completely.
+    /// Returns whether loading the prompt's KV blocks from elsewhere failed for a part of them.
     pub fn lost_load(&self) -> bool {
         self.lost_load.load(Ordering::Acquire)
     }

@@ -1,4 +1,4 @@
-//! Holds the engines under one lock: a single one, or ranks that step together.
+//! Holds the engines under one lock: a single one, or data-parallel ranks that step together.
 
 use std::ops::{Index, IndexMut};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::{Scheduler, SimTime};
 
 pub(super) struct Ranks {
     cores: Vec<Core>,
-    /// Whether no further rank can join.
+    /// Whether no further data-parallel rank can join.
     closed: bool,
     lock_step: Option<LockStep>,
     pub sleeps_until: SimTime,
@@ -72,7 +72,7 @@ impl Ranks {
         }
     }
 
-    /// Synchronizes the steps of all ranks at `now`.
+    /// Synchronizes the steps of all data-parallel ranks at `now`.
     pub(super) fn synchronize_ranks(&mut self, now: SimTime) {
         if let Some(lock_step) = &mut self.lock_step {
             lock_step.settle(now, &mut self.cores, Core::rank);
@@ -94,8 +94,8 @@ impl IndexMut<usize> for Ranks {
     }
 }
 
-/// Runs a group of ranks in lock step, in one server or several: one lock, one clock, one timer
-/// thread. Clones share them.
+/// Group of data-parallel ranks that step together, in one server or several: one lock, one clock,
+/// one timer thread. Clones share them.
 #[derive(Clone)]
 pub struct LiveRanks {
     shared: Arc<Shared>,
@@ -103,7 +103,7 @@ pub struct LiveRanks {
 }
 
 impl LiveRanks {
-    /// Starts the timer thread. It ends when all joined engines are stopped.
+    /// Starts the timer thread of the ranks. It ends when all joined engines are stopped.
     ///
     /// # Errors
     /// Returns the error of the operating system if the thread cannot start.
@@ -112,18 +112,18 @@ impl LiveRanks {
         Ok(Self { shared, thread })
     }
 
-    /// Ends the timer thread if no engine joined.
+    /// Ends the timer thread of the ranks if no engine joined; no engine can join afterwards.
     pub fn close(&self) {
         self.shared.ranks.lock().closed = true;
         self.shared.wake.notify_all();
     }
 
-    /// Returns the zero point of the clock.
+    /// Returns the zero point of the ranks' clock.
     pub fn epoch(&self) -> Instant {
         self.shared.epoch
     }
 
-    /// Adds a rank. Its engine must have
+    /// Adds an engine to the group as a data-parallel rank. It must have
     /// [`VllmConfig::lock_step`](crate::sched::vllm::VllmConfig::lock_step) set.
     pub fn join(
         &self,

@@ -4,12 +4,12 @@ use std::sync::atomic::AtomicU32;
 use super::progress::Progress;
 use crate::{BlockPlan, Event, SeqId, Sequence, SimTime};
 
-/// Combines a sequence to run with the details of its request.
+/// Sequence to run, with the details of its request.
 #[derive(Debug)]
 pub struct Submission {
-    /// Sequence to run; the driver assigns its id.
+    /// Sequence to run; the driver assigns its sequence id.
     pub sequence: Sequence,
-    /// Arrival of the request.
+    /// Arrival time of the request, on the engine's clock.
     pub arrived: SimTime,
     /// Details of the request for metrics, traces and KV events.
     pub request: RequestInfo,
@@ -18,74 +18,75 @@ pub struct Submission {
 /// Expected finish reason of a sequence, for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PlannedFinish {
-    /// Ends by itself or by a stop condition.
+    /// The sequence ends with the end-of-sequence token or by a stop condition.
     Stop,
-    /// Ends at its token limit.
+    /// The sequence ends at the request's token limit.
     Length,
-    /// Ends with tool calls (counted separately by llm-d only).
+    /// The sequence ends with tool calls; only llm-d's metrics count it separately.
     ToolCalls,
-    /// Prefilled for a remote decode engine (counted separately by llm-d only).
+    /// The sequence ends after its prefill for a remote decode engine; only llm-d's metrics count
+    /// it separately.
     RemoteDecode,
 }
 
-/// Holds the details of a request that metrics, traces and KV events need and scheduling does not.
+/// Details of a request that metrics, traces and KV events need and scheduling does not.
 #[derive(Debug, Clone)]
 pub struct RequestInfo {
     /// Request id shown to the client, such as `chatcmpl-…`.
     pub id: Arc<str>,
-    /// Maximum number of output tokens.
+    /// Maximum number of output tokens of the request.
     pub max_tokens: u32,
-    /// Whether the client set `max_tokens`.
+    /// Whether the client set `max_tokens` in the request.
     pub limited: bool,
-    /// Expected finish reason.
+    /// Finish reason expected for the sequence.
     pub finish: PlannedFinish,
-    /// LoRA adapter.
+    /// LoRA adapter of the request, if any.
     pub lora: Option<Arc<str>>,
-    /// Counts shared by the sequences of a request; `None` if the request has one sequence.
+    /// Counts shared by the sequences of one request; `None` if the request has one sequence.
     pub parent: Option<Arc<ParentRequest>>,
-    /// Server with the blocks of the prompt, kept until they are read.
+    /// Prefill server with the prompt's KV blocks, kept there until they are read, if any.
     pub kv_source: Option<Arc<KvSource>>,
-    /// Attributes of the span; `None` without tracing.
+    /// Attributes of the request's trace span; `None` without tracing.
     pub span: Option<Arc<SpanAttributes>>,
-    /// Block plan, if KV events are published.
+    /// Hashes of the prompt's blocks, if KV events are published.
     pub plan: Option<Arc<BlockPlan>>,
 }
 
-/// Identifies the server with the blocks of a prefilled prompt.
+/// Identifies the prefill server that holds the KV blocks of a prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KvSource {
-    /// ZeroMQ endpoint of the server.
+    /// ZeroMQ endpoint of the prefill server.
     pub endpoint: String,
-    /// Request id on the server.
+    /// Request id on the prefill server.
     pub request: String,
 }
 
-/// Attributes of a request's span, in addition to lengths and times.
+/// Attributes of a request's trace span, in addition to lengths and times.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SpanAttributes {
-    /// `traceparent` and `tracestate` of the request (W3C trace context).
+    /// Headers `traceparent` and `tracestate` of the request (W3C trace context).
     pub headers: Option<(Box<str>, Option<Box<str>>)>,
-    /// `temperature` of the request.
+    /// Sampling temperature of the request.
     pub temperature: f64,
-    /// `top_p` of the request.
+    /// Sampling parameter `top_p` of the request.
     pub top_p: f64,
-    /// Requested number of choices.
+    /// Number of choices that the request asks for (`n`).
     pub n: u32,
 }
 
-/// Counts the sequences of a request; it is reported when the last one ends.
+/// Counters over the sequences of one request; metrics report them when the last sequence ends.
 #[derive(Debug)]
 pub struct ParentRequest {
-    /// Requested number of choices.
+    /// Number of choices that the request asks for (`n`).
     pub n: u32,
-    /// Number of unfinished sequences.
+    /// Number of the request's unfinished sequences.
     pub open: AtomicU32,
-    /// Output tokens of the longest sequence so far.
+    /// Number of output tokens of the request's longest sequence so far.
     pub longest: AtomicU32,
 }
 
 impl ParentRequest {
-    /// Creates a request with `n` choices per prompt and `sequences` sequences.
+    /// Creates the counters of a request with `n` choices per prompt and `sequences` sequences.
     pub fn new(n: u32, sequences: u32) -> Self {
         Self {
             n,
@@ -95,35 +96,35 @@ impl ParentRequest {
     }
 }
 
-/// Records the state and times of a live sequence.
+/// State and times of a live sequence, on the engine's clock.
 #[derive(Debug)]
 pub struct SequenceRecord {
     pub(super) id: SeqId,
-    /// Number of prompt tokens.
+    /// Number of prompt tokens of the sequence.
     pub prompt: u32,
-    /// Number of released tokens.
+    /// Number of released output tokens.
     pub output: u32,
-    /// Arrival of the request.
+    /// Arrival time of the request.
     pub arrived: SimTime,
-    /// Time of the submission.
+    /// Time of the sequence's submission to the engine.
     pub queued: SimTime,
-    /// Time of the first admission.
+    /// Time of the sequence's first admission to the running batch.
     pub scheduled: SimTime,
-    /// Time of the first token.
+    /// Release time of the first output token.
     pub first: SimTime,
-    /// Time of the latest token.
+    /// Release time of the latest output token.
     pub last: SimTime,
-    /// Prompt tokens from the prefix cache.
+    /// Number of prompt tokens found in the prefix cache.
     pub cached: u32,
-    /// Prompt tokens from another engine.
+    /// Number of prompt tokens loaded from another engine.
     pub external: u32,
-    /// Number of preemptions.
+    /// Number of preemptions of the sequence.
     pub preemptions: u32,
     /// Whether the sequence is running; false while it waits, also after a preemption.
     pub running: bool,
     /// Whether the next released tokens come from a step that verified draft tokens.
     pub(super) drafted: bool,
-    /// Whether the sequence may read the prefix cache.
+    /// Whether the sequence may reuse blocks of the prefix cache.
     pub looked_up: bool,
     /// Details of the request for metrics, traces and KV events.
     pub request: RequestInfo,
@@ -131,7 +132,7 @@ pub struct SequenceRecord {
 }
 
 impl SequenceRecord {
-    /// Returns whether the prompt could not be loaded completely.
+    /// Returns whether loading the prompt's KV blocks from elsewhere failed for a part of them.
     pub fn lost_load(&self) -> bool {
         self.progress.lost_load()
     }

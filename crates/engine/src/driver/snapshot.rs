@@ -1,5 +1,5 @@
-//! Takes snapshots of an engine for dashboards. They cost nothing until requested, and hold the
-//! engine's lock only for a bounded time.
+//! Takes snapshots of an engine's sequences and KV blocks for dashboards. They cost nothing until
+//! requested, and hold the engine's lock only for a bounded time.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,28 +13,28 @@ use super::live::LiveEngine;
 use super::record::SequenceRecord;
 use crate::{BlockUse, SequenceProgress, SimTime, Stats};
 
-/// Maximum number of sequences read before the lock is yielded.
+/// Maximum number of sequences read before the engine's lock is yielded.
 const SEQUENCES_PER_LOCK: usize = 1024;
-/// Maximum number of blocks read before the lock is yielded.
+/// Maximum number of KV blocks read before the engine's lock is yielded.
 const BLOCKS_PER_LOCK: u32 = 32_768;
 
 /// Phase of a sequence between its submission and its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SequencePhase {
-    /// The sequence is in the queue.
+    /// The sequence waits in the engine's queue.
     Waiting,
-    /// The prompt is being fetched from another engine or from host memory.
+    /// The prompt's KV blocks are being loaded from another engine or from host memory.
     WaitingForRemoteKvs,
-    /// The prompt is being computed, or after a preemption all tokens again.
+    /// The prompt is being computed, or after a preemption prompt and output again.
     Prefill,
-    /// The sequence generates output.
+    /// The sequence generates output tokens.
     Decode,
-    /// The sequence is in the queue again, without blocks.
+    /// The sequence was preempted and waits in the queue again, without KV blocks.
     Preempted,
 }
 
 impl SequencePhase {
-    /// All phases, in the order of [`LiveSequences::phases`].
+    /// All sequence phases, in the order of [`LiveSequences::phases`].
     pub const ALL: [Self; 5] = [
         Self::Waiting,
         Self::WaitingForRemoteKvs,
@@ -43,7 +43,7 @@ impl SequencePhase {
         Self::Preempted,
     ];
 
-    /// Returns the name, as in vLLM's `RequestStatus` if it has one.
+    /// Returns the name of the phase, as in vLLM's `RequestStatus` if it has one.
     pub fn name(self) -> &'static str {
         match self {
             Self::Waiting => "waiting",
@@ -69,54 +69,56 @@ impl SequencePhase {
     }
 }
 
-/// Describes a live sequence.
+/// Snapshot of a live sequence.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LiveSequence {
-    /// Request id of the client.
+    /// Request id, as shown to the client.
     pub id: Arc<str>,
-    /// LoRA adapter.
+    /// LoRA adapter of the request, if any.
     pub lora: Option<Arc<str>>,
-    /// Phase.
+    /// Phase of the sequence.
     pub phase: SequencePhase,
-    /// Number of prompt tokens.
+    /// Number of prompt tokens of the sequence.
     pub prompt: u32,
-    /// Prompt tokens from the prefix cache; 0 before the first admission.
+    /// Number of prompt tokens found in the prefix cache; 0 before the first admission.
     pub cached: u32,
-    /// Prompt tokens from another engine or from host memory; 0 before the first admission.
+    /// Number of prompt tokens loaded from another engine or from host memory; 0 before the first
+    /// admission.
     pub external: u32,
-    /// Prompt and output tokens in the KV cache; `None` if the engine does not count them.
+    /// Number of prompt and output tokens in the KV cache; `None` if the engine does not count
+    /// them.
     pub computed: Option<u32>,
-    /// Number of released tokens.
+    /// Number of released output tokens.
     pub output: u32,
-    /// Output token limit.
+    /// Maximum number of output tokens of the sequence.
     pub max_tokens: u32,
-    /// Time since the arrival of the request.
+    /// Time since the request arrived.
     pub age: Duration,
 }
 
-/// Summarizes the live sequences of an engine.
+/// Snapshot of the live sequences of an engine.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct LiveSequences {
-    /// Number of sequences by [`SequencePhase`].
+    /// Number of sequences in each [`SequencePhase`].
     pub phases: [usize; 5],
-    /// Newest sequences, latest first.
+    /// Details of the newest sequences, latest first.
     pub newest: Vec<LiveSequence>,
 }
 
-/// Summarizes the blocks of an engine, in order of their ids.
+/// Snapshot of the KV blocks of an engine, in order of their ids, as cells of equally many blocks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BlockMap {
-    /// Gauges, read before the blocks.
+    /// Gauges of the engine, read before the blocks.
     pub stats: Stats,
-    /// Blocks per cell; the last cell may have fewer.
+    /// Number of KV blocks per cell; the last cell may have fewer.
     pub blocks_per_cell: u32,
-    /// Use of the blocks in each cell.
+    /// Use of the KV blocks in each cell of [`Self::blocks_per_cell`] blocks.
     pub cells: Vec<BlockUse>,
 }
 
 impl LiveEngine {
-    /// Returns the live sequences, `most` of them in detail. Changes during the call may be missed
-    /// or counted with their previous state.
+    /// Returns a snapshot of the live sequences, `most` of them in detail. Changes during the call
+    /// may be missed or counted with their previous state.
     pub fn sequences(&self, most: usize) -> LiveSequences {
         let mut all = LiveSequences::default();
         // Ids increase: the oldest is on top.
@@ -149,7 +151,7 @@ impl LiveEngine {
         all
     }
 
-    /// Returns the use of the blocks, in at most `most` cells.
+    /// Returns a snapshot of the KV blocks, in at most `most` cells.
     pub fn block_map(&self, most: u32) -> BlockMap {
         let mut ranks = self.shared.ranks.lock();
         let stats = ranks[self.rank].engine.stats();

@@ -1,6 +1,6 @@
-//! Models the time of an all-reduce by message size.
+//! Models the time of a tensor-parallel all-reduce by message size.
 
-/// Message sizes of the measurements, in bytes.
+/// Message sizes of the all-reduce measurements, in bytes.
 const BYTES: [f64; 10] = [
     32.0 * 1024.0,
     128.0 * 1024.0,
@@ -23,7 +23,7 @@ pub type AllReduce = [Row; 3];
 
 pub(super) type Row = [f64; BYTES.len()];
 
-/// Returns the time of an all-reduce of `bytes`, in us.
+/// Returns the time of an all-reduce of `bytes`, in us, interpolated in the measured `row`.
 pub(super) fn time(row: &Row, bytes: f64) -> f64 {
     if bytes <= BYTES[0] {
         return row[0];
@@ -34,7 +34,8 @@ pub(super) fn time(row: &Row, bytes: f64) -> f64 {
     row[end - 1] + share * (row[end] - row[end - 1])
 }
 
-/// Computes a table from `(us, GB/s)` over 2, 4 and 8 GPUs, for lack of measurements.
+/// Estimates an all-reduce table from a fixed time in us and a bandwidth in GB/s over 2, 4 and 8
+/// GPUs, where no measurements exist.
 pub(super) const fn guess(rows: [(f64, f64); 3]) -> AllReduce {
     let mut table = [[0.0; BYTES.len()]; 3];
     let mut row = 0;
@@ -95,8 +96,8 @@ pub(super) const RTX_PRO_6000: AllReduce = [
         29.8, 49.4, 84.3, 133.5, 133.5, 222.6, 346.9, 674.6, 1274.5, 2546.5,
     ],
 ];
-/// Times over eight GPUs from 256 KiB to 1 MiB were measured longer than at 1 MiB; they are lowered
-/// to its time.
+/// All-reduce times of the B200, in us. Those over eight GPUs from 256 KiB to 1 MiB were measured
+/// longer than at 1 MiB; they are lowered to its time.
 pub(super) const B200: AllReduce = [
     [7.0, 7.4, 7.7, 9.4, 13.1, 25.3, 33.7, 45.4, 57.4, 87.2],
     [7.4, 8.1, 8.6, 18.0, 18.4, 23.8, 30.0, 43.2, 68.0, 119.0],

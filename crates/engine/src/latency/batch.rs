@@ -1,29 +1,33 @@
-/// Sums up the computation of one step over its sequences.
+/// Sums up the computation of one engine step over its sequences, as input of latency models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Batch {
-    /// Number of decoding sequences.
+    /// Number of decoding sequences in the step.
     pub decodes: u32,
-    /// Tokens computed for decoding sequences; several each with speculative decoding.
+    /// Number of tokens computed for decoding sequences; several each with speculative decoding.
     pub decode_tokens: u32,
-    /// Sum of the context lengths of the decoding sequences, in tokens, each with the token being
-    /// computed.
+    /// Sum of the context lengths of the decoding sequences, in tokens, each including the token
+    /// being computed.
     pub context: u64,
-    /// Like `context`, with each length clipped to the sliding window.
+    /// Sum of the context lengths of the decoding sequences, in tokens, each clipped to the sliding
+    /// window.
     pub clipped: u64,
     /// Number of prompt chunks that the step prefills.
     pub chunks: u32,
-    /// Sum of the chunk lengths, in tokens.
+    /// Number of prompt tokens that the step computes, over all chunks.
     pub chunk_tokens: u64,
-    /// Sum of the prompt tokens before each chunk, cached or computed earlier.
+    /// Number of prompt tokens before each chunk, cached or computed earlier, summed over the
+    /// chunks.
     pub chunk_past: u64,
     /// Twice the number of (query, key) pairs of the chunks: sum of `new x (2 x past + new)`.
     pub chunk_pairs: u64,
-    /// Like `chunk_pairs`, with each query limited to the sliding window.
+    /// Twice the number of (query, key) pairs of the chunks, with each query limited to the sliding
+    /// window.
     pub chunk_pairs_clipped: u64,
 }
 
 impl Batch {
-    /// Adds a decoding sequence with `context` tokens; `tokens` of them are computed in this step.
+    /// Adds a decoding sequence with `context` tokens to the batch; `tokens` of them are computed
+    /// in this step.
     #[inline]
     pub fn add_decode(&mut self, context: u32, tokens: u32, window: Option<u32>) {
         self.decodes += 1;
@@ -32,7 +36,8 @@ impl Batch {
         self.clipped += u64::from(window.map_or(context, |w| context.min(w)));
     }
 
-    /// Adds a chunk of `new` prompt tokens after `past` earlier tokens of the same prompt.
+    /// Adds a chunk of `new` prompt tokens after `past` earlier tokens of the same prompt to the
+    /// batch.
     #[inline]
     pub fn add_chunk(&mut self, new: u32, past: u32, window: Option<u32>) {
         let (new, past) = (u64::from(new), u64::from(past));
@@ -61,7 +66,7 @@ impl Batch {
         self.decodes + self.chunks
     }
 
-    /// Returns one of `parts` equal parts of this batch, rounded up.
+    /// Returns one of `parts` equal parts of this batch, with all counts rounded up.
     pub(super) fn part(&self, parts: u32) -> Self {
         let (few, many) = (parts.max(1), u64::from(parts.max(1)));
         Self {
@@ -77,7 +82,8 @@ impl Batch {
         }
     }
 
-    /// Returns the batch of each of `ranks` ranks that split prompt tokens only, rounded up.
+    /// Returns the batch of each of `ranks` context-parallel ranks, which divide only the prompt
+    /// tokens; counts are rounded up.
     pub(super) fn with_shared_chunks(&self, ranks: u32) -> Self {
         let ranks = u64::from(ranks.max(1));
         Self {

@@ -1,37 +1,38 @@
-//! Models the benefit of CUDA graphs.
+//! Models the effect of CUDA graphs on the duration of a step.
 
 /// Time to launch the kernels of a layer from Python, without CUDA graphs or compilation, in us.
 ///
 /// Not measured: 3 to 8 ms per step are usual for models of 32 to 80 layers.
 pub(super) const EAGER_LAYER_US: f64 = 95.0;
 
-/// Step size, in tokens, above which computing takes longer than launching kernels.
+/// Number of tokens per step above which computing takes longer than launching kernels.
 const LAUNCH_BOUND_TOKENS: u64 = 512;
 
-/// Lists the batch sizes with captured CUDA graphs. A step is padded to the next size; a larger
-/// step runs without a graph.
+/// Lists the batch sizes, in tokens, with captured CUDA graphs. A step is padded to the next size;
+/// a larger step runs without a graph.
 ///
 /// **Source:** vLLM 0.33 `vllm/config/vllm.py`, `_set_cudagraph_sizes`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CudaGraphs {
-    /// Sizes in ascending order; empty for `--enforce-eager`.
+    /// Captured batch sizes in tokens, ascending; empty for `--enforce-eager`.
     sizes: Vec<u32>,
 }
 
-/// Inputs of vLLM's default capture sizes.
+/// Holds the settings from which vLLM computes its default CUDA graph sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GraphLimits {
-    /// `max_num_seqs`.
+    /// Maximum number of running sequences (`max_num_seqs`).
     pub seqs: u32,
-    /// `max_num_batched_tokens`.
+    /// Token budget of a step (`max_num_batched_tokens`).
     pub tokens: u32,
-    /// Draft tokens per sequence.
+    /// Number of draft tokens per sequence and step.
     pub drafts: u32,
-    /// Largest size; `None`: chosen by GPU.
+    /// Largest size to capture, in tokens; `None`: chosen by GPU.
     pub most: Option<u32>,
-    /// Whether the GPU is a data-center Blackwell.
+    /// Whether the GPU is a data-center Blackwell, for which vLLM captures CUDA graphs up to 1024
+    /// tokens.
     pub blackwell: bool,
-    /// Whether every small size is captured (`--performance-mode interactivity`).
+    /// Whether every small batch size is captured (`--performance-mode interactivity`).
     pub dense: bool,
 }
 
@@ -52,7 +53,8 @@ impl CudaGraphs {
     /// Configuration without CUDA graphs.
     pub const EAGER: Self = Self { sizes: Vec::new() };
 
-    /// Uses the configured sizes up to `tokens`.
+    /// Creates the list of captured batch sizes from configured `sizes`, without those above
+    /// `tokens`.
     pub fn typed(mut sizes: Vec<u32>, tokens: u32) -> Self {
         sizes.retain(|size| (1..=tokens).contains(size));
         sizes.sort_unstable();
@@ -60,7 +62,7 @@ impl CudaGraphs {
         Self { sizes }
     }
 
-    /// Computes vLLM's default sizes.
+    /// Creates the list of captured batch sizes that vLLM uses by default.
     pub fn usual(limits: GraphLimits) -> Self {
         let ceiling = if limits.blackwell { 1024 } else { 512 };
         let rows = limits.drafts + 1;
@@ -94,7 +96,7 @@ impl CudaGraphs {
         Self::typed(sizes, limits.tokens)
     }
 
-    /// Returns the captured sizes, in ascending order.
+    /// Returns the captured batch sizes in tokens, ascending.
     pub fn sizes(&self) -> &[u32] {
         &self.sizes
     }

@@ -1,4 +1,4 @@
-//! Models the draft tokens of speculative decoding and their cost.
+//! Models the cost of computing draft tokens in speculative decoding.
 
 use std::time::Duration;
 
@@ -8,44 +8,44 @@ use super::{
     WeightRanks, divide,
 };
 
-/// Rows of the own output head of EAGLE-3.
+/// Vocabulary size of EAGLE-3's own output head.
 const EAGLE3_VOCAB: u32 = 32_000;
-/// Number of layers of a parallel draft model. Assumed from the published models for 8 billion
-/// weights.
+/// Number of layers of a draft model that drafts all tokens in one pass. Assumed from the published
+/// models for 8 billion weights.
 const BLOCK_LAYERS: u32 = 5;
 /// Time to launch a pass of the draft model with CUDA graphs, in us. Assumed: 60 to 150 are usual.
 const PASS_US: f64 = 100.0;
-/// Time of a draft lookup on the CPU, in us: fixed, and per sequence. Assumed: 0.1 to 1 ms are
+/// Time of an n-gram lookup on the CPU, in us: fixed, and per sequence. Assumed: 0.1 to 1 ms are
 /// usual for large batches.
 const LOOKUP_US: (f64, f64) = (100.0, 3.0);
-/// Time of a draft lookup on the GPU, in us. Assumed.
+/// Time of an n-gram lookup on the GPU, in us. Assumed.
 const GPU_LOOKUP_US: f64 = 100.0;
 
-/// Proposes draft tokens.
+/// Method of proposing draft tokens in speculative decoding.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Drafter {
-    /// Lookup in earlier text (n-gram or suffix).
+    /// Lookup of drafts in the earlier text of the sequence (n-gram or suffix).
     Lookup {
-        /// Whether the GPU performs the lookup.
+        /// Whether the GPU, not the CPU, looks up draft tokens in earlier text.
         on_gpu: bool,
     },
-    /// Draft layers or a draft model.
+    /// Drafts computed by extra layers or by a draft model.
     Layers(Box<DraftLayers>),
 }
 
-/// Describes the layers that compute drafts.
+/// Describes the model layers that compute draft tokens.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DraftLayers {
     shape: ModelShape,
     own_rows: u32,
     passes: u32,
-    /// Tokens per sequence in the last pass.
+    /// Number of tokens per sequence in the last pass of the draft layers.
     rows: u32,
 }
 
 impl Drafter {
-    /// Creates the drafter of a method with `drafts` tokens per step; `own` is the shape of a draft
-    /// model, if known. Returns `None` if its size is unknown.
+    /// Creates the drafter of a speculative `method` with `drafts` tokens per step; `own` is the
+    /// shape of a draft model, if known. Returns `None` if the size of the draft layers is unknown.
     ///
     /// Heads on the target's hidden states (eagle, eagle3, mtp) have one layer like the target's
     /// and a projection. Eagle and mtp share the target's embeddings and output head. A draft model
@@ -89,7 +89,7 @@ impl Drafter {
         })))
     }
 
-    /// Returns the bytes of weights per GPU.
+    /// Returns the weights of the draft layers, in bytes per GPU.
     pub fn weight_bytes(&self, ranks: impl Into<WeightRanks>) -> f64 {
         let Self::Layers(layers) = self else {
             return 0.0;
@@ -101,7 +101,8 @@ impl Drafter {
         weight_bytes(&shape, ranks.into())
     }
 
-    /// Returns the KV cache bytes per token on each of `tp` GPUs, with `width` bytes per number.
+    /// Returns the size of a token in the draft layers' KV cache on each of `tp` GPUs, in bytes,
+    /// with `width` bytes per number.
     pub fn kv_bytes_per_token(&self, tp: u32, width: f64) -> f64 {
         match self {
             Self::Lookup { .. } => 0.0,
@@ -109,7 +110,7 @@ impl Drafter {
         }
     }
 
-    /// Returns the number of draft layers.
+    /// Returns the number of layers that compute drafts; 0 for lookups.
     pub fn layers(&self) -> u32 {
         match self {
             Self::Lookup { .. } => 0,
@@ -117,10 +118,10 @@ impl Drafter {
         }
     }
 
-    /// Builds the time model for a target with this deployment.
+    /// Builds the time model of drafting for a target model with the deployment `target`.
     ///
     /// # Errors
-    /// As [`Roofline::new`].
+    /// Returns the errors of [`Roofline::new`].
     pub fn timed(&self, target: &RooflineSetup) -> Result<DraftLatency, RooflineError> {
         Ok(match self {
             Self::Lookup { on_gpu: true } => DraftLatency::Lookup(GPU_LOOKUP_US, 0.0),
@@ -150,8 +151,8 @@ impl Drafter {
     }
 }
 
-/// Returns dense layers like the target's that read `states` of its hidden states. The projection
-/// counts as a wider MLP with as many weights.
+/// Returns the shape of `layers` dense draft layers like the target's, which read `states` of its
+/// hidden states. The projection counts as a wider MLP with as many weights.
 fn dense_layers(
     target: &ModelShape,
     own: Option<&ModelShape>,
@@ -177,7 +178,8 @@ fn dense_layers(
     }
 }
 
-/// Returns one layer like the target's last, plus a projection of two states.
+/// Returns the shape of an MTP draft layer: one layer like the target's last, plus a projection of
+/// two hidden states.
 fn mtp(target: &ModelShape) -> ModelShape {
     let projection = 2 * target.hidden / 3;
     ModelShape {
@@ -194,24 +196,26 @@ fn mtp(target: &ModelShape) -> ModelShape {
     }
 }
 
-/// Models the time to draft in each step.
+/// Models the time to draft tokens in each step.
 #[derive(Debug, Clone, PartialEq)]
 pub enum DraftLatency {
-    /// Fixed time and time per sequence, in us.
+    /// Lookup of drafts in earlier text: fixed time and time per sequence, in us.
     Lookup(f64, f64),
-    /// Passes through draft layers.
+    /// Drafting by forward passes through draft layers.
     Passes {
-        /// Time model of one pass.
+        /// Time model of one pass through the draft layers.
         pass: Box<Roofline>,
-        /// Number of passes; the first covers all tokens of the step to complete the cache.
+        /// Number of passes through the draft layers; the first covers all tokens of the step to
+        /// fill their KV cache.
         passes: u32,
-        /// Tokens per sequence in the further passes, or in addition to those of the only pass.
+        /// Number of tokens per sequence in each pass after the first, or in addition to those of
+        /// the only pass.
         rows: u32,
     },
 }
 
 impl DraftLatency {
-    /// Returns the draft time after a step of the target.
+    /// Returns the time to draft tokens after a step of the target model, divided by `speed`.
     pub fn step(&self, batch: &Batch, speed: Speed) -> Duration {
         let time = match self {
             _ if batch.is_empty() => Duration::ZERO,

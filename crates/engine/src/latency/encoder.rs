@@ -11,38 +11,40 @@ use super::{
 };
 use crate::{EncoderInput, EncoderKind};
 
-/// Time of a thousand embeddings on an H100, in ms, for unknown encoders. 5 to 15 are usual for
+/// Time of 1000 embeddings on an H100, in ms, for encoders of unknown size. 5 to 15 are usual for
 /// vision transformers of 300 to 700 million weights.
 const USUAL_MS: f64 = 10.0;
 /// Dense bf16 peak of an H100, in TFLOP/s.
 const H100_TFLOPS: f64 = 989.5;
-/// Number of heads; does not affect the result.
+/// Number of attention heads of an encoder; does not affect its time.
 const HEADS: u32 = 16;
-/// Frames of a Whisper encoder per embedding in models derived from it (25 embeddings per second).
+/// Number of encoder frames per embedding in audio models derived from Whisper (25 embeddings per
+/// second).
 const POOLED_FRAMES: u32 = 2;
 
-/// Describes a transformer that encodes image patches or audio frames.
+/// Describes the transformer that encodes image patches or audio frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EncoderShape {
-    /// Width of the residual stream.
+    /// Hidden size of the image or audio encoder.
     pub hidden: u32,
-    /// Number of layers.
+    /// Number of layers of the image or audio encoder.
     pub layers: u32,
-    /// Width of the MLP.
+    /// Width of the encoder's MLP.
     pub intermediate: u32,
-    /// Whether the MLP has a gate.
+    /// Whether the encoder's MLP has a gate (three matrices instead of two).
     pub gated: bool,
-    /// Patches or frames per embedding, at least one.
+    /// Number of patches or frames merged into one embedding, at least one.
     pub merged: u32,
-    /// Patches per tile; `None`: images are not tiled. Attention stays within a tile.
+    /// Number of patches per image tile; `None`: images are not tiled. Attention stays within a
+    /// tile.
     pub tile: Option<u32>,
-    /// Windowed attention of some layers, in patches.
+    /// Attention window of the encoder layers that have one, in patches.
     pub window: Option<Window>,
 }
 
 impl EncoderShape {
-    /// Reads the vision encoder of a `config.json`. Returns `None` if it has none or its size is
-    /// unknown.
+    /// Reads the shape of the vision encoder from a `config.json`. Returns `None` without such an
+    /// encoder or if its size is unknown.
     ///
     /// Supports Qwen2-VL, 2.5-VL and 3-VL, LLaVA, Gemma 3, Pixtral, Mistral 3, InternVL, Llama 4,
     /// Idefics 3, Kimi-VL and GLM-4V.
@@ -74,8 +76,8 @@ impl EncoderShape {
         })
     }
 
-    /// Reads the audio encoder of a `config.json`. Supports the successors of Whisper (Qwen2-Audio,
-    /// Qwen2.5-Omni, Ultravox).
+    /// Reads the shape of the audio encoder from a `config.json`. Supports the successors of
+    /// Whisper (Qwen2-Audio, Qwen2.5-Omni, Ultravox).
     pub fn audio(config: &Value) -> Option<Self> {
         let (config, part) = part(config, "audio_config")?;
         let hidden = field(part, &["d_model", "hidden_size"]).filter(|&n| n > 0)?;
@@ -93,8 +95,8 @@ impl EncoderShape {
         })
     }
 
-    /// Adds one item of `embeddings` embeddings to a batch. Attention is not causal here, so it has
-    /// twice as many pairs as a prompt.
+    /// Adds an image or audio input of `embeddings` embeddings to a batch. Attention is not causal
+    /// here, so it has twice as many pairs as a prompt.
     fn add_to(&self, batch: &mut Batch, embeddings: u64) {
         let patches = embeddings.saturating_mul(self.merged.into());
         let seen = self.tile.map_or(patches, |tile| patches.min(tile.into()));
@@ -129,7 +131,7 @@ impl EncoderShape {
     }
 }
 
-/// Returns a named part of a configuration, and the object that contains it.
+/// Returns the object `name` of a configuration, and the object that contains it.
 fn part<'a>(config: &'a Value, name: &str) -> Option<(&'a Value, &'a Value)> {
     let all = [config, &config["thinker_config"]];
     let found = all.into_iter().find(|config| config[name].is_object())?;
@@ -158,28 +160,28 @@ fn merged_patches(config: &Value, part: &Value, tile: Option<u32>) -> u32 {
     ratio.map_or(1, |ratio| (1.0 / (ratio * ratio)).round() as u32)
 }
 
-/// Models the time of the encoders of a deployment.
+/// Models the time of a deployment's image and audio encoders.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EncoderLatency {
     vision: Timing,
     audio: Timing,
-    /// Number of GPUs over which whole items are distributed.
+    /// Number of GPUs over which whole images and audio clips are distributed.
     spread: u32,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 enum Timing {
     Layers(EncoderShape, Box<Roofline>),
-    /// Time per embedding, in us.
+    /// Encoder of unknown size: time per embedding, in us.
     Usual(f64),
 }
 
 impl EncoderLatency {
-    /// Builds the model for a vision and an audio encoder. `is_spread`: each GPU encodes whole
-    /// items (`--mm-encoder-tp-mode data`) instead of a part of each.
+    /// Builds the time model of a vision and an audio encoder. With `is_spread`, each GPU encodes
+    /// whole inputs (`--mm-encoder-tp-mode data`) instead of a part of each.
     ///
     /// # Errors
-    /// As [`Roofline::new`].
+    /// Returns the errors of [`Roofline::new`].
     pub fn new(
         (vision, audio): (Option<EncoderShape>, Option<EncoderShape>),
         setup: &RooflineSetup,
@@ -221,8 +223,8 @@ impl EncoderLatency {
         })
     }
 
-    /// Returns the time to encode these items together, divided by `speed`; at most
-    /// [`MAX_DELAY`].
+    /// Returns the time to encode these images and audio clips together, divided by `speed`; at
+    /// most [`MAX_DELAY`].
     pub fn time(&self, inputs: impl Iterator<Item = EncoderInput> + Clone, speed: f64) -> Duration {
         let of = |kind: EncoderKind, timing: &Timing| {
             let lens = inputs.clone().filter(|input| input.kind == kind);

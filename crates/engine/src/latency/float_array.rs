@@ -1,4 +1,4 @@
-/// Array of numbers in row-major order, with its shape.
+/// NumPy array of floats in row-major order, with its shape.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct FloatArray {
     pub shape: Vec<usize>,

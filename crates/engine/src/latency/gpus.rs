@@ -1,74 +1,77 @@
 use super::all_reduce::{self, AllReduce};
 
-/// Describes a GPU: its data sheet, and the efficiency of kernels.
+/// Describes a GPU: limits from its data sheet, and the efficiency of its kernels.
 ///
 /// Efficiencies are fits of public kernel tables (ai-dynamo/aiconfigurator) with global scales from
 /// server runs. Those of fp8 and fp4 are from tables of vLLM 0.24 (matrices of 1024 to 65536
 /// outputs, up to 8192 rows; logarithms, soft L1). GPUs without a fit use `FALLBACK`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gpu {
-    /// Name.
+    /// Canonical name of the GPU, as accepted by `--gpu`.
     pub name: &'static str,
-    /// Other names, compared without case, spaces and punctuation.
+    /// Other names of the GPU, compared without case, spaces and punctuation.
     pub aliases: &'static [&'static str],
-    /// Dense bf16 peak, in TFLOP/s.
+    /// Peak of dense bf16 arithmetic, in TFLOP/s.
     pub bf16_tflops: f64,
-    /// Dense fp8 peak, in TFLOP/s; 0 without fp8 units.
+    /// Peak of dense fp8 arithmetic, in TFLOP/s; 0 without fp8 units.
     pub fp8_tflops: f64,
-    /// Dense fp4 peak, in TFLOP/s; 0 without fp4 units.
+    /// Peak of dense fp4 arithmetic, in TFLOP/s; 0 without fp4 units.
     pub fp4_tflops: f64,
-    /// Memory bandwidth, in TB/s.
+    /// Bandwidth of GPU memory, in TB/s.
     pub bandwidth_tbs: f64,
-    /// Memory visible to the engine, in GiB.
+    /// GPU memory visible to the engine, in GiB.
     pub memory_gib: f64,
-    /// Matrix products in bf16.
+    /// Efficiency of matrix products in bf16.
     pub gemm: KernelEfficiency,
-    /// Matrix products with fp8 weights and activations.
+    /// Efficiency of matrix products with fp8 weights and activations.
     pub gemm_fp8: KernelEfficiency,
-    /// Matrix products with fp8 weights scaled per block.
+    /// Efficiency of matrix products with fp8 weights scaled per block.
     pub gemm_fp8_block: KernelEfficiency,
-    /// Matrix products with fp4 weights and activations.
+    /// Efficiency of matrix products with fp4 weights and activations.
     pub gemm_fp4: KernelEfficiency,
-    /// Decode attention: launch time in us, and fraction of the bandwidth.
+    /// Efficiency of decode attention: launch time in us, and reached fraction of the memory
+    /// bandwidth.
     pub decode_attention: (f64, f64),
-    /// Prefill attention: launch time in us, and fraction of the peak.
+    /// Efficiency of prefill attention: launch time in us, and reached fraction of the arithmetic
+    /// peak.
     pub prefill_attention: (f64, f64),
-    /// All-reduce times over 2, 4 and 8 GPUs.
+    /// All-reduce times over 2, 4 and 8 GPUs, in us.
     pub all_reduce: AllReduce,
-    /// Exchange times of spread experts, in all-reduces over NCCL instead of vLLM's custom
-    /// all-reduce.
+    /// All-reduce times over NCCL, in us, for the token exchange between expert-parallel ranks
+    /// (`all_reduce` holds those of vLLM's custom all-reduce).
     pub exchange: AllReduce,
-    /// Version of vLLM's flash attention. In steps with a prompt chunk, 2 reads the cache once per
-    /// query head, 3 and others once per group of heads. 0: none; kernels are Triton's (Volta,
-    /// Turing) or AMD's.
+    /// Major version of the flash-attention kernels that vLLM uses on the GPU. In steps with a
+    /// prompt chunk, 2 reads the KV cache once per query head, 3 and others once per group of
+    /// heads. 0: none; kernels are Triton's (Volta, Turing) or AMD's.
     pub flash_attention: u32,
-    /// Expert kernels.
+    /// Efficiency of the fused mixture-of-experts kernels.
     pub experts: ExpertEfficiency,
 }
 
-/// Efficiency of a kernel.
+/// Efficiency of one kind of GPU kernel.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct KernelEfficiency {
-    /// Launch time, in us.
+    /// Launch time of the kernel, in us.
     pub fixed: f64,
-    /// Fraction of the memory bandwidth.
+    /// Fraction of the memory bandwidth that the kernel reaches.
     pub memory: f64,
-    /// Fraction of the arithmetic peak.
+    /// Fraction of the arithmetic peak that the kernel reaches.
     pub compute: f64,
 }
 
-/// Efficiency of expert kernels by weight format, each for up to 16 and for 64 or more experts.
+/// Efficiency of mixture-of-experts kernels by weight format: for up to 16 experts, and for 64 or
+/// more.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ExpertEfficiency {
-    /// bf16 weights.
+    /// Efficiency of expert kernels with bf16 weights.
     pub bf16: [KernelEfficiency; 2],
-    /// fp8 weights.
+    /// Efficiency of expert kernels with fp8 weights.
     pub fp8: [KernelEfficiency; 2],
-    /// fp8 weights with a scale per block.
+    /// Efficiency of expert kernels with fp8 weights that have a scale per block.
     pub fp8_block: [KernelEfficiency; 2],
-    /// fp4 weights and activations.
+    /// Efficiency of expert kernels with fp4 weights and activations.
     pub fp4: [KernelEfficiency; 2],
-    /// 4-bit weights.
+    /// Efficiency of expert kernels with 4-bit weights and bf16 arithmetic.
     pub int4: [KernelEfficiency; 2],
 }
 
@@ -80,7 +83,8 @@ const fn fit(fixed: f64, memory: f64, compute: f64) -> KernelEfficiency {
     }
 }
 
-/// Interconnect: times of all-reduces, and of exchanges between ranks.
+/// All-reduce times of an interconnect: vLLM's custom all-reduce, and NCCL's for exchanges between
+/// ranks.
 type Link = [AllReduce; 2];
 const NVLINK: Link = {
     let guess = all_reduce::guess([(5.5, 110.0), (6.0, 70.0), (7.0, 55.0)]);
@@ -100,7 +104,7 @@ const EXPERTS: ExpertEfficiency = ExpertEfficiency {
     int4: [fit(43.0, 0.88, 0.26), fit(59.0, 0.81, 0.18)],
 };
 
-/// Data-center Blackwell GPUs, whose newer kernels launch faster.
+/// Expert-kernel efficiency of data-center Blackwell GPUs, whose newer kernels launch faster.
 const BLACKWELL_EXPERTS: ExpertEfficiency = ExpertEfficiency {
     bf16: [fit(12.2, 0.668, 0.304), fit(19.4, 0.931, 0.268)],
     fp8: [fit(13.9, 0.654, 0.310), fit(27.8, 0.930, 0.241)],
@@ -258,7 +262,7 @@ const B200: Gpu = Gpu {
     )
 };
 
-/// Built-in GPUs.
+/// Built-in descriptions of GPUs, by which `--gpu` is looked up.
 pub const GPUS: &[Gpu] = &[
     H100,
     H200,

@@ -9,8 +9,8 @@ use super::float_array::FloatArray;
 use super::npz;
 use super::polynomial::mean_tokens;
 
-/// Holds measured tables: prefill time by tokens, decode time by (tokens in the cache, context
-/// length). Values are interpolated, and extrapolated linearly.
+/// Step times measured on a grid: prefill time by tokens, decode time by (tokens in the KV cache,
+/// context length). Values are interpolated, and extrapolated linearly.
 ///
 /// **Source:** dynamo-mocker 1.6.1 `src/common/perf_model.rs`.
 #[derive(Debug, Clone, PartialEq)]
@@ -19,36 +19,37 @@ pub struct Grid {
     prefill_ms: Vec<f64>,
     kv_tokens: Vec<f64>,
     context: Vec<f64>,
-    /// Decode times, `[kv_tokens][context]`.
+    /// Decode times in ms, row-major over `kv_tokens` and `context`.
     decode_ms: Vec<f64>,
 }
 
-/// Reports a problem with a table file.
+/// Reports a problem with a file of measured step times.
 #[derive(Debug, thiserror::Error)]
 pub enum GridError {
-    /// The file cannot be read.
+    /// The file of measured step times cannot be read.
     #[error("{path}: {error}")]
     Io {
-        /// File.
+        /// Path of the file of step times that cannot be read.
         path: PathBuf,
-        /// Error of the operating system.
+        /// Error of the operating system while reading the file of step times.
         error: std::io::Error,
     },
-    /// The content is invalid.
+    /// The file's content is not a valid table of step times.
     #[error("{path}: {problem}")]
     Content {
-        /// File.
+        /// Path of the invalid file of step times.
         path: PathBuf,
-        /// Description of the problem.
+        /// Description of the problem with the file's content.
         problem: String,
     },
 }
 
-/// Number of points per axis for tables made from a profiler's samples.
+/// Number of points per axis of the grid interpolated from a profiler's samples.
 const POINTS: usize = 100;
 
 impl Grid {
-    /// Opens an `.npz` file with the five tables, or a folder of Dynamo's profiler.
+    /// Opens measured step times: an `.npz` file with five tables, or a folder written by Dynamo's
+    /// profiler.
     ///
     /// # Errors
     /// [`GridError`] names the file and the problem.
@@ -115,7 +116,7 @@ impl Grid {
         })
     }
 
-    /// Returns the time of prefill work in ms, at least 0.
+    /// Returns the time of a batch's prefill work in ms, at least 0.
     pub fn prefill(&self, batch: &Batch) -> f64 {
         let tokens = mean_tokens(batch);
         if tokens == 0 {
@@ -126,7 +127,7 @@ impl Grid {
         if ms.is_finite() { ms.max(0.0) } else { 0.0 }
     }
 
-    /// Returns the time of decode work in ms, at least 1; 0 without decodes.
+    /// Returns the time of a batch's decode work in ms, at least 1; 0 without decodes.
     pub fn decode(&self, batch: &Batch) -> f64 {
         if batch.decodes == 0 {
             return 0.0;
@@ -149,7 +150,8 @@ impl Grid {
     }
 }
 
-/// Returns the cell of `x` and the position within it, outside 0..=1 beyond the ends.
+/// Returns the index of the interval of `axis` for `x`, and the relative position within it, below
+/// 0 or above 1 beyond the ends of the axis.
 fn place(axis: &[f64], x: f64) -> (usize, f64) {
     if axis.len() < 2 {
         return (0, 0.0);
@@ -185,7 +187,7 @@ fn load_npz(path: &Path) -> Result<BTreeMap<String, FloatArray>, GridError> {
     })
 }
 
-/// Reads one part of a profiler's folder: `<name>/raw_data.npz` or the JSON file.
+/// Reads one measurement of a profiler's folder: `<name>/raw_data.npz` or the JSON file.
 fn raw(folder: &Path, name: &str, json: &str) -> Result<BTreeMap<String, FloatArray>, GridError> {
     let packed = folder.join(name).join("raw_data.npz");
     if packed.exists() {
@@ -222,7 +224,7 @@ fn raw(folder: &Path, name: &str, json: &str) -> Result<BTreeMap<String, FloatAr
         .collect())
 }
 
-/// Converts samples as Dynamo does: interpolates them linearly on a regular grid.
+/// Converts a profiler's samples to a regular grid by linear interpolation, as Dynamo does.
 ///
 /// **Source:** `dynamo/mocker/utils/planner_profiler_perf_data_converter.py`.
 fn from_profile(

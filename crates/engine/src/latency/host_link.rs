@@ -1,13 +1,13 @@
 use super::Gpu;
 
-/// Describes the link between a GPU and pinned host memory, in GB/s per direction.
+/// Describes the bandwidth between a GPU and pinned host memory, in GB/s per direction.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct HostLink {
-    /// Name of the link.
+    /// Name of the link between GPU and host, such as `PCIe gen 5 x16`.
     pub name: &'static str,
-    /// Bandwidth from the GPU to the host.
+    /// Bandwidth from the GPU to the host, in GB/s.
     pub to_host: f64,
-    /// Bandwidth from the host to the GPU.
+    /// Bandwidth from the host to the GPU, in GB/s.
     pub to_device: f64,
 }
 
@@ -20,14 +20,14 @@ const fn link(name: &'static str, to_host: f64, to_device: f64) -> HostLink {
 }
 
 impl HostLink {
-    /// Typical copy rates of PCIe gen 5; the default for unknown GPUs.
+    /// Link with typical copy rates of PCIe gen 5; the default for unknown GPUs.
     pub const PCIE_5: Self = link("PCIe gen 5 x16", 52.0, 52.0);
     const PCIE_4: Self = link("PCIe gen 4 x16", 24.0, 24.0);
     const C2C: Self = link("NVLink-C2C", 350.0, 380.0);
-    /// Two GPUs share a CPU.
+    /// Half of an NVLink-C2C, for systems in which two GPUs share a CPU.
     const HALF_C2C: Self = link("half an NVLink-C2C", 175.0, 190.0);
 
-    /// Returns the link of a GPU, by its name.
+    /// Returns the host link of a GPU, by the GPU's name.
     pub fn of(gpu: &Gpu) -> Self {
         let starts = |names: &[&str]| names.iter().any(|name| gpu.name.starts_with(name));
         if starts(&["GB"]) {

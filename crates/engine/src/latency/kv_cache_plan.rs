@@ -11,28 +11,29 @@ use crate::kv::{LayerGroups, SparseLayerKind};
 /// `_get_kv_cache_groups_uniform_page_size`; `vllm/v1/kv_cache_interface.py`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct KvCachePlan {
-    /// Tokens per block.
+    /// Number of tokens per KV block.
     pub block_size: u32,
-    /// Bytes per block on one GPU.
+    /// Size of a KV block on one GPU, in bytes.
     pub block_bytes: f64,
-    /// Layers per group.
+    /// Number of model layers in each KV cache group.
     pub group_layers: u32,
-    /// Number of full-attention groups.
+    /// Number of KV cache groups with full-attention layers.
     pub full_groups: u32,
-    /// Number of sparse groups; they are numbered first.
+    /// Number of groups with sparse layers (window or state); they are numbered before the
+    /// full-attention groups.
     pub sparse_groups: u32,
-    /// Kind of the sparse groups; for states, with the maximum per request.
+    /// Kind of the sparse layers; for state layers, with the maximum number of states per request.
     pub sparse: SparseLayerKind,
-    /// Numbers of full-attention layers and of sparse layers.
+    /// Numbers of full-attention layers and of sparse layers in the model.
     pub layers: (u32, u32),
-    /// Whether keys and values are compressed (DeepSeek).
+    /// Whether keys and values are compressed (multi-head latent attention, DeepSeek).
     pub is_mla: bool,
     page_bytes: f64,
     layer_token_bytes: f64,
 }
 
 impl KvCachePlan {
-    /// Plans the blocks of a model on each of `tp` GPUs, with `width` bytes per cached number.
+    /// Plans the KV blocks of a model on each of `tp` GPUs, with `width` bytes per cached number.
     /// Without `hybrid`, window layers count as full-attention layers; state layers cannot.
     ///
     /// A block must have room for a state ([`KvCachePlan::least_block`]).
@@ -78,8 +79,8 @@ impl KvCachePlan {
         }
     }
 
-    /// Returns the minimum block size, in steps of `step` tokens, for which a layer's keys and
-    /// values are as large as a state; `None` without states.
+    /// Returns the minimum KV block size in tokens, in steps of `step` tokens, for which a layer's
+    /// keys and values are as large as a state; `None` without state layers.
     ///
     /// **Source:** vLLM 0.33 `vllm/platforms/interface.py`, `_align_hybrid_block_size`.
     pub fn least_block(shape: &ModelShape, tp: u32, width: f64, step: u32) -> Option<u32> {
@@ -89,7 +90,8 @@ impl KvCachePlan {
         Some(step.saturating_mul(steps as u32))
     }
 
-    /// Sets the number of states per request, from prefix caching and drafts.
+    /// Sets the number of states per request of state layers, from prefix caching and the number of
+    /// drafts per step.
     #[must_use]
     pub fn with_states(self, caching: bool, drafts: u32) -> Self {
         let sparse = match self.sparse {
@@ -101,7 +103,8 @@ impl KvCachePlan {
         Self { sparse, ..self }
     }
 
-    /// Returns the layer groups for the scheduler; `None` with a single full-attention group.
+    /// Returns the layer groups for the scheduler's KV cache; `None` with a single full-attention
+    /// group.
     pub fn layer_groups(&self, interval: Option<u32>) -> Option<LayerGroups> {
         (self.sparse_groups > 0).then_some(LayerGroups {
             full: self.full_groups,
@@ -111,7 +114,7 @@ impl KvCachePlan {
         })
     }
 
-    /// Returns the bytes of one token in all layers that keep tokens.
+    /// Returns the size of a token's keys and values in all layers that keep them, in bytes.
     pub fn token_bytes(&self) -> f64 {
         let sparse = match self.sparse {
             SparseLayerKind::Window(_) => self.layers.1,
@@ -120,8 +123,8 @@ impl KvCachePlan {
         f64::from(self.layers.0 + sparse) * self.layer_token_bytes
     }
 
-    /// Returns the blocks of a full-attention group and of a sparse group, for a request of
-    /// `context` tokens with up to `in_flight` tokens in flight.
+    /// Returns the number of KV blocks in a full-attention group and in a sparse group, for a
+    /// request of `context` tokens with up to `in_flight` tokens in flight.
     pub fn group_blocks(&self, context: u32, in_flight: u32) -> (u32, u32) {
         let size = self.block_size.max(1);
         let sparse = match self.sparse {
@@ -135,20 +138,20 @@ impl KvCachePlan {
         (context.div_ceil(size), sparse)
     }
 
-    /// Returns the blocks of all groups for a request.
+    /// Returns the number of KV blocks in all groups for a request of `context` tokens.
     pub fn request_blocks(&self, context: u32, in_flight: u32) -> u64 {
         let (full, sparse) = self.group_blocks(context, in_flight);
         let full = u64::from(self.full_groups) * u64::from(full);
         full + u64::from(self.sparse_groups) * u64::from(sparse)
     }
 
-    /// Returns how many requests of `context` tokens fit into `blocks` blocks.
+    /// Returns the number of requests of `context` tokens that fit into `blocks` KV blocks.
     pub fn concurrency(&self, blocks: u32, context: u32, in_flight: u32) -> f64 {
         let request = self.request_blocks(context, in_flight).max(1);
         f64::from(blocks) / request as f64
     }
 
-    /// Returns the bytes of a request of `context` tokens.
+    /// Returns the KV cache size of a request of `context` tokens, in bytes.
     pub fn request_bytes(&self, context: u32, in_flight: u32) -> f64 {
         let (full, sparse) = self.group_blocks(context, in_flight);
         let full = f64::from(self.layers.0) * f64::from(full);
@@ -156,8 +159,8 @@ impl KvCachePlan {
         (full + sparse) * self.page_bytes
     }
 
-    /// Returns the maximum request length that fits into `bytes`, up to `most` tokens; 0 if none
-    /// fits.
+    /// Returns the maximum context of a request, in tokens, whose KV cache fits into `bytes`; at
+    /// most `most`, 0 if none fits.
     pub fn longest(&self, bytes: f64, most: u32, in_flight: u32) -> u32 {
         let fits = |context: u32| self.request_bytes(context, in_flight) <= bytes;
         let (mut fitting, mut beyond) = (0, most.saturating_add(1));
@@ -172,8 +175,8 @@ impl KvCachePlan {
     }
 }
 
-/// Returns the bytes per cached number for a `--kv-cache-dtype`, or `None` if it is unknown. A
-/// scale per token and head is distributed over `head_dim` numbers.
+/// Returns the bytes per cached number for a `--kv-cache-dtype`, or `None` if it is unknown. The
+/// scale of a token and head, if any, is distributed over its `head_dim` numbers.
 ///
 /// **Source:** vLLM 0.33 `vllm/config/cache.py`, `CacheDType`; bits by the names of the types.
 pub fn kv_width(dtype: &str, head_dim: u32) -> Option<f64> {

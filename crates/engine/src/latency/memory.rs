@@ -1,12 +1,12 @@
 use super::{Gpu, ModelShape, Quantization, Scheme};
 
-/// Number of GPUs that share the weights of a model.
+/// Numbers of GPUs that share the weights of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WeightRanks {
-    /// Number of GPUs with a part of each layer.
+    /// Number of GPUs that each hold a part of every layer (tensor-parallel size).
     pub tensor: u32,
-    /// Number of GPUs with a part of the experts: those of all data-parallel engines, with whole
-    /// experts (expert parallelism) or slices.
+    /// Number of GPUs that hold a part of the experts: those of all data-parallel engines, with
+    /// whole experts (expert parallelism) or slices.
     ///
     /// **Source:** vLLM 0.33 `vllm/model_executor/layers/fused_moe/config.py`,
     /// `FusedMoEParallelConfig.make`.
@@ -14,7 +14,7 @@ pub struct WeightRanks {
 }
 
 impl WeightRanks {
-    /// Creates the ranks of `data` engines with `tensor` GPUs each.
+    /// Creates the weight ranks of `data` data-parallel engines with `tensor` GPUs each.
     pub fn new(tensor: u32, data: u32) -> Self {
         let experts = tensor.saturating_mul(data);
         Self { tensor, experts }
@@ -30,25 +30,26 @@ impl From<u32> for WeightRanks {
 /// Computes the GPU memory available for the KV cache.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Memory {
-    /// Bytes of weights per GPU.
+    /// Size of the weights on each GPU, in bytes.
     pub weight_bytes: f64,
-    /// Bytes of activations and other overhead per GPU.
+    /// Size of activations and other overhead on each GPU, in bytes.
     pub overhead_bytes: f64,
-    /// Bytes per block on one GPU.
+    /// Size of a KV block on each GPU, in bytes.
     pub block_bytes: f64,
-    /// Bytes left for the cache of one GPU; negative if the weights do not fit.
+    /// Memory left for the KV cache of each GPU, in bytes; negative if the weights do not fit.
     pub room_bytes: f64,
-    /// Number of blocks; 0 if the weights do not fit.
+    /// Number of KV blocks in the cache; 0 if the weights do not fit.
     pub blocks: u32,
 }
 
-/// Bytes of activations, sampler warm-up and memory outside of torch, derived from eight servers.
+/// Size of activations, sampler warm-up and memory outside of torch, in bytes, derived from eight
+/// servers.
 const OVERHEAD_BYTES: f64 = 1.35e9;
-/// Bytes of overhead for token budgets of 8192 and more.
+/// Size of activations and other overhead for token budgets of 8192 and more, in bytes.
 const OVERHEAD_LARGE_BYTES: f64 = 1.6e9;
 
 impl Memory {
-    /// Computes the memory of a model on these GPUs.
+    /// Computes the KV cache memory of a model on the GPUs of `ranks`.
     ///
     /// `utilization` is the fraction of GPU memory for the engine, `kv_bytes` the bytes per cached
     /// number. `overhead` is the memory for neither weights nor cache (`None`: derived from the
@@ -82,7 +83,7 @@ impl Memory {
         }
     }
 
-    /// Subtracts `bytes` from the memory for the cache.
+    /// Subtracts `bytes` from the memory for the KV cache of each GPU.
     #[must_use]
     pub fn without(self, bytes: f64) -> Self {
         let room_bytes = self.room_bytes - bytes;
@@ -94,8 +95,8 @@ impl Memory {
     }
 }
 
-/// Returns the bytes of LoRA adapter slots on each of `tp` GPUs: two matrices of `rank` rows per
-/// projection of attention and dense MLP. Expert adapters are not counted.
+/// Returns the size of LoRA adapter slots on each of `tp` GPUs, in bytes: two matrices of `rank`
+/// rows per projection of attention and dense MLP. Expert adapters are not counted.
 ///
 /// **Source:** vLLM 0.33 `vllm/lora/layers`, `create_lora_weights`.
 pub fn lora_bytes(shape: &ModelShape, tp: u32, slots: u32, rank: u32) -> f64 {

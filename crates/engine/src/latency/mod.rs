@@ -1,4 +1,4 @@
-//! Models the duration of a step of a batching engine.
+//! Models the duration of an engine step, in which a batch of sequences is computed.
 //!
 //! Each model sees only sums over the batch, so its cost does not depend on the batch size. Results
 //! are rounded to whole nanoseconds.
@@ -50,37 +50,37 @@ pub use roofline::{
 pub use sampling_defaults::{SamplingDefaults, sampling_defaults};
 pub use shape::{Mla, ModelShape, Moe, ShapeError, StateLayers, Window};
 
-/// Selects the model of step times.
+/// Selects the model of engine step times, with its data.
 #[derive(Debug, Clone, PartialEq)]
 pub enum LatencyModel {
-    /// Constant times (Dynamo's `fixed`).
+    /// Constant step times (Dynamo's `fixed`).
     Constant {
-        /// Time of the prefill part of a step.
+        /// Duration of the prefill part of a step.
         prefill: Duration,
-        /// Time of the decode part of a step; both are added.
+        /// Duration of the decode part of a step, added to the prefill part.
         decode: Duration,
     },
-    /// Mean delays of the pool scheduler: the first-token delay for the prefill part, the
-    /// inter-token delay for the decode part; both are added.
+    /// Mean delays of the pool scheduler: the first-token delay as prefill part of a step, the
+    /// inter-token delay as decode part; both are added.
     Delays(Box<Delays>),
-    /// Default curves of Dynamo's mocker.
+    /// Step times by the default polynomials of Dynamo's mocker.
     Polynomial(Polynomial),
-    /// Tables measured by a profiler.
+    /// Step times measured by a profiler.
     Grid(Box<Grid>),
-    /// Roofline of model shape, GPU and tensor parallelism.
+    /// Roofline model, computed from model shape, GPU and tensor-parallel size.
     Roofline(Box<Roofline>),
-    /// Kernel tables of NVIDIA's aiconfigurator.
+    /// Step times from the kernel-time tables of NVIDIA's AIConfigurator.
     #[cfg(feature = "aic")]
     Aic(Box<Aic>),
 }
 
-/// Divisors of durations; 0 and 1 have no effect.
+/// Divisors of modelled durations; 0 and 1 have no effect.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Speed {
-    /// Divides every duration.
+    /// Divisor of every modelled duration.
     pub all: f64,
-    /// Additionally divides decode work. Ignored by the roofline, whose steps have no separate
-    /// parts.
+    /// Additional divisor of decode work. Ignored by the roofline, whose steps have no separate
+    /// prefill and decode parts.
     pub decode: f64,
 }
 
@@ -94,13 +94,13 @@ impl Default for Speed {
 }
 
 impl LatencyModel {
-    /// Model without any delay.
+    /// Latency model without any delay.
     pub const ZERO: Self = Self::Constant {
         prefill: Duration::ZERO,
         decode: Duration::ZERO,
     };
 
-    /// Returns the duration of a step at the given speed, at most [`MAX_DELAY`].
+    /// Returns the duration of a step over `batch`, divided by `speed`, at most [`MAX_DELAY`].
     ///
     /// Prefill and decode work are rounded to nanoseconds separately, before and after the division
     /// (aisimulate-core `src/engine/timing.rs`).
@@ -147,8 +147,8 @@ impl LatencyModel {
         prefill.saturating_add(decode).min(MAX_DELAY)
     }
 
-    /// Returns the time of experts spread over data-parallel ranks, if each rank has `tokens`
-    /// tokens; zero if not modelled.
+    /// Returns the time in a step of experts that are spread over data-parallel ranks, if each rank
+    /// computes `tokens` tokens; zero if not modelled.
     pub fn spread_experts(&self, tokens: f64, speed: Speed) -> Duration {
         match self {
             Self::Roofline(roofline) => divide(roofline.spread_experts(tokens), speed.all),
@@ -156,7 +156,7 @@ impl LatencyModel {
         }
     }
 
-    /// Replaces the delays; false if the model has none.
+    /// Replaces the delays of [`Self::Delays`]; returns false for other latency models.
     pub fn delay(&mut self, new: &Delays) -> bool {
         let Self::Delays(delays) = self else {
             return false;
@@ -165,7 +165,7 @@ impl LatencyModel {
         true
     }
 
-    /// Returns the sliding window for [`Batch::clipped`], in tokens, if some layers have one.
+    /// Returns the sliding window in tokens, for [`Batch::clipped`]; `None` without window layers.
     pub fn window(&self) -> Option<u32> {
         match self {
             Self::Roofline(roofline) => roofline.window(),
@@ -174,7 +174,8 @@ impl LatencyModel {
     }
 }
 
-/// Converts milliseconds, to the nearest nanosecond; negative and non-finite values become zero.
+/// Converts milliseconds to a duration, to the nearest nanosecond; negative and non-finite values
+/// become zero.
 fn millis(ms: f64) -> Duration {
     Duration::try_from_secs_f64(ms.max(0.0) / 1e3).unwrap_or(Duration::ZERO)
 }

@@ -1,7 +1,7 @@
 use super::{Mla, ModelShape, Moe, Quantization, Scheme, StateLayers, Window};
 
 struct KnownModel {
-    /// Lower-case words, searched in the last part of a repository name.
+    /// Words of the model's name, in lower case, searched in the last part of a repository name.
     name: &'static str,
     shape: ModelShape,
 }
@@ -56,7 +56,7 @@ const fn state(mut known: KnownModel, state: StateLayers) -> KnownModel {
     known
 }
 
-/// State of the gated delta net of Qwen3-Next: 16 key and 32 value heads of 128.
+/// State layers of Qwen3-Next (gated delta net): 16 key and 32 value heads of 128.
 ///
 /// **Source:** `config.json` of Qwen3-Next-80B-A3B-Instruct.
 const QWEN3_NEXT: StateLayers = StateLayers {
@@ -69,7 +69,7 @@ const QWEN3_NEXT: StateLayers = StateLayers {
     checkpoints: false,
 };
 
-/// State of Mamba-2 in Nemotron-H: 128 heads of 64, states of 128.
+/// State layers of Nemotron-H (Mamba-2): 128 heads of 64, states of 128.
 ///
 /// **Source:** the defaults of transformers' `configuration_nemotron_h.py`, not the `config.json`
 /// of the 8B model.
@@ -88,7 +88,8 @@ const fn stored(mut known: KnownModel, quantization: Quantization) -> KnownModel
     known
 }
 
-/// Adds experts: (number, per token), (width, width of the shared one), layers with experts.
+/// Adds a mixture of experts to a known model: (number of experts, experts per token), (width of an
+/// expert, width of the shared one), number of layers with experts.
 const fn moe(
     mut known: KnownModel,
     (experts, per_token): (u32, u32),
@@ -116,7 +117,7 @@ const fn mla(mut known: KnownModel, q_rank: u32) -> KnownModel {
     known
 }
 
-/// Built-in models, with sizes from the `config.json` of each repository.
+/// Built-in models, with layer sizes from the `config.json` of each repository.
 #[rustfmt::skip]
 static KNOWN: &[KnownModel] = &[
     // Llama
@@ -256,13 +257,13 @@ static KNOWN: &[KnownModel] = &[
     plain_mlp(dense("falcon-40b", (8192, 60), (128, 8, 64), (32768, 65024), 2048)),
 ];
 
-/// Returns the names of the built-in models.
+/// Returns the names of the models with built-in layer sizes.
 pub fn known_models() -> impl Iterator<Item = &'static str> {
     KNOWN.iter().map(|known| known.name)
 }
 
-/// Returns the shape of a known repository (`meta-llama/Llama-3.1-8B-Instruct`) by its longest
-/// matching name. Words such as `FP8` or `AWQ` set the quantization.
+/// Returns the layer sizes of a known repository (`meta-llama/Llama-3.1-8B-Instruct`) by its
+/// longest matching name. Words such as `FP8` or `AWQ` set the quantization.
 pub fn model(repo: &str) -> Option<ModelShape> {
     let name = repo.rsplit('/').next().unwrap_or(repo).to_ascii_lowercase();
     let name = name.replace('_', "-");

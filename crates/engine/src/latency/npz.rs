@@ -9,7 +9,7 @@ use super::float_array::FloatArray;
 
 const MAX_BYTES: u64 = 256 << 20;
 
-/// Reads all arrays of an archive by name (without `.npy`).
+/// Reads all arrays of an `.npz` archive, by their names without `.npy`.
 ///
 /// # Errors
 /// Returns a description of the problem.

@@ -1,22 +1,22 @@
 use super::Batch;
 
-/// Implements the default curves of Dynamo's mocker: prefill time is quadratic in its tokens,
-/// decode time in the used fraction of the cache.
+/// Default step-time curves of Dynamo's mocker: prefill time is quadratic in its tokens, decode
+/// time in the used fraction of the KV cache.
 ///
 /// **Source:** aisimulate-core 0.13 `common/perf_model.rs`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Polynomial {
-    /// Capacity of the cache, in tokens.
+    /// Capacity of the KV cache, in tokens.
     pub capacity_tokens: u64,
 }
 
 impl Polynomial {
-    /// Creates the curves for a cache of `capacity_tokens` tokens.
+    /// Creates the step-time curves for a KV cache of `capacity_tokens` tokens.
     pub fn new(capacity_tokens: u64) -> Self {
         Self { capacity_tokens }
     }
 
-    /// Returns the time of prefill work in ms; 0 without tokens.
+    /// Returns the time of a batch's prefill work in ms; 0 without prompt tokens.
     pub fn prefill(&self, batch: &Batch) -> f64 {
         let tokens = mean_tokens(batch) as f64;
         if tokens == 0.0 {
@@ -25,7 +25,7 @@ impl Polynomial {
         4.209989e-07 * tokens * tokens + 1.518344e-02 * tokens + 16.50142
     }
 
-    /// Returns the time of decode work in ms, at least 1; 0 without decodes.
+    /// Returns the time of a batch's decode work in ms, at least 1; 0 without decodes.
     pub fn decode(&self, batch: &Batch) -> f64 {
         if batch.decodes == 0 {
             return 0.0;
@@ -38,8 +38,8 @@ impl Polynomial {
     }
 }
 
-/// Returns the tokens to compute as the mocker counts them: chunks x (mean length - mean prefix),
-/// both means rounded down.
+/// Returns the number of prompt tokens to compute as Dynamo's mocker counts them: chunks x (mean
+/// length - mean prefix), both means rounded down.
 pub(super) fn mean_tokens(batch: &Batch) -> u64 {
     let n = u64::from(batch.chunks);
     if n == 0 {

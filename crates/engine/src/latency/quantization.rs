@@ -1,26 +1,27 @@
 use serde_json::Value;
 
-/// Selects the storage format and arithmetic of weights.
+/// Storage format and arithmetic of quantized weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Scheme {
-    /// bf16 or fp16.
+    /// Weights in bf16 or fp16, not quantized.
     #[default]
     None,
-    /// 8-bit floats with a scale per tensor or channel; activations are quantized at run time.
+    /// Weights of 8-bit floats with a scale per tensor or channel; activations are quantized at run
+    /// time.
     Fp8,
-    /// 8-bit floats with a scale per block of weights (DeepSeek).
+    /// Weights of 8-bit floats with a scale per block of weights (DeepSeek).
     Fp8Block,
-    /// 8-bit integers with quantized activations.
+    /// Weights of 8-bit integers, with quantized activations.
     Int8,
     /// 4-bit weights with bf16 arithmetic (AWQ, GPTQ, w4a16, MXFP4).
     Int4,
-    /// 4-bit floats with a scale per 16 values, also for activations (NVFP4). GPUs without fp4
+    /// Weights and activations of 4-bit floats with a scale per 16 values (NVFP4). GPUs without fp4
     /// units multiply in bf16.
     Fp4,
 }
 
 impl Scheme {
-    /// Returns the name of the weights' data type.
+    /// Returns the name of the weights' data type, for the user.
     pub fn weights_name(self) -> &'static str {
         match self {
             Self::None => "bf16",
@@ -33,21 +34,22 @@ impl Scheme {
     }
 }
 
-/// Describes the quantized weights. Embeddings, router and output head are never quantized.
+/// Storage format of a model's weights, and the weights that stay in bf16. Embeddings, router and
+/// output head are never quantized.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Quantization {
-    /// Quantization scheme.
+    /// Storage format of the quantized weights.
     pub scheme: Scheme,
-    /// Whether attention projections stay in bf16.
+    /// Whether the weights of attention projections stay in bf16.
     pub keep_attention: bool,
-    /// Whether the dense MLP stays in bf16.
+    /// Whether the weights of the dense MLP stay in bf16.
     pub keep_mlp: bool,
-    /// Whether the shared expert stays in bf16.
+    /// Whether the weights of the shared expert stay in bf16.
     pub keep_shared: bool,
 }
 
 impl Quantization {
-    /// Quantizes all weights that can be quantized.
+    /// Creates a quantization of all weights that can be quantized.
     pub const fn all(scheme: Scheme) -> Self {
         Self {
             scheme,
@@ -57,7 +59,7 @@ impl Quantization {
         }
     }
 
-    /// Quantizes only the experts.
+    /// Creates a quantization of the experts' weights only.
     pub const fn experts(scheme: Scheme) -> Self {
         Self {
             scheme,
@@ -67,7 +69,8 @@ impl Quantization {
         }
     }
 
-    /// Reads the `quantization_config` of a `config.json`; an unknown method counts as none.
+    /// Reads the weight quantization from the `quantization_config` of a `config.json`; an unknown
+    /// method counts as none.
     pub fn from_config(config: &Value) -> Self {
         let method = config["quant_method"].as_str().unwrap_or_default();
         let scheme = match method {
@@ -107,8 +110,8 @@ impl Quantization {
         }
     }
 
-    /// Derives the quantization from a repository name (`...-FP8-dynamic`, `...-AWQ`, `...w4a16`,
-    /// `...-FP4`).
+    /// Derives the weight quantization from a repository name (`...-FP8-dynamic`, `...-AWQ`,
+    /// `...w4a16`, `...-FP4`).
     pub(crate) fn from_name(repo: &str) -> Option<Self> {
         let repo = repo.to_ascii_lowercase();
         let (owner, name) = repo.rsplit_once('/').unwrap_or(("", &repo));
@@ -134,7 +137,7 @@ impl Quantization {
         Some(Self::all(scheme))
     }
 
-    /// Parses the `--quantization` value of `vllm serve`.
+    /// Parses the `--quantization` value of `vllm serve`; `None` if it is unknown.
     pub fn from_flag(flag: &str) -> Option<Self> {
         let scheme = match flag {
             "none" => Scheme::None,
@@ -151,7 +154,7 @@ impl Quantization {
     }
 }
 
-/// Reads the algorithm of a modelopt checkpoint.
+/// Reads the quantization algorithm from the `config.json` of a ModelOpt checkpoint.
 ///
 /// **Source:** vLLM `vllm/model_executor/layers/quantization/modelopt.py`, `quant_algo`.
 fn modelopt(config: &Value) -> Scheme {

@@ -12,7 +12,8 @@ pub use error::RooflineError;
 use kernels::{Kernels, Reduction};
 pub use setup::RooflineSetup;
 
-/// Models step times from the size of a model and the bandwidth and arithmetic peak of a GPU.
+/// Models step times from the layer sizes of a model and the bandwidth and arithmetic peak of a
+/// GPU.
 ///
 /// The constructor folds all constants of a deployment, so a step costs a few dozen floating-point
 /// operations. Times are in us, sizes in bytes.
@@ -22,8 +23,8 @@ pub struct Roofline {
     head: Gemm,
     experts: Option<ExpertKernel>,
     decode: [(f64, f64); 2],
-    /// Launch time, and time per two (query, key) pairs in full-attention and in window layers, in
-    /// us.
+    /// Prefill attention: launch time, and time per two (query, key) pairs in full-attention and in
+    /// window layers, in us.
     prefill: (f64, [f64; 2]),
     window: Option<u32>,
     reduce: Reduction,
@@ -31,16 +32,16 @@ pub struct Roofline {
     step: f64,
     per_sequence: f64,
     mixed: f64,
-    /// Fraction of the cache that decode attention reads again in steps with a prompt chunk.
+    /// Fraction of the KV cache that decode attention reads again in steps with a prompt chunk.
     mixed_again: f64,
     stages: u32,
     pcp: u32,
     graphs: CudaGraphs,
     /// Time to launch the kernels of a step without CUDA graphs, in us.
     launch: f64,
-    /// Transfers between pipeline stages, all stages together.
+    /// Time of the transfers between pipeline stages, summed over all stages.
     stage_transfer: Reduction,
-    /// Fixed front-end time, and time per request in progress, in us.
+    /// API server time of a request: fixed, and per request in progress, in us.
     front_end: (f64, f64),
 }
 
@@ -65,15 +66,16 @@ impl Gemm {
 struct ExpertKernel {
     times: f64,
     fixed: f64,
-    /// Time to read all experts, in us.
+    /// Time to read the weights of all experts, in us.
     all: f64,
     /// Logarithm of the probability that a token does not visit a given expert.
     miss: f64,
     per_token: f64,
     compute: f64,
-    /// Tokens of all ranks at this engine's experts, per own token.
+    /// Number of tokens from all ranks at this engine's experts, per token of its own.
     fan_in: f64,
-    /// Gather of the tokens of all ranks and scatter of the sums, as one all-reduce.
+    /// Time of the expert-parallel exchange as one all-reduce: gather of the tokens of all ranks
+    /// and scatter of the sums.
     exchange: Reduction,
 }
 
@@ -90,47 +92,48 @@ impl ExpertKernel {
     }
 }
 
-/// Holds the time of a step outside of its kernels, in us.
+/// Time of a step outside of its GPU kernels, in us.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct StepOverhead {
-    /// Time per step.
+    /// Fixed time per step, in us.
     pub step: f64,
-    /// Time per sequence.
+    /// Time per sequence of a step, in us.
     pub sequence: f64,
-    /// Additional time of a step with a prompt chunk.
+    /// Additional time of a step with a prompt chunk, in us.
     pub mixed: f64,
 }
 
-/// Smooths the maximum of two times near the corner of the roofline, with a fourth-power mean.
+/// Returns a smooth maximum of compute and memory time near the corner of the roofline
+/// (fourth-power mean).
 #[inline]
 fn soft_max(a: f64, b: f64) -> f64 {
     let (a2, b2) = (a * a, b * b);
     (a2 * a2 + b2 * b2).sqrt().sqrt()
 }
 
-/// Splits the duration of a step by cause, in us.
+/// Duration of a step, split by cause, in us.
 #[derive(Debug, Clone, Copy, PartialEq, Default, serde::Serialize)]
 pub struct StepBreakdown {
-    /// Matrix products of the layers.
+    /// Time of matrix products in the layers, in us.
     pub gemm: f64,
-    /// Expert kernels.
+    /// Time of mixture-of-experts kernels, in us.
     pub moe: f64,
-    /// Output head.
+    /// Time of the output head (logits), in us.
     pub lm_head: f64,
-    /// Attention of decoding sequences.
+    /// Time of attention over decoding sequences, in us.
     pub decode_attention: f64,
-    /// Attention of prompt chunks.
+    /// Time of attention over prompt chunks, in us.
     pub prefill_attention: f64,
-    /// Tensor parallelism, and transfers between pipeline stages.
+    /// Time of tensor-parallel all-reduces and of transfers between pipeline stages, in us.
     pub all_reduce: f64,
-    /// Norms, rotary embedding, activation, cache writes.
+    /// Time of small kernels, in us: norms, rotary embedding, activation, cache writes.
     pub small: f64,
-    /// Scheduling, sampling, launch.
+    /// Time outside of kernels, in us: scheduling, sampling, kernel launches.
     pub overhead: f64,
 }
 
 impl StepBreakdown {
-    /// Returns the duration of the whole step, in us.
+    /// Returns the duration of the whole step, the sum of all causes, in us.
     pub fn total(&self) -> f64 {
         self.gemm
             + self.moe
@@ -144,7 +147,7 @@ impl StepBreakdown {
 }
 
 impl Roofline {
-    /// Folds a deployment into the constants of a step.
+    /// Builds the roofline model, with all constants of a deployment computed in advance.
     ///
     /// # Errors
     /// [`RooflineError`] names the number that cannot be used.
@@ -204,13 +207,14 @@ impl Roofline {
         })
     }
 
-    /// Returns the delay of a request before the engine's queue, with `running` other requests.
+    /// Returns the delay of a request in the API server before the engine's queue, with `running`
+    /// other requests in progress.
     pub fn front_end(&self, running: u32) -> Duration {
         let (fixed, each) = self.front_end;
         Duration::from_nanos(((fixed + each * f64::from(running)) * 1e3) as u64)
     }
 
-    /// Returns the time of a step outside of its kernels.
+    /// Returns the time of a step outside of its GPU kernels.
     pub fn overhead(&self) -> StepOverhead {
         StepOverhead {
             step: self.step,
@@ -219,19 +223,21 @@ impl Roofline {
         }
     }
 
-    /// Returns the sliding window of some layers, in tokens.
+    /// Returns the sliding window in tokens, if some layers have one.
     pub fn window(&self) -> Option<u32> {
         self.window
     }
 
-    /// Returns whether additional work never shortens a decoding step. It can with pipeline stages,
-    /// whose batches get smaller, and without CUDA graphs, since large steps hide kernel launches.
+    /// Returns whether additional work never shortens a step with decodes. It can with pipeline
+    /// stages, whose batches get smaller, and without CUDA graphs, since large steps hide kernel
+    /// launches.
     pub fn grows_with_batch(&self) -> bool {
         self.stages <= 1 && !self.graphs.sizes().is_empty()
     }
 
-    /// Returns the time of experts spread over data-parallel ranks, if each rank has `tokens`
-    /// tokens. Zero if they are not spread, or with pipeline or prefill context parallelism.
+    /// Returns the time in a step of experts that are spread over data-parallel ranks, if each rank
+    /// computes `tokens` tokens. Zero if they are not spread, or with pipeline or prefill context
+    /// parallelism.
     pub fn spread_experts(&self, tokens: f64) -> Duration {
         match self.experts {
             Some(experts) if experts.fan_in > 1.0 && self.stages == 1 && self.pcp <= 1 => {
@@ -241,7 +247,7 @@ impl Roofline {
         }
     }
 
-    /// Returns the duration of a step.
+    /// Returns the duration of an engine step over `batch`.
     pub fn step(&self, batch: &Batch) -> Duration {
         if batch.is_empty() {
             return Duration::ZERO;
@@ -249,7 +255,7 @@ impl Roofline {
         Duration::from_nanos((self.breakdown(batch).total() * 1e3).round() as u64)
     }
 
-    /// Returns the duration of a step, split by cause.
+    /// Returns the duration of an engine step over `batch`, split by cause.
     pub fn breakdown(&self, batch: &Batch) -> StepBreakdown {
         // There are as many batches in flight as stages. Each sequence is in one of them and waits
         // for all stages, with only a part of the other sequences.

@@ -1,34 +1,34 @@
-//! Lists the default sampling parameters of models. vLLM reads them from `generation_config.json`;
-//! a model name alone does not include them.
+//! Lists the default sampling parameters of known models. vLLM reads them from
+//! `generation_config.json`; a model name alone does not include them.
 
-/// Default sampling parameters of a model.
+/// Default sampling parameters of a model, as in its `generation_config.json`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SamplingDefaults {
-    /// Probability mass of the kept entries; 1: all.
+    /// Cumulative probability of the tokens that sampling keeps; 1: keep all.
     pub top_p: f64,
-    /// Maximum number of kept entries; 0: all.
+    /// Maximum number of tokens that sampling keeps; 0: keep all.
     pub top_k: u32,
-    /// Repetition penalty; 1: none.
+    /// Penalty factor for repeated tokens; 1: no penalty.
     pub repetition_penalty: f64,
 }
 
 impl SamplingDefaults {
-    /// Returns whether every step truncates the vocabulary.
+    /// Returns whether sampling truncates the vocabulary (top-p or top-k) in every step.
     pub fn truncates(self) -> bool {
         self.top_p < 1.0 || self.top_k > 0
     }
 
-    /// Returns whether every step penalizes repeated tokens.
+    /// Returns whether sampling penalizes repeated tokens in every step.
     pub fn penalizes(self) -> bool {
         self.repetition_penalty != 1.0
     }
 }
 
-/// Model family: words of the repository name, then its defaults.
+/// Model family: words in the repository name, then `top_p`, `top_k` and `repetition_penalty`.
 type Family = (&'static [&'static str], f64, u32, f64);
 
-/// Defaults from the `generation_config.json` of the repositories, specific families first. Others
-/// are unknown.
+/// Sampling defaults by model family, from the `generation_config.json` of the repositories,
+/// specific families first. Others are unknown.
 const FAMILIES: &[Family] = &[
     (&["tinyllama"], 1.0, 0, 1.0),
     (&["deepseek-r1"], 0.95, 0, 1.0),
@@ -63,7 +63,8 @@ const FAMILIES: &[Family] = &[
     (&["smollm"], 1.0, 0, 1.0),
 ];
 
-/// Returns the defaults of a known repository (`meta-llama/Llama-3.1-8B-Instruct`), or `None`.
+/// Returns the default sampling parameters of a known repository
+/// (`meta-llama/Llama-3.1-8B-Instruct`), or `None`.
 pub fn sampling_defaults(repo: &str) -> Option<SamplingDefaults> {
     let name = repo.rsplit('/').next().unwrap_or(repo).to_ascii_lowercase();
     let name = name.replace('_', "-");

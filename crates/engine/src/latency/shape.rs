@@ -2,107 +2,108 @@ use serde_json::Value;
 
 use super::Quantization;
 
-/// Describes the size of a model, as in its `config.json`.
+/// Layer sizes of a model, as in its `config.json`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelShape {
-    /// Width of the residual stream.
+    /// Hidden size of the model (width of the residual stream).
     pub hidden: u32,
     /// Number of decoder layers.
     pub layers: u32,
-    /// Number of query heads.
+    /// Number of query heads of attention.
     pub heads: u32,
-    /// Number of key/value heads.
+    /// Number of key/value heads of attention.
     pub kv_heads: u32,
-    /// Width of a head.
+    /// Width of an attention head.
     pub head_dim: u32,
-    /// Width of the dense MLP.
+    /// Width of the dense MLP (`intermediate_size`).
     pub intermediate: u32,
-    /// Size of the vocabulary.
+    /// Number of tokens in the vocabulary.
     pub vocab: u32,
     /// Whether input and output embeddings share one matrix.
     pub tied: bool,
     /// Whether the MLP has a gate (three matrices instead of two).
     pub gated: bool,
-    /// Compressed attention (DeepSeek); replaces `kv_heads`.
+    /// Multi-head latent attention (DeepSeek), if used; replaces `kv_heads`.
     pub mla: Option<Mla>,
-    /// Mixture of experts.
+    /// Mixture of experts, if used.
     pub moe: Option<Moe>,
-    /// Sliding-window layers.
+    /// Sliding-window attention of some layers, if used.
     pub window: Option<Window>,
-    /// State layers, without keys and values.
+    /// Layers with a recurrent state instead of keys and values, if any.
     pub state: Option<StateLayers>,
     /// Whether separate kernels normalize queries and keys (Qwen3, Gemma 3, MiniMax). Llama 4's
     /// norm has no weights and no visible effect in recorded runs.
     pub qk_norm: bool,
-    /// Quantized weights.
+    /// Quantization of the model's weights.
     pub quantization: Quantization,
-    /// Maximum context, in tokens (`max_position_embeddings`).
+    /// Maximum context length, in tokens (`max_position_embeddings`).
     pub max_context: u32,
 }
 
-/// Describes multi-head latent attention.
+/// Sizes of multi-head latent attention (compressed keys and values).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mla {
-    /// Rank of compressed queries; 0: not compressed.
+    /// Rank of compressed attention queries; 0: not compressed.
     pub q_rank: u32,
-    /// Rank of compressed keys and values.
+    /// Rank of compressed attention keys and values.
     pub kv_rank: u32,
-    /// Width of the rotary part of a key.
+    /// Width of the rotary part of an attention key, shared by all heads.
     pub rope_dim: u32,
-    /// Width of the other part of a key, per head.
+    /// Width of the non-rotary part of an attention key, per head.
     pub nope_dim: u32,
-    /// Width of a value, per head.
+    /// Width of an attention value, per head.
     pub v_dim: u32,
 }
 
-/// Describes a mixture of experts.
+/// Sizes of a mixture of experts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moe {
     /// Number of routed experts per layer.
     pub experts: u32,
-    /// Number of experts per token.
+    /// Number of routed experts that each token visits.
     pub per_token: u32,
-    /// Width of an expert.
+    /// Width of a routed expert's MLP.
     pub intermediate: u32,
-    /// Width of the shared expert; 0: none.
+    /// Width of the shared expert's MLP; 0: no shared expert.
     pub shared: u32,
-    /// Number of layers with experts; others have the dense MLP.
+    /// Number of layers with experts; the others have the dense MLP.
     pub layers: u32,
 }
 
-/// Describes sliding-window attention.
+/// Sliding-window attention of some layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
-    /// Window size, in tokens.
+    /// Width of the attention window, in tokens.
     pub tokens: u32,
-    /// Number of layers with a window.
+    /// Number of layers with a sliding window.
     pub layers: u32,
 }
 
-/// Describes layers with one state for all tokens (Mamba, linear attention).
+/// Layers with one recurrent state per sequence instead of keys and values (Mamba, linear
+/// attention).
 ///
 /// **Source:** vLLM 0.33 `vllm/model_executor/layers/mamba/mamba_utils.py`,
 /// `MambaStateShapeCalculator`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StateLayers {
-    /// Number of layers.
+    /// Number of layers with a recurrent state.
     pub layers: u32,
-    /// Channels of the short convolution, without those of groups.
+    /// Number of channels of the short convolution, without those of groups.
     pub channels: u32,
-    /// Number of channel groups, at least one per GPU, and channels per group.
+    /// Number of convolution channel groups, at least one per GPU, and channels per group.
     pub groups: (u32, u32),
-    /// Tokens in the convolution window, including the newest.
+    /// Width of the convolution window in tokens, including the newest.
     pub kernel: u32,
-    /// Size of the recurrent state, in numbers.
+    /// Size of a layer's recurrent state, as a count of numbers.
     pub numbers: u32,
-    /// Bytes per number of the state.
+    /// Size of a number of the recurrent state, in bytes.
     pub number_bytes: u32,
-    /// Whether a state inside the last step of a prompt is kept too.
+    /// Whether prefix caching also keeps a state inside the last step of a prompt.
     pub checkpoints: bool,
 }
 
 impl StateLayers {
-    /// Returns the bytes of a layer's state on each of `tp` GPUs.
+    /// Returns the size of a layer's recurrent state on each of `tp` GPUs, in bytes.
     pub fn bytes(&self, tp: u32) -> u64 {
         let tp = tp.max(1);
         let (groups, width) = self.groups;
@@ -117,18 +118,18 @@ impl StateLayers {
     }
 }
 
-/// Reports a `config.json` without a usable size.
+/// Reports a `config.json` without usable layer sizes.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ShapeError {
-    /// A number is missing.
+    /// A layer size is missing in the `config.json`; its key is named.
     #[error("config.json has no {0} (a positive whole number)")]
     Missing(&'static str),
-    /// A number is zero.
+    /// A layer size in the `config.json` is zero.
     #[error("config.json: {key} is {value}, must be at least 1")]
     Zero {
-        /// Key.
+        /// Key of the rejected value in the `config.json`.
         key: &'static str,
-        /// Value.
+        /// Rejected value of the `config.json` key.
         value: u64,
     },
 }
@@ -150,7 +151,7 @@ const UNGATED: &[&str] = &[
 ];
 
 impl ModelShape {
-    /// Returns the shape of the largest of `stages` pipeline stages.
+    /// Returns the layer sizes of the largest of `stages` pipeline stages.
     #[must_use]
     pub fn stage(&self, stages: u32) -> Self {
         let part = |layers: u32| layers.div_ceil(stages.max(1));
@@ -172,7 +173,7 @@ impl ModelShape {
         }
     }
 
-    /// Reads a `config.json`; for multimodal models its text part.
+    /// Reads the layer sizes from a `config.json`; for multimodal models from its text model.
     ///
     /// # Errors
     /// [`ShapeError`] if a size is missing or zero.
@@ -253,8 +254,8 @@ impl ModelShape {
         })
     }
 
-    /// Returns the KV cache bytes per token on one GPU over all layers, with `kv_bytes` bytes per
-    /// number.
+    /// Returns the size of a token in the KV cache of one GPU, in bytes over all layers, with
+    /// `kv_bytes` bytes per number.
     pub fn kv_bytes_per_token(&self, tp: u32, kv_bytes: u32) -> u64 {
         let per_layer = match self.mla {
             Some(mla) => u64::from(mla.kv_rank + mla.rope_dim),
@@ -272,7 +273,8 @@ impl ModelShape {
     }
 }
 
-/// Returns the language model of a multimodal configuration, at most three levels down.
+/// Returns the configuration of the language model in a multimodal `config.json`, at most three
+/// levels down.
 fn text_part(config: &Value) -> &Value {
     const PARTS: &[&str] = &[
         "text_config",
@@ -291,7 +293,7 @@ fn text_part(config: &Value) -> &Value {
     part
 }
 
-/// Limits sizes so that their sums and products stay in range.
+/// Limits a layer size to 2^26, so that sums and products stay in range.
 pub(super) fn size(n: u64) -> u32 {
     n.min(1 << 26) as u32
 }
@@ -381,7 +383,8 @@ fn window(config: &Value, kind: &str, layers: u32) -> Option<Window> {
     (layers > 0).then_some(Window { tokens, layers })
 }
 
-/// Reads gated delta nets (Qwen3-Next, Qwen3.5) and Mamba-2 (Nemotron-H, Granite 4).
+/// Reads the state layers of a `config.json`: gated delta nets (Qwen3-Next, Qwen3.5) and Mamba-2
+/// (Nemotron-H, Granite 4).
 fn state(config: &Value, layers: u32) -> Option<StateLayers> {
     let number = |key: &'static str| field(config, &[key]);
     let listed = |kind: &str| {

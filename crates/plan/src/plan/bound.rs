@@ -2,10 +2,10 @@ use std::str::FromStr;
 
 use vllm_sim_replay::report::Report;
 
-/// Upper bound of a percentile over all requests: `ttft-p99=500`.
+/// Upper bound of a latency percentile over all requests: `ttft-p99=500`.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct PercentileBound {
-    /// Name of the distribution in [`Report::curves`].
+    /// Name of the latency distribution in [`Report::curves`].
     curve: &'static str,
     percent: f64,
     most_ms: f64,
@@ -57,7 +57,7 @@ impl PercentileBound {
         format!("{} p{} ms", self.label(), self.percent)
     }
 
-    /// Returns the key of the percentile in a report summary.
+    /// Returns the key of the bounded percentile in a report summary.
     pub(super) fn key(&self) -> String {
         let metric = match self.curve {
             "E2E" => "e2e_latency".to_owned(),
@@ -66,7 +66,7 @@ impl PercentileBound {
         format!("p{}_{metric}_ms", self.percent)
     }
 
-    /// Returns the bounded percentile, in milliseconds; `None` without samples.
+    /// Returns the bounded percentile of a report, in milliseconds; `None` without samples.
     pub(super) fn value(&self, report: &Report) -> Option<f64> {
         let (_, curve) = report.curves.iter().find(|(name, _)| *name == self.curve)?;
         let last = curve.len().checked_sub(1)?;
@@ -75,7 +75,7 @@ impl PercentileBound {
         Some(curve[at.min(last)])
     }
 
-    /// Returns a message if the report exceeds the bound.
+    /// Returns a message if the percentile in the report exceeds the bound.
     pub(super) fn missed(&self, report: &Report) -> Option<String> {
         let value = self.value(report)?;
         (value > self.most_ms).then(|| {

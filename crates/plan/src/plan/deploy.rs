@@ -1,4 +1,4 @@
-//! Writes the commands and Helm values for a deployment.
+//! Writes server commands and Helm values for the deployment that a plan found.
 
 use serde_json::{Map, json};
 
@@ -7,24 +7,26 @@ use vllm_sim_command_line::quoted;
 use vllm_sim_config::is_vllm_serve_flag;
 use vllm_sim_replay_cli::Pools;
 
-/// Names of flags omitted from server commands; the content of `--config` is in the flags already.
+/// Names of flags omitted from the server commands: the content of `--config` is in the flags
+/// already, the others are written elsewhere.
 const READ: [&str; 3] = ["config", "replicas", "model"];
 
 /// Default `--kv-transfer-config` of disaggregated deployments.
 const CONNECTOR: &str = r#"{"kv_connector":"NixlConnector","kv_role":"kv_both"}"#;
 
 pub(super) struct DeploymentCommands<'a> {
-    /// Flags of `serve` from the command line and `--config` files.
+    /// Flags of `serve` that the command line and `--config` files set.
     flags: &'a [(String, String)],
     model: &'a str,
-    /// Numbers of prefill servers and of other servers.
+    /// Number of prefill servers, and of all other servers, in the deployment.
     servers: (u32, u32),
     ranks: u32,
     router: &'a (String, Option<String>),
 }
 
 impl<'a> DeploymentCommands<'a> {
-    /// Returns `None` if no `--model` was given, or no `serve` flags describe the engine.
+    /// Returns the deployment of a run; `None` if no `--model` was given, or no `serve` flags
+    /// describe the engine.
     pub(super) fn new(pools: &'a Pools, trial: &Trial) -> Option<Self> {
         let model = pools.about.iter().find(|(name, _)| name == "--model");
         let (prefill_ranks, ranks) = pools.ranks;
@@ -59,7 +61,7 @@ impl<'a> DeploymentCommands<'a> {
         words
     }
 
-    /// Returns the `vllm serve` command, with the number of servers.
+    /// Returns the `vllm serve` command of the deployment, with the number of servers.
     pub(super) fn vllm(&self) -> String {
         let command = format!(
             "vllm serve {}{}",

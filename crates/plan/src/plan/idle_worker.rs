@@ -1,4 +1,5 @@
-//! Bounds the latency on any number of workers by that of a request alone on an idle worker.
+//! Bounds request latencies on any number of workers from below, by that of a request alone on an
+//! idle worker.
 
 use std::collections::HashMap;
 
@@ -13,7 +14,7 @@ use vllm_sim_replay::workload::{Prompt, TokenRun, Turn, WorkloadSource};
 
 use vllm_sim_replay_cli::Pools;
 
-/// Returns the reason if step times alone show that no number of workers suffices.
+/// Returns a reason if step times alone show that no number of workers meets the latency bounds.
 ///
 /// Returns `None` if a simulation is required. `open` returns the workload from its start at every
 /// call.
@@ -72,9 +73,9 @@ pub(super) fn infeasible_reason(
 #[derive(Debug, Clone, Copy, Default)]
 struct PromptPrefix {
     tokens: u64,
-    /// Hash of the content; equal prefixes have equal hashes.
+    /// Hash of the prompt prefix; equal prefixes have equal hashes.
     chain: u64,
-    /// Token repeated by the last run.
+    /// Token repeated by the last run of tokens in the prefix, if any.
     repeated: Option<u64>,
 }
 
@@ -94,7 +95,8 @@ impl PromptPrefix {
     }
 }
 
-/// Calls `then` for every turn, with the context before its own runs.
+/// Calls `then` for every turn of the workload, with the prompt prefix from its session's earlier
+/// turns.
 fn each_turn(
     source: &mut dyn WorkloadSource,
     mut then: impl FnMut(&Turn, PromptPrefix),
@@ -126,7 +128,7 @@ fn runs(turn: &Turn) -> &[TokenRun] {
     }
 }
 
-/// Number of prompts per prefix hash.
+/// Number of prompts in the workload that start with a prefix, by the prefix's hash.
 #[derive(Debug, Default)]
 struct SharedPrefixes(HashMap<u64, u32>);
 
@@ -139,7 +141,7 @@ impl SharedPrefixes {
         });
     }
 
-    /// Returns the numbers of prompt tokens that cannot be cached and that may be cached.
+    /// Returns the numbers of a turn's prompt tokens that cannot be cached and that may be cached.
     fn fresh_tokens(&self, turn: &Turn, before: PromptPrefix) -> (u32, u32) {
         let (mut known, mut all) = (before.tokens, before);
         for run in runs(turn) {
@@ -156,7 +158,8 @@ impl SharedPrefixes {
     }
 }
 
-/// Returns lower bounds of TTFT, mean gap and E2E latency of a request, in milliseconds.
+/// Returns lower bounds of TTFT, mean inter-token latency and E2E latency of a request, in
+/// milliseconds.
 fn alone(
     engine: &VllmConfig,
     roofline: &Roofline,

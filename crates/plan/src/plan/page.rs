@@ -36,7 +36,7 @@ pub(super) fn page(plan: &Plan) -> String {
     document("vllm-sim plan", &body)
 }
 
-/// Better end of the horizontal axis; of the vertical axis it is the top.
+/// Better end of a chart's horizontal axis; on the vertical axis the top is better.
 #[derive(Clone, Copy, PartialEq)]
 enum Good {
     Left,
@@ -47,7 +47,7 @@ struct Dot<'a> {
     x: f64,
     y: f64,
     what: String,
-    /// Label of the deployment, if the run is its result.
+    /// Label of the deployment, if the search selected this run as its result.
     label: Option<&'a str>,
 }
 
@@ -57,7 +57,7 @@ const LEFT: f64 = 52.0;
 const FOOT: f64 = 26.0;
 const MOST_LABELS: usize = 8;
 
-/// Draws every run as a dot (larger for results) and the Pareto front as a line.
+/// Draws every simulated run as a dot (larger for results) and the Pareto front as a line.
 fn scatter(
     body: &mut String,
     plan: &Plan,
@@ -148,7 +148,7 @@ fn dots<'a>(plan: &'a Plan, place: impl Fn(&Row, &Trial) -> (f64, f64)) -> Vec<D
     dots
 }
 
-/// Returns the Pareto front of the runs, from left to right.
+/// Returns the Pareto front of the simulated runs, from left to right.
 fn front(dots: &[Dot<'_>], good: Good) -> Vec<(f64, f64)> {
     let mut sorted: Vec<(f64, f64)> = dots.iter().map(|dot| (dot.x, dot.y)).collect();
     // The better end first; of equal runs the higher ones.

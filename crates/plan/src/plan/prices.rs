@@ -11,12 +11,12 @@ use vllm_sim_command_line::refuse;
 pub(super) struct Prices {
     pub(super) date: String,
     pub(super) currency: String,
-    /// Prices per GPU hour, by the name that `--gpu` accepts.
+    /// Price of a GPU hour, by the GPU name that `--gpu` accepts.
     gpu_hour: BTreeMap<String, f64>,
 }
 
 impl Prices {
-    /// Reads a price file.
+    /// Reads a YAML file of GPU prices.
     ///
     /// # Errors
     /// Returns an error for an unreadable file or a price that is not above 0.
@@ -33,7 +33,7 @@ impl Prices {
         Ok(prices)
     }
 
-    /// Returns the price of a GPU hour.
+    /// Returns the price of an hour of the GPU `gpu`.
     ///
     /// # Errors
     /// Returns a usage error with the known GPUs if the file has no price for this one.

@@ -8,7 +8,7 @@ use crate::grid::label;
 use vllm_sim_explain::{PredictionAccuracy, PromptLoad};
 use vllm_sim_replay_cli::Pools;
 
-/// Factors of the traffic for which the cheapest deployment is recomputed.
+/// Factors of the requested traffic for which the cheapest deployment is recomputed.
 const TRAFFIC_FACTORS: [f64; 2] = [0.8, 1.2];
 
 pub(super) struct Plan {
@@ -16,7 +16,7 @@ pub(super) struct Plan {
     question: PlanRequirements,
     prices: Option<Prices>,
     pub(super) rows: Vec<Row>,
-    /// Indices of the rows with a result, by cost per traffic.
+    /// Indices of the rows with a successful deployment, by cost per traffic.
     pub(super) order: Vec<usize>,
     outlook: Option<TrafficSensitivity>,
     pub(super) command: String,
@@ -26,37 +26,39 @@ pub(super) struct Row {
     pub(super) label: String,
     values: Vec<String>,
     price: f64,
-    /// Pools of one worker, or of one group of prefill and decode workers.
+    /// Engines of one worker, or of one group of prefill and decode workers.
     pools: Option<Pools>,
     pub(super) answer: SearchResult,
 }
 
 impl Row {
-    /// Returns the known prediction errors of a run, for its share of cached prompt tokens.
+    /// Returns the known prediction errors of a run, for its ratio of cached prompt tokens.
     fn evidence(&self, trial: &Trial) -> Option<&PredictionAccuracy> {
         let known = self.pools.as_ref()?.evidence.as_ref()?;
         Some(known.of(PromptLoad::of(trial.number("prefix_cache_reused_ratio"))))
     }
 
-    /// Returns the cost per hour of a run's deployment.
+    /// Returns the cost per hour of a run's deployment, in the currency of the prices.
     pub(super) fn cost(&self, trial: &Trial) -> f64 {
         self.price * f64::from(trial.gpus)
     }
 }
 
-/// Behaviour of the cheapest deployment under other traffic.
+/// Effect of other traffic on the cheapest deployment.
 struct TrafficSensitivity {
-    /// Number of workers for each of [`TRAFFIC_FACTORS`]; `None` if above the budget.
+    /// Number of workers for each of [`TRAFFIC_FACTORS`]; `None` if above the GPU or cost budget.
     swings: [Option<u32>; 2],
-    /// Highest sustainable traffic, as a factor of the requested traffic.
+    /// Highest sustainable traffic on the cheapest deployment, as a factor of the requested
+    /// traffic.
     room: Option<f64>,
 }
 
 impl Plan {
-    /// Sorts the results by cost, and searches how other traffic changes the cheapest deployment.
+    /// Sorts the search results by cost, and searches how other traffic changes the cheapest
+    /// deployment.
     ///
     /// # Errors
-    /// Returns the errors of the runs.
+    /// Returns the errors of the simulated runs.
     pub(super) fn new(
         names: Vec<String>,
         question: PlanRequirements,
@@ -119,7 +121,8 @@ impl Plan {
         self.best().is_some()
     }
 
-    /// Names the tensor-parallel size if it was not varied, as another one might give a result.
+    /// Returns a note that the tensor-parallel size was not varied, as another one might give a
+    /// result.
     fn unvaried(&self) -> Option<String> {
         let varied = self.names.iter().any(|name| name == "tensor-parallel-size");
         let fits = self.rows.iter().any(|row| row.pools.is_some());
@@ -144,7 +147,8 @@ impl Plan {
         }
     }
 
-    /// Returns title and summary key of each latency column: the default ones and the bounded ones.
+    /// Returns title and summary key of each latency column: the default columns and the bounded
+    /// percentiles.
     fn latencies(&self) -> Vec<(String, String)> {
         let usual = [
             ("TTFT p50 ms", "median_ttft_ms"),
@@ -163,7 +167,7 @@ impl Plan {
         all
     }
 
-    /// Returns a description of the goal that a good deployment meets.
+    /// Returns a description of the goal that a successful deployment meets.
     fn goal(&self) -> String {
         let mut trials = self.rows.iter().flat_map(|row| &row.answer.trials);
         match trials.any(|trial| !trial.judges_requests()) {
@@ -175,7 +179,8 @@ impl Plan {
         }
     }
 
-    /// Returns heads and rows of the table, cheapest first, combinations without a result last.
+    /// Returns heads and rows of the plan's table: cheapest deployment first, combinations without
+    /// a result last.
     pub(super) fn cells(&self) -> (Vec<String>, Vec<Vec<String>>) {
         let mut head = self.names.clone();
         head.extend(["workers", "GPUs"].map(str::to_owned));

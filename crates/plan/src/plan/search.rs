@@ -22,7 +22,7 @@ pub(super) struct PlanRequirements {
     pub(super) max_gpus: u32,
     pub(super) max_cost: Option<f64>,
     pub(super) bounds: Vec<PercentileBound>,
-    /// Number of workers for which to search the highest traffic.
+    /// Number of workers for which to search the highest traffic, instead of the fewest workers.
     pub(super) fixed_workers: Option<u32>,
 }
 
@@ -30,22 +30,23 @@ pub(super) struct Candidate {
     pub(super) values: Vec<String>,
     pub(super) workload: WorkloadArgs,
     pub(super) report: ReportArgs,
-    /// Pools of one worker or one prefill/decode group; `Err` if the model does not fit.
+    /// Engines of one worker or one prefill/decode group; `Err` with the reason if the model does
+    /// not fit.
     pub(super) pools: Result<Pools, String>,
     pub(super) price: f64,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Trial {
-    /// Number of workers, or of prefill/decode groups.
+    /// Number of workers, or of prefill/decode groups, in the run.
     pub(super) workers: u32,
     pub(super) gpus: u32,
-    /// Factor of the requested traffic.
+    /// Traffic of the run, as a factor of the requested traffic.
     #[serde(deserialize_with = "exact_number")]
     pub(super) traffic: f64,
     #[serde(deserialize_with = "exact_number")]
     pub(super) attainment: f64,
-    /// Reasons why the run fails, in addition to its attainment.
+    /// Reasons why the run fails, in addition to too few good requests.
     pub(super) missed: Vec<String>,
     /// Whether the run was stopped early because too many requests had missed their bounds.
     ///
@@ -68,16 +69,17 @@ impl Trial {
 
 #[derive(Serialize, Deserialize)]
 pub(super) struct SearchResult {
-    /// The successful run with the fewest workers, or with the highest traffic.
+    /// Successful run with the fewest workers, or with the highest traffic; `None` if there is
+    /// none.
     pub(super) found: Option<Trial>,
     pub(super) trials: Vec<Trial>,
     pub(super) why: Option<String>,
 }
 
-/// Searches the fewest workers, or the highest traffic, of a combination.
+/// Searches the fewest workers, or the highest traffic, of one flag combination.
 ///
 /// # Errors
-/// Returns the errors of the runs.
+/// Returns the errors of the simulated runs.
 pub(super) fn answer(candidate: &Candidate, question: &PlanRequirements) -> Result<SearchResult> {
     if is_stopped() {
         return Ok(nothing("stopped".to_owned()));
@@ -110,16 +112,18 @@ pub(super) fn answer(candidate: &Candidate, question: &PlanRequirements) -> Resu
     Ok(finish(found, player.trials, why.unwrap_or_default()))
 }
 
-/// Returns how many units `cost` buys, tolerant of binary rounding: 3 of 1.1 for 3.3.
+/// Returns the number of units that `cost` buys at `price`, tolerant of binary rounding: 3 of 1.1
+/// for 3.3.
 fn affordable(cost: f64, price: f64) -> u32 {
     // The cast saturates.
     (cost * (1.0 + 1e-9) / price) as u32
 }
 
-/// Searches the fewest workers for `traffic` times the requested traffic; `None` above the budget.
+/// Searches the fewest workers for `traffic` times the requested traffic; `None` above the GPU or
+/// cost budget.
 ///
 /// # Errors
-/// Returns the errors of the runs.
+/// Returns the errors of the simulated runs.
 pub(super) fn fewest_workers(
     candidate: &Candidate,
     question: &PlanRequirements,
@@ -131,10 +135,10 @@ pub(super) fn fewest_workers(
     }
 }
 
-/// Searches the highest traffic that `workers` workers serve.
+/// Searches the highest traffic that `workers` workers serve within the latency bounds.
 ///
 /// # Errors
-/// Returns the errors of the runs.
+/// Returns the errors of the simulated runs.
 pub(super) fn most_traffic(
     candidate: &Candidate,
     question: &PlanRequirements,
@@ -159,7 +163,7 @@ fn finish(found: Option<Trial>, trials: Vec<Trial>, why: String) -> SearchResult
     SearchResult { found, trials, why }
 }
 
-/// Returns the GPUs of `workers` workers or prefill/decode groups.
+/// Returns the number of GPUs of `workers` workers or prefill/decode groups.
 fn gpus(pools: &Pools, workers: u32) -> u32 {
     let (prefill, serving) = pools.gpus;
     let of = |engines: usize, gpus: u32| engines as u32 * gpus;
@@ -167,7 +171,7 @@ fn gpus(pools: &Pools, workers: u32) -> u32 {
     (of(prefills, prefill) + of(pools.serving.engines.len(), serving)) * workers
 }
 
-/// Describes which bounds the largest deployment within the budget misses.
+/// Describes the latency bounds that the largest deployment within the budget misses.
 fn too_slow(trial: &Trial, candidate: &Candidate) -> String {
     let report = &candidate.report;
     let bounds = [
@@ -195,13 +199,13 @@ struct TrialRunner<'c> {
     candidate: &'c Candidate,
     pools: &'c Pools,
     question: &'c PlanRequirements,
-    /// Maximum number of workers within the budget.
+    /// Maximum number of workers that the GPU and cost budgets allow.
     most_workers: u32,
     trials: Vec<Trial>,
 }
 
 impl<'c> TrialRunner<'c> {
-    /// Returns the reason if the model does not fit.
+    /// Creates a runner for one flag combination; returns the reason if the model does not fit.
     fn new(candidate: &'c Candidate, question: &'c PlanRequirements) -> Result<Self, &'c String> {
         let pools = candidate.pools.as_ref()?;
         let each = gpus(pools, 1).max(1);
@@ -218,7 +222,8 @@ impl<'c> TrialRunner<'c> {
         })
     }
 
-    /// Returns why no number of workers suffices, if certain without a run.
+    /// Returns the reason why no number of workers meets the bounds, if that is certain without a
+    /// simulation.
     fn infeasible_reason(&self) -> Result<Option<String>> {
         let workload = &self.candidate.workload;
         if limit(workload)?.is_some() {
@@ -230,7 +235,7 @@ impl<'c> TrialRunner<'c> {
         idle_worker::infeasible_reason(self.pools, asked, &open)
     }
 
-    /// Doubles the workers until they suffice, then bisects.
+    /// Doubles the number of workers until they suffice for `traffic`, then bisects.
     fn fewest_workers(&mut self, traffic: f64) -> Result<Option<Trial>> {
         let (mut too_few, mut workers) = (0, 1);
         let mut found = loop {
@@ -261,9 +266,10 @@ impl<'c> TrialRunner<'c> {
         Ok(Some(found))
     }
 
-    /// Doubles or halves the traffic, then bisects to 1 %.
+    /// Doubles or halves the traffic until it brackets the capacity of `workers` workers, then
+    /// bisects to 1 %.
     fn most_traffic(&mut self, workers: u32) -> Result<Option<Trial>> {
-        /// Maximum factor of the requested traffic; its inverse is the minimum.
+        /// Maximum factor of the requested traffic in the search; its inverse is the minimum.
         const MAX_TRAFFIC_FACTOR: f64 = 1024.0;
         let first = self.play(workers, 1.0, RunExtent::UntilMissed)?;
         let (mut found, mut too_much) = if self.suffices(&first) {
@@ -306,7 +312,7 @@ impl<'c> TrialRunner<'c> {
         Ok(Some(found))
     }
 
-    /// Whether enough requests are good and every other requirement is met.
+    /// Returns whether enough requests are good and the run meets every other requirement.
     fn suffices(&self, trial: &Trial) -> bool {
         trial.attainment >= self.question.attainment && trial.missed.is_empty()
     }
@@ -379,15 +385,15 @@ impl<'c> TrialRunner<'c> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RunExtent {
     Whole,
-    /// Stop as soon as the run cannot succeed.
+    /// Simulate until the run cannot succeed.
     UntilMissed,
 }
 
-/// Tracks whether enough requests can still be good.
+/// Tracks whether enough requests of a run can still be good.
 struct AttainmentTracker {
     slo: Slo,
     attainment: f64,
-    /// Upper bound of the number of requests; `None` if unknown.
+    /// Upper bound of the run's number of requests; `None` if unknown.
     requests: Option<u64>,
     bad: u64,
 }
@@ -413,10 +419,10 @@ impl AttainmentTracker {
     }
 }
 
-/// Maximum number of requests after scaling up a synthetic workload.
+/// Maximum number of requests to which a synthetic workload is scaled up.
 const MOST_REQUESTS: u64 = 200_000;
 
-/// Scales the traffic of a workload.
+/// Scales the traffic of a workload by a factor.
 ///
 /// A synthetic workload changes its rate and keeps its duration; a trace runs faster or slower.
 fn with_traffic(workload: &WorkloadArgs, traffic: f64) -> Result<WorkloadArgs> {

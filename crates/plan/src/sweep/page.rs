@@ -24,7 +24,7 @@ pub(super) fn page(names: &[&str], played: &[PointResult], typed: &str) -> Strin
     document("vllm-sim sweep", &body)
 }
 
-/// Renders bars as HTML boxes, so that long labels wrap and the text size is fixed.
+/// Renders a bar chart as HTML boxes, so that long labels wrap and the text size is fixed.
 fn bars(body: &mut String, names: &[&str], played: &[PointResult]) {
     let done = |point: &PointResult| point.played.as_ref().map_or(0.0, Played::per_gpu);
     let most = played.iter().map(done).fold(0.0, f64::max);

@@ -1,4 +1,5 @@
-//! Builds a dataset from conversations, with one conversation in memory at a time.
+//! Builds a dataset of recorded replies from conversations, with one conversation in memory at a
+//! time.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -16,39 +17,39 @@ use super::write::{ReplyRecord, Writer};
 use vllm_sim_dataset::{Generation, hash_conversation, hash_text, hash_tokens};
 use vllm_sim_tokenizer::{ChatInput, ChatMessage, SpecialTokens, Tokenizer};
 
-/// Input and output of a build.
+/// Input and output of a dataset build.
 #[derive(Debug, Clone)]
 pub struct Build {
-    /// File of conversations or recordings.
+    /// Path of the input file, with conversations or recordings.
     pub input: PathBuf,
-    /// Origin of the input, for the dataset card.
+    /// Origin of the input, printed on the dataset card.
     pub origin: String,
-    /// Folder of the output files.
+    /// Folder for the output files.
     pub folder: PathBuf,
-    /// Name of the output files, without extension.
+    /// Name of the output files, without file extension.
     pub name: String,
-    /// Name of the table to create.
+    /// Name of the SQLite table to create.
     pub table: String,
     /// Maximum number of conversations to read.
     pub max_records: usize,
-    /// Model of the tokenizer, for the dataset card.
+    /// Name of the tokenizer's model, printed on the dataset card.
     pub model: String,
-    /// Format version to write.
+    /// Version of the dataset format to write.
     pub generation: Generation,
 }
 
-/// Result of a build.
+/// Result of a dataset build.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DatasetSummary {
-    /// The database, the JSON file and the dataset card.
+    /// Paths of the SQLite database, the JSON file and the dataset card.
     pub files: [PathBuf; 3],
-    /// Whether the input was a recording.
+    /// Whether the input was a recording of `vllm-sim record`.
     pub recorded: bool,
-    /// Number of conversations or recordings read.
+    /// Number of conversations or recordings read from the input.
     pub read: usize,
-    /// Number of these with at least one question and answer.
+    /// Number of conversations or recordings with at least one question and answer.
     pub used: usize,
-    /// Number of replies written.
+    /// Number of replies written to the dataset.
     pub records: usize,
 }
 
@@ -131,7 +132,7 @@ fn style() -> ProgressStyle {
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
-/// Writes the row of one recording, in the tokens of this tokenizer.
+/// Writes the dataset row of one recording, converted to the tokens of `tokenizer`.
 fn again(
     generation: Generation,
     tokenizer: &Tokenizer,

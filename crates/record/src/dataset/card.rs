@@ -1,4 +1,4 @@
-//! Renders the dataset card, a Markdown description of the files.
+//! Renders the dataset card, a Markdown description of the dataset's files.
 
 use super::build::{Build, DatasetSummary};
 use vllm_sim_dataset::{Generation, schema::recording_table};

@@ -28,7 +28,7 @@ pub(super) struct Recording {
     pub(super) prompt: Vec<u32>,
     pub(super) ids: Vec<u32>,
     pub(super) texts: Vec<String>,
-    /// Time of each token since the start of the request, in µs.
+    /// Time of each reply token since the start of the request, in µs.
     pub(super) micros: Vec<u64>,
     pub(super) reasoning: u32,
     pub(super) finish: Option<String>,
@@ -80,7 +80,8 @@ impl Recording {
         Some(self)
     }
 
-    /// Returns role and text of each message; a completion prompt is a user message.
+    /// Returns role and text of each message of the recorded request; a completion prompt is a user
+    /// message.
     pub(super) fn messages(&self) -> Vec<(String, String)> {
         if let Some(prompt) = self.request["prompt"].as_str() {
             return vec![("user".to_owned(), prompt.to_owned())];
@@ -102,7 +103,7 @@ impl Recording {
     }
 }
 
-/// Returns the number of recordings in a file.
+/// Returns the number of recordings in the dataset file `path`.
 ///
 /// # Errors
 /// Returns an error if the file is unreadable or has no recordings.
@@ -124,7 +125,7 @@ fn open(path: &Path) -> Result<Connection> {
         .with_context(|| format!("cannot open {}", path.display()))
 }
 
-/// Calls `each` for every recording until it breaks.
+/// Calls `each` for every recording in the dataset file `path`, until it breaks.
 ///
 /// # Errors
 /// Returns an error if the file is unreadable or has no recordings, and the errors of `each`.

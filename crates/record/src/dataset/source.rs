@@ -1,4 +1,4 @@
-//! Reads conversations one at a time.
+//! Reads conversations from a JSON file, one at a time.
 
 use std::io::BufRead;
 use std::ops::ControlFlow;
@@ -10,7 +10,7 @@ use serde_json::Value;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Message {
-    /// Role in OpenAI's terms.
+    /// Role of the message's author, in the terms of OpenAI's API.
     pub(super) role: String,
     pub(super) text: String,
 }
@@ -56,7 +56,7 @@ impl Turn {
     }
 }
 
-/// Calls `each` for every conversation until it breaks.
+/// Calls `each` for every conversation of the input until it breaks.
 ///
 /// The input is a JSON array, or a sequence of JSON values such as JSON lines.
 ///

@@ -1,6 +1,6 @@
-//! Writes the database and a JSON file with the same rows.
+//! Writes a dataset's SQLite database and a JSON file with the same rows.
 //!
-//! Both have temporary names until they are complete.
+//! Both files have temporary names until they are complete.
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};
@@ -22,7 +22,7 @@ pub(super) struct ReplyRecord<'r> {
     pub(super) generation: Generation,
     pub(super) input: &'r str,
     pub(super) output: &'r str,
-    /// Recording of the reply, if the input has one.
+    /// Recording of the reply, if the input is a recording.
     pub(super) recording: Option<&'r Recording>,
 }
 
@@ -146,7 +146,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Completes the files and renames them.
+    /// Completes the output files and renames them from their temporary names.
     pub(super) fn finish(self) -> Result<()> {
         let Self {
             database,

@@ -1,4 +1,5 @@
-//! Models attention from tables: of attention kernels, or of whole blocks for compressed attention.
+//! Models attention times from measured tables of attention kernels, or of whole attention blocks
+//! where the model compresses keys and values (MLA).
 
 use std::sync::Arc;
 
@@ -13,8 +14,8 @@ pub(super) struct LayerAttention {
     window: u64,
     decode: Arc<AttentionTable>,
     context: Arc<AttentionTable>,
-    /// Curves of `decode` by length, per number of requests, within the measured range. Most steps
-    /// of a replay look up five lengths here.
+    /// Decode-attention times of `decode` by context length, one curve per number of requests,
+    /// within the measured range. Most steps of a replay look up five lengths here.
     rows: Arc<[LatencyCurve]>,
 }
 
@@ -38,8 +39,9 @@ impl LayerAttention {
 }
 
 impl Aic {
-    /// Reads the attention tables by kind of layer. As in the estimator, fp8 weights imply an fp8
-    /// cache; for vLLM, prompts then use fp8 attention if it was measured.
+    /// Reads the attention tables for each (number of layers, sliding window) in `kinds`.
+    /// As in AIConfigurator, fp8 weights imply an fp8 KV cache; for vLLM, prompts then use fp8
+    /// attention if it was measured.
     pub(super) fn read_attention(
         &mut self,
         folder: &Folder,
@@ -71,7 +73,8 @@ impl Aic {
         Ok(())
     }
 
-    /// Returns the minimum time of decode attention for `[heads, requests, length]`.
+    /// Returns the minimum time of decode attention that the hardware allows, in ms, for `[heads,
+    /// requests, length]`.
     fn decode_sol(&self, window: u64, [heads, requests, length]: [u64; 3]) -> f64 {
         let seen = length.saturating_sub(1);
         let seen = if window > 0 { seen.min(window) } else { seen } as f64;
@@ -86,7 +89,8 @@ impl Aic {
             .least(4.0 * b * n * h * seen, self.speed.bf16, bytes)
     }
 
-    /// Returns the minimum time of prefill attention for `[heads, length, requests]`.
+    /// Returns the minimum time of prefill attention that the hardware allows, in ms, for `[heads,
+    /// length, requests]`.
     fn context_sol(&self, window: u64, [heads, length, requests]: [u64; 3]) -> f64 {
         let (n, b, h) = (heads as f64, requests as f64, self.head_dim as f64);
         let s = length as f64;

@@ -1,67 +1,67 @@
 use std::path::PathBuf;
 
-/// Reports why kernel tables cannot be used.
+/// Reports the reason why AIConfigurator's kernel-time tables cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AicError {
-    /// The folder contains no tables.
+    /// The given folder contains no kernel-time tables.
     #[error("{} contains no kernel tables (query_versions.yaml); give the folder of an installed \
          aiconfigurator-core or aisimulate, or its folder `systems`", .0.display())]
     NoTables(PathBuf),
-    /// The GPU was not measured.
+    /// The kernel-time tables have no measurements of the requested GPU.
     #[error("there are no tables for {gpu}; available are {known}")]
     Gpu {
-        /// GPU name.
+        /// Name of the requested GPU.
         gpu: &'static str,
-        /// Available GPUs.
+        /// Names of the GPUs in the kernel-time tables, separated by commas.
         known: String,
     },
-    /// The system does not exist.
+    /// The kernel-time tables have no folder for the requested system (GPU type).
     #[error("the tables have no system {system:?}; available are {known}")]
     System {
-        /// Requested system.
+        /// Requested system, such as `h100_sxm`.
         system: String,
-        /// Available systems.
+        /// Systems in the kernel-time tables, separated by commas.
         known: String,
     },
-    /// The backend does not exist.
+    /// The kernel-time tables have no folder for the requested backend (inference engine).
     #[error("the tables have no backend {backend:?}; available are {known}")]
     Backend {
-        /// Requested backend.
+        /// Requested backend, such as `vllm`.
         backend: String,
-        /// Available backends.
+        /// Backends in the kernel-time tables, separated by commas.
         known: String,
     },
-    /// The tables do not support the version.
+    /// The kernel-time tables hold no measurements of the requested backend version.
     #[error("the tables have no {backend} {version} on {system}; available are {known}")]
     Version {
-        /// Requested version.
+        /// Requested backend version.
         version: String,
-        /// Backend.
+        /// Backend (inference engine) of the requested version.
         backend: String,
-        /// System.
+        /// System (GPU type) of the requested version.
         system: String,
-        /// Supported versions.
+        /// Backend versions in the kernel-time tables, separated by commas.
         known: String,
     },
-    /// A file cannot be read.
+    /// A file of kernel-time tables cannot be read.
     #[error("{}: {problem}", .file.display())]
     File {
-        /// File.
+        /// Path of the unreadable file of kernel-time tables.
         file: PathBuf,
-        /// Description of the problem.
+        /// Description of the problem with the file of kernel-time tables.
         problem: String,
     },
-    /// A shape was not measured.
+    /// A kernel-time table has no measurement of a needed kernel shape.
     #[error("{table} has no {what} ({of})")]
     Missing {
-        /// Table.
+        /// Name of the kernel-time table without the measurement.
         table: &'static str,
-        /// Missing key.
+        /// Kernel shape without a measurement in the table.
         what: String,
-        /// System, backend and version of the table.
+        /// System (GPU type), backend (inference engine) and version of the kernel-time table.
         of: String,
     },
-    /// The model family is not supported.
+    /// The kernel-time tables do not support the model family; the text names the reason.
     #[error("kernel tables: {0}")]
     Model(&'static str),
 }

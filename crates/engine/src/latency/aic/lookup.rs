@@ -1,13 +1,15 @@
-//! Looks up times in tables: at a point, between points, and beyond them. Extrapolation scales with
-//! the minimum time that the hardware allows (SOL, "speed of light").
+//! Looks up kernel times in measured tables: at a measured point, between points, and outside the
+//! measured range. Extrapolation scales with the minimum time that the hardware allows (SOL, "speed
+//! of light").
 
 use std::collections::BTreeMap;
 
-/// Measured times along one axis, ascending.
+/// Measured kernel times in ms along one axis, in ascending order of the axis value.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct LatencyCurve(Vec<(u64, f64)>);
 
-/// Selects the points for the hardware efficiency at an end.
+/// Selects the measured points whose hardware efficiency is used to extrapolate past an end of a
+/// curve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     Last,
@@ -29,7 +31,8 @@ impl LatencyCurve {
         self.0.len()
     }
 
-    /// Returns the sum of the times at ascending points, if the curve covers them.
+    /// Returns the sum of the kernel times at the axis values `at` (ascending), in ms; `None` if
+    /// one of them is outside of the measured range.
     pub(super) fn sum(&self, at: &[u64]) -> Option<f64> {
         let mut place = self
             .0
@@ -51,7 +54,8 @@ impl LatencyCurve {
         Some(sum)
     }
 
-    /// Returns the time at a point, interpolated or extrapolated with the efficiency at the end.
+    /// Returns the kernel time at axis value `at`, in ms: interpolated, or beyond the measured
+    /// range extrapolated with the hardware efficiency at that end.
     pub(super) fn time(&self, at: u64, end: End, sol: &dyn Fn(u64) -> f64) -> Option<f64> {
         let place = self.0.partition_point(|point| point.0 < at);
         let below = place.checked_sub(1).map(|i| self.0[i]);
@@ -84,22 +88,24 @@ impl LatencyCurve {
     }
 }
 
-/// Shape (outputs, inputs) and its curve over the rows.
+/// Shape of a weight matrix (outputs, inputs) and its kernel times by number of rows.
 pub(super) type GemmCurve = ((u64, u64), LatencyCurve);
 
-/// Holds the curves over the rows of all measured matrix shapes.
+/// Holds the kernel times of all measured matrix shapes, by number of rows.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct GemmTable {
-    /// Shapes in tie-breaking order.
+    /// Measured matrix shapes, in the order that decides ties of equal distance.
     shapes: Vec<GemmCurve>,
     places: BTreeMap<(u64, u64), usize>,
-    /// Measured shapes near each prepared shape, with their distances, nearest first.
+    /// Measured matrix shapes near each prepared shape: distance in doublings and index in
+    /// `shapes`, nearest first.
     near: BTreeMap<(u64, u64), Vec<(f64, usize)>>,
 }
 
-/// Maximum distance of a measured shape that is used for another one: two doublings.
+/// Maximum distance, in doublings, of a measured matrix shape whose times are used for another
+/// shape.
 const MAX_DISTANCE: f64 = 2.0;
-/// Maximum number of shapes or leaves that are used.
+/// Maximum number of measured points from which a kernel time is extrapolated.
 const MAX_NEAR: usize = 4;
 
 impl GemmTable {
@@ -112,7 +118,7 @@ impl GemmTable {
         }
     }
 
-    /// Finds the measured shapes near a shape in advance.
+    /// Caches the measured matrix shapes near the shape of `n` outputs and `k` inputs.
     pub(super) fn prepare(&mut self, n: u64, k: u64) {
         if !self.places.contains_key(&(n, k)) {
             self.near.insert((n, k), self.neighbours(n, k));
@@ -130,7 +136,7 @@ impl GemmTable {
         near
     }
 
-    /// Returns the time of `m` rows through a matrix of `n` outputs and `k` inputs.
+    /// Returns the time of multiplying `m` rows by a matrix of `n` outputs and `k` inputs, in ms.
     pub(super) fn time(
         &self,
         (m, n, k): (u64, u64, u64),
@@ -171,7 +177,8 @@ impl GemmTable {
         (weights > 0.0).then(|| sol(m, n, k) / (sum / weights))
     }
 
-    /// Returns shapes near on one axis, if the other axis is beyond all measured shapes.
+    /// Returns the measured matrix shapes near on one axis, with their distances, if the other axis
+    /// is outside of all measured shapes.
     fn beyond<'a>(&self, asked: &[&'a GemmCurve], n: u64, k: u64) -> Vec<(f64, &'a GemmCurve)> {
         let range = |of: &dyn Fn(&(u64, u64)) -> u64| {
             let values = asked.iter().map(|site| of(&site.0));
@@ -200,11 +207,13 @@ impl GemmTable {
     }
 }
 
-/// Holds attention times over three axes, outermost first.
+/// Holds measured attention times in ms over three axes (such as heads, length, requests),
+/// outermost first.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct AttentionTable {
     leaves: BTreeMap<u64, BTreeMap<u64, BTreeMap<u64, f64>>>,
-    /// Axis for interpolation of square roots, if any.
+    /// Index of the axis on which square roots are interpolated, as prefill time grows with the
+    /// square of the length; `None`: no axis.
     root_axis: Option<usize>,
 }
 
@@ -244,8 +253,8 @@ impl AttentionTable {
         })
     }
 
-    /// Returns the times at `[a, b]` along the last axis within the measured range, where they are
-    /// piecewise linear. Empty if `a` was not measured.
+    /// Returns the attention times at `[a, b]` along the last axis within the measured range, where
+    /// they are piecewise linear. The curve is empty if `a` was not measured.
     pub(super) fn row(&self, a: u64, b: u64) -> LatencyCurve {
         let mut row = LatencyCurve::default();
         let Some(inner) = self.leaves.get(&a) else {
@@ -276,7 +285,7 @@ impl AttentionTable {
         row
     }
 
-    /// Interpolates on one axis; `None` outside of its range.
+    /// Interpolates attention times on one axis; returns `None` outside of its measured range.
     fn along<V>(
         &self,
         axis: usize,
@@ -310,7 +319,8 @@ impl AttentionTable {
         }
     }
 
-    /// Extrapolates from the nearest leaves, by their hardware efficiency.
+    /// Extrapolates an attention time from the nearest measured points, by their hardware
+    /// efficiency.
     fn outside(&self, at: Point, sol: Sol<'_>) -> Option<f64> {
         let leaves = self.nearest(at);
         let reach = leaves.last()?.0;
@@ -322,8 +332,8 @@ impl AttentionTable {
         }
         (weights > 0.0).then(|| sol(at) / (sum / weights))
     }
-    /// Returns the nearest leaves, one more than used, nearest first. Leaves an axis as soon as it
-    /// alone is farther than all found leaves.
+    /// Returns the measured points nearest to `at`, nearest first: one more than [`MAX_NEAR`]. The
+    /// search on an axis ends as soon as that axis alone is farther than all found points.
     fn nearest(&self, at: Point) -> Vec<Leaf> {
         let mut found: Vec<Leaf> = Vec::with_capacity(MAX_NEAR + 2);
         let full = |found: &Vec<Leaf>, square: f64| {
@@ -360,10 +370,11 @@ impl AttentionTable {
     }
 }
 
-/// Distance, coordinates and time.
+/// Measured point: its distance in doublings, its coordinates, and its time in ms.
 type Leaf = (f64, Point, f64);
 
-/// Iterates over an axis with squared distances in doublings, nearest first.
+/// Iterates over the entries of an axis by distance from `at`, nearest first, with the squared
+/// distance in doublings.
 fn outward<V>(axis: &BTreeMap<u64, V>, at: u64) -> impl Iterator<Item = (f64, u64, &V)> {
     let here = (at.max(1) as f64).log2();
     let far = move |(key, value): (&u64, _)| {

@@ -1,5 +1,5 @@
-//! Computes step times from the kernel tables of an installed `aiconfigurator-core` or `aisimulate`
-//! (NVIDIA). The tables are read at run time, not shipped.
+//! Computes engine step times from NVIDIA's AIConfigurator kernel-time tables, as installed with
+//! `aiconfigurator-core` or `aisimulate`. The tables are read at run time, not shipped.
 //!
 //! A step is the sum of its kernels. Each comes from a table, or from the data sheet if it only
 //! moves memory. The tables exclude CPU time, sampling, scheduling and padding.
@@ -24,15 +24,17 @@ pub use setup::{AicSetup, MixedStepTiming, installed_tables};
 use speed::{GemmType, HardwareSpeed};
 use tables::{Folder, Phase, Sheet};
 
-/// Number of precomputed decode passes; covers most steps of a replay.
+/// Number of decode passes with precomputed kernel times (0 to 1024 tokens); covers most steps of a
+/// replay.
 const DECODE_ROWS: u64 = 1025;
-/// Number of precomputed passes with prompts; covers the token budget of most servers.
+/// Number of prefill passes with precomputed kernel times (0 to 8192 tokens); covers the token
+/// budget of most servers.
 const PROMPT_ROWS: u64 = 8193;
 
-/// Models step times from kernel tables.
+/// Models engine step times from AIConfigurator's kernel-time tables.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Aic {
-    /// Version of the backend in the tables.
+    /// Version of the inference engine whose kernel times the tables hold.
     pub version: String,
     speed: HardwareSpeed,
     mixed: MixedStepTiming,
@@ -56,10 +58,11 @@ pub struct Aic {
     /// tokens.
     prompt_rows: Arc<[f64]>,
     attention: Vec<LayerAttention>,
-    /// Whether attention is compressed. Its tables then hold whole blocks with projections.
+    /// Whether the model compresses keys and values (MLA). Its tables then hold whole attention
+    /// blocks with their projections.
     compressed: bool,
     fp8_attention: bool,
-    /// Width of the shared expert on one GPU; 0: none.
+    /// Width of the shared expert's MLP on one GPU; 0: no shared expert.
     shared: u64,
     reduce: Option<(u64, LatencyCurve)>,
 }
@@ -77,7 +80,7 @@ struct ExpertTable {
 }
 
 impl Aic {
-    /// Loads the kernels of a deployment from the tables under `data`.
+    /// Loads the kernel times of a deployment from the tables in the folder `data`.
     ///
     /// # Errors
     /// [`AicError`] names the missing part.
@@ -161,7 +164,7 @@ impl Aic {
         Ok(aic)
     }
 
-    /// Checks that every matrix product is near a measured one.
+    /// Checks that every matrix product of the model is near a measured one.
     fn check(&mut self, folder: &Folder) -> Result<(), AicError> {
         let (h, query) = (self.hidden, self.heads * self.head_dim);
         let qkv = query + 2 * self.kv_heads * self.head_dim;
@@ -200,14 +203,14 @@ impl Aic {
         }
     }
 
-    /// Returns the duration of a step.
+    /// Returns the duration of an engine step over `batch`.
     pub fn step(&self, batch: &Batch) -> Duration {
         let (prompts, decodes) = self.work(batch);
         prompts.saturating_add(decodes)
     }
 
-    /// Returns prefill and decode work of a step, each rounded to nanoseconds. A combined step with
-    /// prompts counts as prefill work.
+    /// Returns the durations of the prefill and decode work of a step, each rounded to nanoseconds.
+    /// A combined step with prompts counts as prefill work only.
     pub(super) fn work(&self, batch: &Batch) -> (Duration, Duration) {
         if batch.is_empty() {
             return (Duration::ZERO, Duration::ZERO);
@@ -222,7 +225,7 @@ impl Aic {
         }
     }
 
-    /// Returns the duration of a step, in ms.
+    /// Returns the duration of an engine step over `batch`, in ms.
     pub fn step_ms(&self, batch: &Batch) -> f64 {
         let (prompts, decodes) = self.work_ms(batch);
         prompts + decodes
@@ -259,22 +262,23 @@ impl Aic {
         }
     }
 
-    /// Returns the time of a pass that computes `new` tokens after `prefix` for each of `requests`,
-    /// in ms.
+    /// Returns the time of a forward pass that computes `new` prompt tokens after `prefix` cached
+    /// ones for each of `requests` requests, in ms.
     pub fn prefill(&self, requests: u64, new: u64, prefix: u64) -> f64 {
         let attention = self.context_attention(requests, new, prefix);
         self.prompt_kernels(requests * new) + self.prompt_head(requests) + attention
     }
 
-    /// Returns the time of a pass that computes `rows` tokens of `requests` sequences of `length`
-    /// tokens, in ms.
+    /// Returns the time of a forward pass that decodes `rows` tokens of `requests` sequences of
+    /// `length` tokens, in ms.
     pub fn decode(&self, rows: u64, requests: u64, length: u64) -> f64 {
         let known = usize::try_from(rows).ok();
         let known = known.and_then(|rows| self.decode_rows.get(rows)).copied();
         known.unwrap_or_else(|| self.decode_kernels(rows)) + self.decode_attention(requests, length)
     }
 
-    /// Returns the time of a pass of `x` tokens with prompts, without attention and head.
+    /// Returns the kernel time of a forward pass of `x` tokens with prompts, in ms, without
+    /// attention and output head.
     fn prompt_kernels(&self, x: u64) -> f64 {
         let known = usize::try_from(x).ok();
         let known = known.and_then(|x| self.prompt_rows.get(x)).copied();
@@ -285,7 +289,7 @@ impl Aic {
         self.tokens(rows, Phase::Decode) + self.head(rows)
     }
 
-    /// Returns the time of prefill and decode work in one pass, in ms.
+    /// Returns the time of prefill and decode work in one forward pass, in ms.
     pub fn combined(
         &self,
         (prompts, new, prefix): (u64, u64, u64),
@@ -341,8 +345,8 @@ impl Aic {
         self.layers * layer + embedding + gather
     }
 
-    /// Returns the time of the output head in a pass with prompts; 0 for experts without compressed
-    /// attention.
+    /// Returns the time of the output head in a pass with prompts, in ms; 0 for mixture-of-experts
+    /// models without compressed attention, as in AIConfigurator.
     fn prompt_head(&self, rows: u64) -> f64 {
         match self.experts.is_some() && !self.compressed {
             true => 0.0,
@@ -393,7 +397,7 @@ impl Aic {
     }
 }
 
-/// Refuses the models whose kernels the tables do not hold.
+/// Returns an error for models whose kernels AIConfigurator's tables do not hold.
 fn check_model(setup: &AicSetup) -> Result<(), AicError> {
     let shape = &setup.shape;
     let compressed = shape.mla.is_some();

@@ -1,5 +1,5 @@
-//! Reads the part of Parquet that the kernel tables use: flat columns of strings, integers and
-//! floats, one page format, plain or dictionary values, ZSTD or SNAPPY.
+//! Reads the subset of Parquet that AIConfigurator's kernel tables use: flat columns of strings,
+//! integers and floats, data pages v1, plain or dictionary values, ZSTD or SNAPPY.
 
 use std::collections::BTreeMap;
 use std::io::Read as _;
@@ -21,7 +21,8 @@ pub(super) type Problem = &'static str;
 const TRUNCATED: Problem = "is cut off";
 const UNSUPPORTED: Problem = "uses a Parquet feature that is not supported";
 
-/// Maximum number of rows. Protects memory, since a few bytes can encode many equal values.
+/// Maximum number of rows per Parquet table. Protects memory, since a few bytes can encode many
+/// equal values.
 const MAX_ROWS: usize = 1 << 22;
 
 impl Table {
@@ -145,7 +146,7 @@ fn column(file: &[u8], chunk: &Structure, optional: bool) -> Result<Column, Prob
     Ok(values)
 }
 
-/// Reads a page of values, after the levels that mark missing values.
+/// Reads the values of a Parquet data page, after the definition levels that mark missing values.
 fn data_page(
     page: &[u8],
     header: &Structure,
@@ -280,7 +281,8 @@ fn plain(page: &[u8], kind: i64, count: usize) -> Result<Column, Problem> {
     })
 }
 
-/// Reads Parquet's hybrid of run-length and bit-packed numbers, `width` bits each.
+/// Decodes `count` integers of `width` bits from Parquet's hybrid of run-length encoding and bit
+/// packing.
 fn runs(bytes: &[u8], width: u32, count: usize) -> Result<Vec<u32>, Problem> {
     if width > 32 {
         return Err(UNSUPPORTED);
@@ -317,7 +319,7 @@ fn runs(bytes: &[u8], width: u32, count: usize) -> Result<Vec<u32>, Problem> {
     Ok(values)
 }
 
-/// Reads Thrift's compact protocol, used for Parquet's metadata.
+/// Reads Thrift's compact protocol, which encodes Parquet's metadata.
 struct Thrift<'a> {
     bytes: &'a [u8],
     depth: u32,

@@ -1,4 +1,5 @@
-//! Describes a deployment for the kernel tables, and finds installed tables.
+//! Describes a deployment for lookups in AIConfigurator's kernel-time tables, and finds installed
+//! tables.
 
 use std::path::{Path, PathBuf};
 
@@ -17,26 +18,26 @@ const SYSTEMS: [(&str, &str); 9] = [
     ("RTX-PRO-6000-96GB", "rtx_pro_6000_server"),
 ];
 
-/// Describes a deployment for the kernel tables.
+/// Describes the deployment whose step times are looked up in AIConfigurator's kernel-time tables.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AicSetup {
-    /// Shape of the model.
+    /// Layer sizes of the model.
     pub shape: ModelShape,
-    /// Name of the GPU in the tables, like `h100_sxm`.
+    /// Name of the GPU in AIConfigurator's tables, like `h100_sxm`.
     pub system: String,
-    /// Backend: `vllm`, `sglang` or `trtllm`.
+    /// Name of the inference engine in the tables: `vllm`, `sglang` or `trtllm`.
     pub backend: String,
-    /// Version of the backend; `None`: the newest in the tables.
+    /// Version of the inference engine; `None`: the newest in the tables.
     pub version: Option<String>,
-    /// Tensor-parallel size.
+    /// Number of GPUs that share each layer (tensor-parallel size).
     pub tp: u32,
-    /// Expert-parallel size; 1: each expert is split over all GPUs.
+    /// Expert-parallel size; 1: each expert is split over all tensor-parallel GPUs.
     pub moe_ep: u32,
     /// Bytes per number in the KV cache: 2, or 1 with fp8.
     pub kv_bytes: u32,
-    /// Whether queries and keys are normalized (Qwen3).
+    /// Whether separate kernels normalize queries and keys (Qwen3).
     pub qk_norm: bool,
-    /// Rule for steps with both prompts and decodes.
+    /// Cost rule for steps with both prompts and decodes.
     pub mixed: MixedStepTiming,
     /// Time of a step outside of its kernels, which the tables do not include.
     pub overhead: StepOverhead,
@@ -45,15 +46,18 @@ pub struct AicSetup {
 /// Selects the cost of a step with both prefill and decode work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MixedStepTiming {
-    /// One pass for all tokens, with separate attention, as in servers.
+    /// Cost of a step as one forward pass over all tokens, with separate prefill and decode
+    /// attention, as in servers.
     #[default]
     Combined,
-    /// Sum of a prefill pass and a decode pass, as in Dynamo's mocker.
+    /// Cost of a step as the sum of a prefill pass and a decode pass, as in the mocker of NVIDIA
+    /// Dynamo.
     Sum,
 }
 
 impl AicSetup {
-    /// Converts the deployment of a roofline, with combined steps and the given overhead.
+    /// Converts a roofline deployment for table lookups, with combined steps and the step overhead
+    /// `beside`.
     ///
     /// # Errors
     /// [`AicError::Gpu`] for a GPU that was not measured.
@@ -79,7 +83,8 @@ impl AicSetup {
     }
 }
 
-/// Finds the newest tables in a Python environment (`$VIRTUAL_ENV`, `$CONDA_PREFIX`).
+/// Returns the folder of the newest AIConfigurator tables in a Python environment (`$VIRTUAL_ENV`,
+/// `$CONDA_PREFIX`).
 pub fn installed_tables(environment: &Path) -> Option<PathBuf> {
     let python = std::fs::read_dir(environment.join("lib")).ok()?;
     let mut found: Vec<PathBuf> = python

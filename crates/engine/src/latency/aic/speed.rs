@@ -1,4 +1,4 @@
-//! Computes the minimum times that the hardware allows, from its data sheet.
+//! Computes the minimum kernel times that a GPU allows, from its data sheet.
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GemmType {
@@ -7,7 +7,7 @@ pub(super) enum GemmType {
     Fp8Block,
 }
 
-/// Data sheet values, in B/s, FLOP/s and s.
+/// GPU limits from its data sheet: bandwidths in B/s, compute in FLOP/s, latencies in s.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct HardwareSpeed {
     pub(super) memory: f64,

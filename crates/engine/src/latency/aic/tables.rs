@@ -1,4 +1,4 @@
-//! Selects and reads the table files of a system, backend and version.
+//! Selects and reads AIConfigurator's table files of a system (GPU type), backend and version.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -27,10 +27,10 @@ pub(super) struct Sheet {
 
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct SheetGpu {
-    /// Memory bandwidth, in B/s.
+    /// Bandwidth of GPU memory, in B/s.
     pub(super) mem_bw: f64,
     pub(super) mem_bw_empirical_scaling_factor: f64,
-    /// Launch latency, in s.
+    /// Launch latency of a memory-bound kernel, in s.
     pub(super) mem_empirical_constant_latency: f64,
     pub(super) bfloat16_tc_flops: f64,
     pub(super) fp8_tc_flops: Option<f64>,
@@ -38,7 +38,7 @@ pub(super) struct SheetGpu {
 
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct SheetNode {
-    /// Bandwidth between GPUs of a node, in B/s.
+    /// Bandwidth between the GPUs of a node, in B/s.
     pub(super) intra_node_bw: f64,
 }
 
@@ -75,8 +75,8 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// Opens the tables under `root`: the folder with `query_versions.yaml`, or a package that
-    /// contains it.
+    /// Opens the kernel tables under `root`: the folder with `query_versions.yaml`, or a Python
+    /// package that contains it.
     pub(super) fn open(
         root: &Path,
         system: &str,
@@ -143,8 +143,8 @@ impl Folder {
         })
     }
 
-    /// Reads a table: of this version, of the versions it reuses, then of earlier versions, nearest
-    /// first.
+    /// Reads the kernel table `name` of this backend version, of the versions it reuses, then of
+    /// earlier versions, nearest first.
     fn read(&self, family: &str, name: &'static str) -> Result<Vec<Table>, AicError> {
         let folder = self.data.join(family).join(&self.backend);
         let own = folder.join(&self.version);
@@ -198,7 +198,8 @@ impl Folder {
         }
     }
 
-    /// Reads matrix products of one type; raises times below `sol` to it.
+    /// Reads the times of matrix products of one data type; raises times below the hardware minimum
+    /// `sol` to it.
     pub(super) fn gemm(
         &self,
         dtype: &str,
@@ -243,8 +244,8 @@ impl Folder {
         }
     }
 
-    /// Reads attention with `kv_heads` key/value heads (0: as many as query heads): of prompts in a
-    /// data type, or of decodes.
+    /// Reads attention times with `kv_heads` key/value heads (0: as many as query heads): of
+    /// prefill in the data type `prompts_in`, or of decode if that is `None`.
     pub(super) fn attention(
         &self,
         prompts_in: Option<&str>,
@@ -292,7 +293,7 @@ impl Folder {
         any.then_some(grid).ok_or_else(|| self.missing(name, &key))
     }
 
-    /// Reads whole blocks of compressed attention.
+    /// Reads the times of whole attention blocks with compressed keys and values (MLA).
     pub(super) fn attention_block(
         &self,
         phase: Phase,
@@ -440,7 +441,7 @@ fn names(folder: &Path) -> String {
 
 type InputsByOutputs = Vec<(u64, Vec<u64>)>;
 
-/// Version in PEP 440 order: numbers, pre-release, post-release.
+/// Backend version in PEP 440 order: release numbers, pre-release, post-release.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Release(Vec<u64>, (i8, u64), u64);
 

@@ -1,58 +1,60 @@
 use super::error::RooflineError;
 
-/// Holds the coefficients that a calibration may change.
+/// Coefficients of the roofline model that a calibration may change.
 ///
 /// The defaults are fitted to the public runs of docs/fidelity.md. benches/results/fidelity.md
 /// lists these runs, and the errors on runs outside of the fit.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Coefficients {
-    /// Front-end time per request, before queueing: HTTP, tokenization, first chunk.
+    /// Time of a request in the API server before the engine's queue, in us: HTTP, tokenization,
+    /// first chunk.
     pub front_end_us: f64,
-    /// Additional front-end time per request in progress. The front end sends the tokens of a step
-    /// one sequence after another; the newest sequence is last.
+    /// Additional API server time per request in progress, in us. The API server sends the tokens
+    /// of a step one sequence after another; the newest sequence is last.
     pub front_end_sequence_us: f64,
-    /// Time per step.
+    /// Fixed time per engine step, in us.
     pub step_us: f64,
-    /// Additional time per step without asynchronous scheduling.
+    /// Additional time per step without asynchronous scheduling, in us.
     pub sync_us: f64,
-    /// Time per sequence of a step.
+    /// Time per sequence of an engine step, in us.
     pub sequence_us: f64,
-    /// Additional time per sequence without asynchronous scheduling, for CPU work that a running
-    /// step hides otherwise.
+    /// Additional time per sequence of a step without asynchronous scheduling, in us, for CPU work
+    /// that a running step hides otherwise.
     pub sync_sequence_us: f64,
-    /// Time per sequence and vocabulary entry with truncated sampling, at 3.35 TB/s.
+    /// Time per sequence and vocabulary entry with truncated sampling (top-k or top-p), in us, at
+    /// 3.35 TB/s.
     pub vocab_us: f64,
-    /// Additional time per step with truncated sampling, for the kernels of top-k and top-p.
+    /// Additional time per step with truncated sampling, in us, for the kernels of top-k and top-p.
     pub truncated_us: f64,
-    /// Additional time per vocabulary entry with truncated sampling. Rows are truncated in
+    /// Additional time per vocabulary entry with truncated sampling, in us. Rows are truncated in
     /// parallel, so it does not depend on their number.
     pub truncated_vocab_us: f64,
-    /// Time per sequence and vocabulary entry with a repetition penalty, at 3.35 TB/s: 85 bytes
-    /// each, of two token counts, their masks and the logits. Not fitted.
+    /// Time per sequence and vocabulary entry with a repetition penalty, in us, at 3.35 TB/s: 85
+    /// bytes each, of two token counts, their masks and the logits. Not fitted.
     ///
     /// **Source:** vLLM `vllm/model_executor/layers/utils.py`, `apply_penalties`.
     pub penalty_vocab_us: f64,
-    /// Additional time of a step with a prompt chunk (no full CUDA graph).
+    /// Additional time of a step with a prompt chunk (no full CUDA graph), in us.
     pub mixed_us: f64,
-    /// Fraction of the decode attention's reads that is repeated per further query head of a group,
-    /// in steps with a prompt chunk and flash attention 2. That version packs the heads of a group
-    /// only if each sequence has one token; GPU caches serve the rest.
+    /// Fraction of the KV cache reads of decode attention that is repeated per further query head
+    /// of a group, in steps with a prompt chunk and flash attention 2. That version packs the heads
+    /// of a group only if each sequence has one token; GPU caches serve the rest.
     pub mixed_group_share: f64,
-    /// Time of small kernels, per layer.
+    /// Time of small kernels per model layer, in us.
     pub layer_us: f64,
-    /// Time of the norms of queries and keys, per layer: two small kernels in a CUDA graph. Not
-    /// fitted.
+    /// Time to normalize queries and keys per model layer, in us: two small kernels in a CUDA
+    /// graph. Not fitted.
     pub qk_norm_us: f64,
-    /// Factor of the bandwidth efficiency of matrix products.
+    /// Factor of the bandwidth efficiency of matrix products; 1: as in the GPU's fit.
     pub gemm_memory_scale: f64,
-    /// Factor of the arithmetic efficiency of matrix products.
+    /// Factor of the arithmetic efficiency of matrix products; 1: as in the GPU's fit.
     pub gemm_compute_scale: f64,
-    /// Factor of the bandwidth efficiency of decode attention.
+    /// Factor of the bandwidth efficiency of decode attention; 1: as in the GPU's fit.
     pub attention_scale: f64,
-    /// Factor of the duration of an all-reduce.
+    /// Factor of the modelled duration of an all-reduce; 1: as measured.
     pub all_reduce_scale: f64,
-    /// Factor of the duration of expert kernels.
+    /// Factor of the modelled duration of expert kernels; 1: as in the GPU's fit.
     pub moe_scale: f64,
 }
 
@@ -83,7 +85,7 @@ impl Default for Coefficients {
 }
 
 impl Coefficients {
-    /// Checks the range of each coefficient.
+    /// Checks the range of each roofline coefficient.
     ///
     /// # Errors
     /// [`RooflineError::Coefficient`] names the first one out of range.

@@ -1,20 +1,20 @@
-/// Reports a number that the roofline cannot use.
+/// Reports a deployment size or coefficient that the roofline model cannot use.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum RooflineError {
-    /// A number is zero.
+    /// A size or number of the deployment is zero.
     #[error("{what} is 0, must be at least 1")]
     Zero {
-        /// Name of the number.
+        /// Name of the deployment's number that is zero.
         what: &'static str,
     },
-    /// A coefficient is not finite or is negative (scales: not above 0).
+    /// A coefficient is not finite or is negative (factors: not above 0).
     #[error("coefficient {what} is {value}, must be a finite number, {bound}")]
     Coefficient {
-        /// Name of the coefficient.
+        /// Name of the rejected roofline coefficient.
         what: &'static str,
-        /// Rejected value.
+        /// Rejected value of the roofline coefficient.
         value: f64,
-        /// Allowed range.
+        /// Allowed range of the roofline coefficient.
         bound: &'static str,
     },
 }

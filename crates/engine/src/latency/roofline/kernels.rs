@@ -6,9 +6,9 @@ use crate::latency::{Scheme, all_reduce};
 pub(super) struct Kernels<'a> {
     setup: &'a RooflineSetup,
     pub(super) tp: f64,
-    /// Memory bandwidth, in bytes/us.
+    /// Bandwidth of GPU memory, in bytes/us.
     pub(super) bandwidth: f64,
-    /// Arithmetic peak, in FLOP/us.
+    /// Peak of bf16 arithmetic, in FLOP/us.
     peak: f64,
 }
 
@@ -22,7 +22,8 @@ impl<'a> Kernels<'a> {
         }
     }
 
-    /// Returns the fp8 peak. Without fp8 units the weights are small, but the arithmetic is bf16.
+    /// Returns the peak of fp8 arithmetic in FLOP/us. GPUs without fp8 units return `None`: they
+    /// store fp8 weights but compute in bf16.
     fn fp8_peak(&self) -> Option<f64> {
         let tflops = self.setup.gpu.fp8_tflops;
         (tflops > 0.0).then_some(tflops * 1e6)
@@ -191,8 +192,8 @@ impl<'a> Kernels<'a> {
         }
     }
 
-    /// Returns `(us, us per token of context)` of the full-attention layers, then of the window
-    /// layers.
+    /// Returns the decode attention time `(us, us per token of context)` of the full-attention
+    /// layers, then of the window layers.
     pub(super) fn decode_attention(&self) -> [(f64, f64); 2] {
         let shape = &self.setup.shape;
         let (fixed, share) = self.setup.gpu.decode_attention;
@@ -210,8 +211,8 @@ impl<'a> Kernels<'a> {
         [f64::from(all - windowed), f64::from(windowed)]
     }
 
-    /// Returns the launch time and the time per two pairs ([`Batch::chunk_pairs`]) by kind of
-    /// layer, in us.
+    /// Returns the launch time of prefill attention and the time per two (query, key) pairs
+    /// ([`Batch::chunk_pairs`]) in full-attention and in window layers, in us.
     pub(super) fn prefill_attention(&self) -> (f64, [f64; 2]) {
         let shape = &self.setup.shape;
         let (fixed, share) = self.setup.gpu.prefill_attention;
@@ -244,7 +245,8 @@ impl Reduction {
     }
 }
 
-/// Interpolates between 16 and 64 experts, by the logarithm of their number.
+/// Interpolates the efficiency of expert kernels between 16 and 64 experts, by the logarithm of
+/// their number.
 fn between([few, many]: &[KernelEfficiency; 2], experts: u32) -> KernelEfficiency {
     let t = (f64::from(experts.max(1)).log2() - 4.0).clamp(0.0, 2.0) / 2.0;
     let mix = |a: f64, b: f64| a + (b - a) * t;

@@ -1,22 +1,23 @@
 use super::coefficients::Coefficients;
 use crate::latency::{CudaGraphs, Gpu, ModelShape, WeightRanks};
 
-/// Describes a deployment for the roofline.
+/// Describes a deployment whose step times the roofline models.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RooflineSetup {
-    /// Shape of the model.
+    /// Layer sizes of the model.
     pub shape: ModelShape,
-    /// GPU.
+    /// GPU type of the deployment.
     pub gpu: Gpu,
-    /// Tensor-parallel size, at least 1.
+    /// Number of GPUs that share each layer (tensor-parallel size), at least 1.
     pub tp: u32,
     /// Number of pipeline stages, at least 1.
     pub pp: u32,
-    /// Ranks of prefill context parallelism, at least 1.
+    /// Number of ranks of prefill context parallelism, at least 1.
     pub pcp: u32,
-    /// Number of data-parallel ranks with a part of the experts; 1: not spread.
+    /// Number of data-parallel ranks that each hold a part of the experts; 1: experts are not
+    /// spread.
     pub expert_ranks: u32,
-    /// Whether the next step is scheduled while one runs.
+    /// Whether the next step is scheduled while one runs (asynchronous scheduling).
     pub async_scheduling: bool,
     /// Bytes per number in the KV cache: 2, or 1 with fp8.
     pub kv_bytes: u32,
@@ -24,14 +25,14 @@ pub struct RooflineSetup {
     pub truncated_sampling: bool,
     /// Whether sampling penalizes repeated tokens (repetition, presence or frequency penalty).
     pub penalized_sampling: bool,
-    /// Sizes of captured CUDA graphs.
+    /// Batch sizes with captured CUDA graphs.
     pub graphs: CudaGraphs,
-    /// Adjustable coefficients.
+    /// Coefficients of the roofline model that a calibration may change.
     pub coefficients: Coefficients,
 }
 
 impl RooflineSetup {
-    /// Creates the deployment of a model on one GPU with default settings.
+    /// Creates the deployment of a model on one GPU with default roofline settings.
     pub fn new(shape: ModelShape, gpu: Gpu) -> Self {
         Self {
             shape,
@@ -49,12 +50,12 @@ impl RooflineSetup {
         }
     }
 
-    /// Returns the GPUs that share the weights.
+    /// Returns the numbers of GPUs that share the weights.
     pub fn ranks(&self) -> WeightRanks {
         WeightRanks::new(self.tp, self.expert_ranks.saturating_mul(self.pcp))
     }
 
-    /// Returns the number of GPUs of one engine.
+    /// Returns the number of GPUs of one data-parallel engine.
     pub fn gpus(&self) -> u32 {
         self.tp.saturating_mul(self.pp).saturating_mul(self.pcp)
     }
