@@ -32,8 +32,8 @@ impl Exchange {
         }
     }
 
-    /// Adjusts the number of tokens to the server's count, and returns what is wrong with the
-    /// response.
+    /// Sets the number of token times to the server's token count, and returns what is wrong with
+    /// the response, if anything.
     pub(super) fn check(&mut self) -> Option<Box<str>> {
         if let (Some(n), Some(last)) = (self.completion_tokens, self.tokens.last().copied()) {
             let (asked, came) = (self.requested, self.tokens.len());
@@ -51,7 +51,7 @@ impl Exchange {
         }
     }
 
-    /// Returns a message if the answer has not exactly the requested number of tokens.
+    /// Returns a message if the response does not have exactly the requested number of tokens.
     pub(super) fn shortfall(&self) -> Option<Box<str>> {
         let asked = self.requested.max(1) as usize;
         let came = match self.ids.len() {

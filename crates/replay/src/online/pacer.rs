@@ -1,4 +1,4 @@
-//! Wakes tasks at exact times from one thread, because tokio's timer has millisecond resolution.
+//! Wakes tasks at exact times from a thread, because tokio's timer has millisecond resolution.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -28,10 +28,9 @@ struct Waiting {
 }
 
 impl Pacer {
-    /// Starts the thread, which ends when the pacer is dropped.
+    /// Starts the pacer's thread, which ends when the pacer is dropped.
     ///
     /// # Errors
-    /// Returns the error of the operating system if no thread can be started.
     pub(super) fn start() -> std::io::Result<Self> {
         let queue = Arc::new(PacerQueue::default());
         let of_thread = queue.clone();
@@ -40,7 +39,7 @@ impl Pacer {
         Ok(Self(queue))
     }
 
-    /// Returns a receiver that resolves at `instant`, or `None` if that has passed.
+    /// Returns a receiver that resolves at `instant`, or `None` if that time has passed.
     pub(super) fn ticket(&self, instant: Instant) -> Option<oneshot::Receiver<()>> {
         if instant <= now() {
             return None;

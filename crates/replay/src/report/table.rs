@@ -1,4 +1,4 @@
-//! Renders the table of metrics in the layout of AIPerf.
+//! Renders the table of latency metrics in the layout of AIPerf.
 
 use std::fmt::Write as _;
 use std::time::Duration;

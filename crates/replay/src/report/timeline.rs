@@ -4,40 +4,40 @@ use crate::outcome::WorkerSample;
 
 const MAX_POINTS: usize = 1024;
 
-/// Sampled gauges of all workers.
+/// Sampled gauges of all workers over time.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Timeline {
-    /// Tracks in order of worker number, prefill workers first.
+    /// Gauge series of each worker, in order of worker number, prefill workers first.
     pub tracks: Vec<WorkerTrack>,
 }
 
-/// Averaged gauges of one worker.
+/// Gauges of one worker, averaged over consecutive time intervals.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkerTrack {
     /// Number of the worker.
     pub worker: u32,
     /// Whether the worker is in the prefill pool.
     pub prefill_pool: bool,
-    /// Averages over consecutive intervals.
+    /// Gauge averages over consecutive time intervals.
     pub points: Vec<TimelinePoint>,
     per_point: u32,
     open: u32,
 }
 
-/// Averages over one time interval.
+/// Averages of a worker's gauges over one time interval.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct TimelinePoint {
     /// End of the interval, in seconds.
     pub at: f64,
-    /// Number of running sequences.
+    /// Mean number of running sequences.
     pub running: f64,
-    /// Number of waiting sequences.
+    /// Mean number of waiting sequences.
     pub waiting: f64,
-    /// Fraction of KV cache blocks in use, 0 to 1.
+    /// Mean fraction of KV cache blocks in use, 0 to 1.
     pub kv_usage: f64,
-    /// Number of KV cache blocks in use.
+    /// Mean number of KV cache blocks in use.
     pub kv_blocks: f64,
-    /// Number of preemptions since the start.
+    /// Mean number of preemptions since the start of the replay.
     pub preemptions: f64,
 }
 
