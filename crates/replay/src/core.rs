@@ -58,7 +58,7 @@ pub enum ReplayError {
 pub struct Totals {
     /// Virtual time at which the last request ended.
     pub ended: SimTime,
-    /// Number of requests sent.
+    /// Number of requests sent during the replay.
     pub requests: u64,
     /// Number of preemptions on all workers.
     pub preemptions: u64,

@@ -20,7 +20,7 @@ pub enum Status {
 /// Describes one admission of a request to the running batch of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Admission {
-    /// Virtual time of the admission.
+    /// Virtual time at which the request was admitted to the batch.
     pub at: SimTime,
     /// Number of prompt tokens found in the prefix cache; after a preemption they may include
     /// output tokens.
@@ -102,7 +102,7 @@ pub struct Outcome<'a> {
     /// Number of prompt blocks cached on the worker with most of them, for routers that score the
     /// cache.
     pub best_overlap: Option<u32>,
-    /// Tokens per block of `overlap`.
+    /// Number of tokens per KV block, the unit of `overlap`.
     pub block_size: u32,
     /// Number of data-parallel ranks per worker; each rank has its own worker number.
     pub ranks: u32,
@@ -195,22 +195,22 @@ pub enum WorkerChange {
     Gone,
 }
 
-/// State of one worker at one sample time.
+/// Gauges of one worker at one sample time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WorkerSample {
     /// Virtual time of the sample.
     pub at: SimTime,
-    /// Number of the worker.
+    /// Number of the sampled worker.
     pub worker: u32,
-    /// Whether the worker belongs to the prefill pool.
+    /// Whether the worker belongs to the prefill pool of a disaggregated deployment.
     pub prefill_pool: bool,
-    /// Number of running sequences.
-    pub running: u32,
     /// Number of running sequences on the worker.
-    pub waiting: u32,
+    pub running: u32,
     /// Number of waiting sequences on the worker.
-    pub kv_usage: f64,
+    pub waiting: u32,
     /// Fraction of the worker's KV cache blocks in use, 0 to 1.
+    pub kv_usage: f64,
+    /// Total number of KV cache blocks of the worker; 0 if unknown.
     pub kv_blocks: u32,
     /// Number of preemptions on the worker since the start of the replay.
     pub preemptions: u64,
@@ -218,7 +218,7 @@ pub struct WorkerSample {
 
 /// Receives the events of a replay, for example to build a report or write rows.
 pub trait Sink {
-    /// Receives a finished request.
+    /// Receives the outcome of a finished request.
     fn request(&mut self, outcome: &Outcome<'_>);
     /// Receives `times` gaps of `nanos` nanoseconds between two tokens of completed requests.
     ///
@@ -236,7 +236,7 @@ pub trait Sink {
     fn worker(&mut self, at: SimTime, worker: u32, prefill_pool: bool, change: WorkerChange) {
         let _ = (at, worker, prefill_pool, change);
     }
-    /// Receives a sample of a worker, taken at a fixed interval of virtual time.
+    /// Receives a sample of a worker's gauges, taken at a fixed interval of virtual time.
     fn sample(&mut self, sample: &WorkerSample) {
         let _ = sample;
     }

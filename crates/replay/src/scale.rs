@@ -60,9 +60,9 @@ const SATURATION: Saturation = Saturation {
 pub struct ScaleRule {
     /// Algorithm for the target number of workers.
     pub policy: ScalePolicy,
-    /// Minimum number of workers, at least 1.
+    /// Minimum number of workers after scaling down, at least 1.
     pub min: u32,
-    /// Maximum number of workers.
+    /// Maximum number of workers after scaling up.
     pub max: u32,
     /// Target number of waiting sequences per worker.
     pub target_waiting: Option<f64>,

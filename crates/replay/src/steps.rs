@@ -27,7 +27,7 @@ pub(super) enum TokenSpan {
 #[derive(Debug, Default)]
 pub(super) struct StepLog {
     steps: VecDeque<LoggedStep>,
-    /// Number of the oldest logged step.
+    /// Number of the oldest engine step in the log.
     base: u64,
     /// End time of the step before the oldest logged one.
     before: SimTime,

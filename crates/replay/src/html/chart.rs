@@ -22,7 +22,7 @@ pub struct ChartLine {
 }
 
 impl ChartLine {
-    /// Creates a line; `colour` is an index into the palette of eight colours.
+    /// Creates a line of a chart; `colour` is an index into the palette of eight colours.
     pub fn new(name: &str, points: Vec<(f64, f64)>, colour: usize) -> Self {
         Self {
             name: name.to_owned(),
@@ -54,15 +54,15 @@ impl ChartLine {
 /// Line chart with axes and a legend.
 #[derive(Debug)]
 pub struct Chart<'a> {
-    /// Title above the drawing.
+    /// Title above the chart.
     pub title: &'a str,
-    /// Unit of the horizontal axis.
+    /// Unit of the chart's horizontal axis.
     pub x: &'a str,
-    /// Label of the vertical axis.
+    /// Label of the chart's vertical axis.
     pub y: &'a str,
-    /// Ends of the vertical axis; `None` scales it from 0 to the largest value.
+    /// Lower and upper end of the vertical axis; `None` scales the axis from 0 to the largest value.
     pub y_range: Option<(f64, f64)>,
-    /// Lines, each with an entry in the legend.
+    /// Lines of the chart, each with an entry in the legend.
     pub lines: Vec<ChartLine>,
     /// Whether the cursor follows the pointer vertically, for charts of distributions.
     pub follows_y: bool,

@@ -16,7 +16,7 @@ use crate::workload::{Dependency, MAX_TOKENS, Prompt, Session, TokenRun, Turn, W
 use vllm_sim_random::mix;
 
 const SCHEMA: &str = "dynamo.agentic_mooncake";
-/// Hash domain of the block ids of Applied Compute traces.
+/// Hash domain of the block ids in Applied Compute traces.
 const APPLIED: u64 = 3;
 
 pub(super) fn is_mooncake(row: &Map<String, Value>) -> bool {
@@ -27,7 +27,7 @@ pub(super) fn is_applied(row: &Map<String, Value>) -> bool {
     row.contains_key("assistant_response_length")
 }
 
-/// Node of the dependency graph; its dependencies are request ids.
+/// Request of an agent trace, with the ids of the requests it depends on.
 struct AgentNode {
     place: String,
     request: String,
@@ -36,7 +36,7 @@ struct AgentNode {
     after: Vec<(String, Dependency)>,
 }
 
-/// Reads requests with explicit dependencies in the `agentic_mooncake` format.
+/// Reads requests with explicit dependencies in the `agentic_mooncake` trace format.
 ///
 /// Accepts version 2 with its header line, and version 1 with `wait_for`.
 pub(super) fn mooncake(
@@ -137,8 +137,8 @@ fn node(row: &Row<'_>, block: u32, scope: u64, place: String) -> Result<AgentNod
 }
 
 impl Row<'_> {
-    /// Reads one entry of `dependencies`: request id, completion or dispatch, and delay in
-    /// milliseconds.
+    /// Reads one entry of a request's `dependencies`: request id, whether to wait for its
+    /// completion (else its dispatch), and delay in milliseconds.
     fn read(&self) -> Result<(String, bool, f64), WorkloadError> {
         let id = self.text("request_id")?;
         let id = id.ok_or_else(|| self.missing("dependencies[].request_id"))?;
@@ -164,7 +164,7 @@ impl AgentNode {
     }
 }
 
-/// Returns the indices of the nodes that each node depends on.
+/// Returns, for each request, the indices of the requests that it depends on.
 fn dependencies(nodes: &[AgentNode], by_play: bool) -> Result<Vec<Vec<usize>>, WorkloadError> {
     let mut by_name: HashMap<&str, usize> = HashMap::new();
     for (i, node) in nodes.iter().enumerate() {
@@ -192,8 +192,8 @@ fn dependencies(nodes: &[AgentNode], by_play: bool) -> Result<Vec<Vec<usize>>, W
     Ok(edges)
 }
 
-/// Sorts nodes topologically, by start time; `by_play` sorts them by request id instead. Returns the order and
-/// the earliest start of each node, in ms.
+/// Sorts requests topologically, by start time; `by_play` sorts them by request id instead. Returns
+/// the order and the earliest start of each request, in ms.
 fn start_order(
     nodes: &[AgentNode],
     edges: &[Vec<usize>],
@@ -234,7 +234,7 @@ fn start_order(
     Ok((order, start))
 }
 
-/// Builds the sessions of nodes, in their order of start.
+/// Builds one session per request of an agent trace, in order of start time.
 fn link(mut nodes: Vec<AgentNode>, by_play: bool) -> Result<LoadedSessions, WorkloadError> {
     let edges = dependencies(&nodes, by_play)?;
     let (order, start) = start_order(&nodes, &edges, by_play)?;
@@ -269,7 +269,7 @@ fn link(mut nodes: Vec<AgentNode>, by_play: bool) -> Result<LoadedSessions, Work
     Ok(LoadedSessions::in_order(sessions))
 }
 
-/// Parameters of the prefix that the first prompts of a group share.
+/// Parameters of the prefix shared by the first prompts of a group of sessions.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sharing {
     pub(super) block: u32,
@@ -277,7 +277,7 @@ pub(super) struct Sharing {
     pub(super) groups: u32,
 }
 
-/// Reads Applied Compute's sessions, in which an agent calls tools and its prompt grows.
+/// Reads Applied Compute's agent sessions, in which the prompt grows with each tool call.
 ///
 /// Each turn adds the lengths of the assistant's response and of the tool's output. As in Dynamo's
 /// replay 1.6.1 the prompts of a session share their leading blocks, but no block with generated

@@ -17,12 +17,12 @@ use vllm_sim_random::mix;
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MooncakeRules {
-    /// Tokens per hash id.
+    /// Number of tokens per hash id.
     pub(super) block: u32,
-    /// Whether later rows of a session hold only the added content.
+    /// Whether later rows of a session hold only the added tokens.
     pub(super) delta: bool,
     pub(super) by_time: bool,
-    /// Whether rows without a session become sessions named after their line, as in Dynamo's
+    /// Whether rows without a session id become sessions named after their line, as in Dynamo's
     /// report.
     pub(super) name_rows: bool,
 }
@@ -35,10 +35,10 @@ struct MooncakeRow {
     turn: Turn,
 }
 
-/// Opens the files.
+/// Opens Mooncake trace files as one workload.
 ///
 /// Reads them once to check every line. Requests sorted by time and without sessions are then
-/// streamed, others are loaded.
+/// streamed, others are loaded into memory.
 pub(super) fn open(
     paths: &[PathBuf],
     rules: MooncakeRules,
@@ -140,7 +140,8 @@ fn parse(lines: &Lines, rules: MooncakeRules) -> Result<MooncakeRow, WorkloadErr
     })
 }
 
-/// Converts hash ids to the prompt: each id is one repeated token, the last cut to `input`.
+/// Converts hash ids to token runs of the prompt: one repeated token per id, the last cut to
+/// `input`.
 pub(super) fn runs(
     row: &Row<'_>,
     ids: &[u64],

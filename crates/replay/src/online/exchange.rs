@@ -11,7 +11,7 @@ const MAX_LINE: usize = 16 << 20;
 #[derive(Debug, Default)]
 pub(super) struct Exchange {
     pub(super) tokens: Vec<Instant>,
-    /// Prompt length according to the server's `usage`.
+    /// Prompt length in tokens, as reported in the response's `usage`.
     pub(super) prompt_tokens: Option<u32>,
     pub(super) reply: HttpResponseInfo,
     completion_tokens: Option<u32>,

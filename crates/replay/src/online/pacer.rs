@@ -1,4 +1,4 @@
-//! Wakes tasks at exact times from a thread, because tokio's timer has millisecond resolution.
+//! Wakes tasks at exact times from one thread, because tokio's timer has millisecond resolution.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -31,6 +31,7 @@ impl Pacer {
     /// Starts the pacer's thread, which ends when the pacer is dropped.
     ///
     /// # Errors
+    /// Returns the error of the operating system if no thread can be started.
     pub(super) fn start() -> std::io::Result<Self> {
         let queue = Arc::new(PacerQueue::default());
         let of_thread = queue.clone();

@@ -76,7 +76,6 @@ impl Comparison {
 /// Compares two replay reports (or their summaries); `names` are the headings of the columns.
 ///
 /// # Errors
-///
 /// Returns a message if a report has no summary.
 pub fn compare(a: &Value, b: &Value, names: (&str, &str)) -> Result<Comparison, String> {
     let group = |report: &Value, name: &str| ReportGroup {

@@ -67,11 +67,11 @@ impl Slo {
 /// Number of requests whose records a report keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeptRecords {
-    /// Keeps no records.
+    /// Keeps no request records.
     None,
-    /// Keeps all records if there are fewer than this number of requests, else none.
+    /// Keeps all request records if there are fewer requests than this number, else none.
     Below(usize),
-    /// Keeps all records.
+    /// Keeps all request records.
     All,
 }
 
@@ -99,13 +99,13 @@ impl Default for ReportOptions {
 /// Totals of a replay as a whole, which are not sums over its requests.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RunTotals {
-    /// Number of requests that arrived.
+    /// Number of requests that arrived during the replay.
     pub requests: u64,
     /// Total lifetime of prefill workers, in seconds; 0 in an aggregated deployment.
     pub prefill_worker_seconds: f64,
     /// Total lifetime of the other workers, in seconds; `None` uses duration times `workers`.
     pub decode_worker_seconds: Option<f64>,
-    /// Number of workers at the start.
+    /// Number of workers at the start of the replay.
     pub workers: u32,
     /// Number of GPUs per prefill worker, and per other worker.
     pub gpus: (u32, u32),
@@ -482,7 +482,7 @@ pub struct Report {
     pub summary: Map<String, Value>,
     /// Latency distributions by name: quantiles at even steps, in milliseconds.
     pub curves: [(&'static str, Vec<f64>); 4],
-    /// Sampled gauges of the workers.
+    /// Sampled gauges of the workers over time.
     pub timeline: Timeline,
     /// Number of workers, fraction of good requests, and prefix reuse over time.
     pub over_time: OverTime,

@@ -57,7 +57,6 @@ impl Rows {
     /// Creates a writer of request rows and writes the CSV header.
     ///
     /// # Errors
-    ///
     /// Returns the error of `out` if the header cannot be written.
     pub fn new(mut out: Box<dyn Write + Send>, form: RowForm) -> io::Result<Self> {
         if form == RowForm::Csv {
@@ -73,7 +72,6 @@ impl Rows {
     /// Writes the buffered request rows.
     ///
     /// # Errors
-    ///
     /// Returns the first error of this call or of an earlier row.
     pub fn finish(mut self) -> io::Result<()> {
         match self.failed {

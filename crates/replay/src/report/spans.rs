@@ -7,15 +7,15 @@ use vllm_sim_random::mix;
 /// Phase of a request on a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SpanPhase {
-    /// Waiting for a worker, or for capacity on it.
+    /// The request waits for a worker, or for capacity on it.
     Queue,
-    /// Computing the prompt.
+    /// The worker computes the prompt.
     Prefill,
-    /// Transferring the KV cache to another worker.
+    /// The prompt's KV cache is transferred to another worker.
     Transfer,
-    /// Generating output tokens.
+    /// The worker generates output tokens.
     Decode,
-    /// Preempted, and waiting to resume.
+    /// The request is preempted, and waits to resume.
     Preempted,
 }
 
@@ -35,7 +35,7 @@ impl SpanPhase {
 pub struct WorkerSpan {
     /// Whether the worker is in the prefill pool, which has separate numbers.
     pub prefill_pool: bool,
-    /// Number of the worker.
+    /// Number of the worker in its pool.
     pub worker: u32,
     /// Number of the request in dispatch order.
     pub number: u64,

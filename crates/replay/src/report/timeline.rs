@@ -14,7 +14,7 @@ pub struct Timeline {
 /// Gauges of one worker, averaged over consecutive time intervals.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkerTrack {
-    /// Number of the worker.
+    /// Number of the worker in its pool.
     pub worker: u32,
     /// Whether the worker is in the prefill pool.
     pub prefill_pool: bool,

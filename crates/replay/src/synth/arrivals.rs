@@ -35,7 +35,6 @@ impl Arrivals {
     /// Checks that the arrival parameters are in range, and returns `self`.
     ///
     /// # Errors
-    ///
     /// Returns a message that names the invalid parameter.
     pub fn check(self) -> Result<Self, String> {
         let positive = |what: &str, value: f64| {

@@ -81,7 +81,6 @@ impl SyntheticWorkload {
     /// Checks the parameters and returns the workload as a source of sessions.
     ///
     /// # Errors
-    ///
     /// Returns [`WorkloadError::Bad`] with the name of the invalid option.
     pub fn source(self) -> Result<SyntheticSource, WorkloadError> {
         let bad = |place: &str, problem: String| WorkloadError::Bad {
