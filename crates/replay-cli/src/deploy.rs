@@ -6,18 +6,18 @@ use vllm_sim_explain::DeploymentEvidence;
 
 use vllm_sim_engine::sched::EngineSpec;
 
-/// Engine described by flags of `serve`.
+/// Simulated engine described by flags of `vllm-sim serve`.
 #[derive(Debug, Clone)]
 pub struct Deployment {
-    /// Engine of each worker.
+    /// Engine specification of each worker.
     pub engine: EngineSpec,
-    /// GPUs per rank.
+    /// Number of GPUs per data-parallel rank.
     pub gpus: u32,
-    /// Data-parallel ranks per worker; each is an engine, and all step together.
+    /// Number of data-parallel ranks per worker; each is an engine, and all step together.
     pub ranks: u32,
-    /// Flags of the engine, with those added by this program.
+    /// Flags of the engine, including those added by this program.
     pub flags: Vec<String>,
-    /// Known errors of the engine's predicted latencies.
+    /// Measured errors of the latencies that the engine's latency model predicts, where known.
     pub evidence: Option<DeploymentEvidence>,
     /// Origin of the engine's step times.
     pub step_times: StepTimes,
@@ -56,8 +56,8 @@ impl StepTimes {
 #[error("engine: {0}")]
 pub struct DoesNotFit(pub String);
 
-/// Builds an engine from flags of `serve`, and rejects unknown flags.
+/// Builder of an engine from flags of `vllm-sim serve`; rejects unknown flags.
 pub type DeploymentFactory<'a> = &'a dyn Fn(&[String]) -> Result<Deployment>;
 
-/// Separates flags of `serve` from positional words: (flags, words).
+/// Separates flags of `vllm-sim serve` from positional words, and returns (flags, words).
 pub type FlagSplitter<'a> = &'a dyn Fn(&[String]) -> Result<(Vec<String>, Vec<String>)>;

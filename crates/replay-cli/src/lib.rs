@@ -39,15 +39,15 @@ use vllm_sim_command_line::{RequirementFailed, command_line, refuse};
 use vllm_sim_dynamo_run as dynamo_run;
 pub use workload::{limit, open, parse_workload_text};
 
-/// Returns the clap command of `replay`.
+/// Returns the clap command of `vllm-sim replay`.
 pub fn command() -> clap::Command {
     ReplayArgs::command()
 }
 
-/// Runs `replay` with `args` and returns the text to print.
+/// Runs `vllm-sim replay` with `args` and returns the text to print.
 ///
 /// # Errors
-/// Returns a message for the user.
+/// Returns a message for the user if an argument is invalid or the replay fails.
 pub fn run(
     args: &[String],
     sort: FlagSplitter<'_>,
@@ -136,9 +136,9 @@ pub fn play(
     play_watched(pools, source, (pace, limit, 1), args, &mut nobody)
 }
 
-/// Runs a workload against pools on up to `threads` threads.
+/// Replays a workload against pools of workers on up to `threads` threads.
 ///
-/// `watch` receives every finished request and may end the run.
+/// `watch` receives every finished request and may end the replay.
 pub fn play_watched(
     pools: &Pools,
     source: &mut dyn WorkloadSource,

@@ -12,7 +12,7 @@ use super::sink::sink;
 use super::workload;
 use vllm_sim_command_line::refuse;
 
-/// Sends a workload to servers and returns the report and the duration of the run.
+/// Sends a workload to real servers and returns the report and the duration of the replay.
 pub(super) fn run(
     online: &OnlineArgs,
     asked: &WorkloadArgs,

@@ -438,7 +438,7 @@ pub(super) struct OnlineArgs {
 }
 
 impl ReportArgs {
-    /// Returns the bounds of a good request.
+    /// Returns the latency bounds of a good request, from the `--slo-*` flags.
     pub fn slo(&self) -> Result<Slo> {
         for (name, value) in [
             ("--slo-ttft-ms", self.slo_ttft_ms),
@@ -458,10 +458,10 @@ impl ReportArgs {
     }
 }
 
-/// Separates the arguments that `T` knows from all others, in their order.
+/// Separates the arguments that command `T` knows from all others, in their order.
 ///
 /// # Errors
-/// Returns the errors of clap.
+/// Returns clap's errors about the known arguments.
 pub fn split<T: Parser>(words: &[String]) -> Result<Parsed<T>> {
     let command = T::command();
     let (mut ours, mut others) = (Vec::new(), Vec::new());
@@ -518,28 +518,28 @@ pub fn split<T: Parser>(words: &[String]) -> Result<Parsed<T>> {
     })
 }
 
-/// Arguments separated by [`split`].
+/// Command-line arguments separated by [`split`].
 #[derive(Debug)]
 pub struct Parsed<T> {
     known: Vec<String>,
-    /// Arguments unknown to `T`.
+    /// Arguments unknown to command `T`.
     pub others: Vec<String>,
     of: std::marker::PhantomData<T>,
 }
 
 impl<T: Parser> Parsed<T> {
-    /// Parses the known words followed by `loose` words; the inner `Err` is a help text.
+    /// Parses the known arguments followed by `loose` words; the inner `Err` is a help text.
     pub fn parse(&self, loose: &[String]) -> Result<Result<T, String>> {
         parse(&[&self.known[..], loose].concat())
     }
 
-    /// Whether `--help` is among the arguments.
+    /// Returns whether `--help` is among the arguments.
     pub fn wants_help(&self) -> bool {
         self.known.iter().any(|word| word == "--help")
     }
 }
 
-/// Parses JSON from the command line, or JSON or YAML from the file that it names.
+/// Parses the value of a flag: JSON, or the name of a file with JSON or YAML.
 pub(crate) fn json_or_file(flag: &str, text: &str) -> Result<serde_json::Value> {
     let trimmed = text.trim_start();
     if trimmed.starts_with(['{', '[']) {
@@ -554,7 +554,7 @@ pub(crate) fn json_or_file(flag: &str, text: &str) -> Result<serde_json::Value> 
     }
 }
 
-/// Commands to begin with, below the help text.
+/// Example commands below the help text of `vllm-sim replay`.
 const EXAMPLES: &str = "\
 Examples:\n\
 \x20 vllm-sim replay trace.jsonl --model demo --num-workers 4 --html report.html\n\

@@ -20,7 +20,7 @@ use super::scaling::{scaling, seconds};
 #[derive(Clone)]
 struct Worker {
     engine: EngineSpec,
-    /// GPUs per rank.
+    /// Number of GPUs per data-parallel rank.
     gpus: u32,
     ranks: u32,
     /// Duration of KV cache transfers to the decode pool.
@@ -32,7 +32,7 @@ impl Worker {
         vec![self.engine.clone(); (workers * self.ranks) as usize]
     }
 
-    /// Returns the number of ranks that step together in a disaggregated deployment.
+    /// Returns the number of data-parallel ranks that step together in a disaggregated deployment.
     fn split_ranks(&self) -> u32 {
         match self.engine {
             EngineSpec::Vllm(_) | EngineSpec::Mocker(_) => self.ranks,
@@ -41,22 +41,24 @@ impl Worker {
     }
 }
 
-/// Pools of workers of one deployment.
+/// Pools of workers of one deployment, as simulated by a replay.
 #[derive(Debug, Clone)]
 pub struct Pools {
-    /// Pool of the prefill workers, in a disaggregated deployment.
+    /// Pool of the prefill workers; `None` unless the deployment is disaggregated.
     pub prefill: Option<PoolSpec>,
-    /// Pool of the workers that decode, or do both.
+    /// Pool of the workers that decode, or that do both prefill and decode.
     pub serving: PoolSpec,
-    /// GPUs per engine of the prefill pool, and of the other pool (the mean if they differ).
+    /// Number of GPUs per engine of the prefill pool, and of the other pool (the mean if they
+    /// differ).
     pub gpus: (u32, u32),
-    /// Data-parallel ranks per prefill worker, and per other worker; each rank is an engine.
+    /// Number of data-parallel ranks per prefill worker, and per other worker; each rank is an
+    /// engine.
     pub ranks: (u32, u32),
-    /// Known errors of the predicted latencies.
+    /// Measured errors of the latencies that the engine's latency model predicts, where known.
     pub evidence: Option<DeploymentEvidence>,
-    /// Name of the router, and its settings from the command line.
+    /// Name of the routing policy, and the router's settings from the command line.
     pub router: (String, Option<String>),
-    /// Seed of all random draws.
+    /// Seed of all random draws of the simulation.
     pub seed: u64,
     /// Names and values that describe the deployment in a report.
     pub about: Vec<(String, String)>,
@@ -81,7 +83,7 @@ fn mocker(flag: &str, text: Option<&str>) -> Result<Option<Worker>> {
     }))
 }
 
-/// Resolves paths relative to the working directory.
+/// Returns the folders for a recorded Dynamo run, with paths relative to the working directory.
 fn here(kernel_tables: Option<&std::path::Path>) -> dynamo_run::Folders<'_> {
     dynamo_run::Folders {
         run: std::path::Path::new("."),
@@ -89,7 +91,7 @@ fn here(kernel_tables: Option<&std::path::Path>) -> dynamo_run::Folders<'_> {
     }
 }
 
-/// Builds the pools from the arguments; `flags` describe the engine.
+/// Builds the worker pools from the arguments of `replay`; `flags` describe the engine.
 pub fn pools(args: &PoolArgs, flags: &[String], deploy: DeploymentFactory<'_>) -> Result<Pools> {
     let own_flags = PoolFlags::read(args.pool_flags.as_deref())?;
     let plain = deploy(&own_flags.common(flags))?;
@@ -197,7 +199,7 @@ impl PoolFlags {
         Ok(read.map_err(|error| UsageError(format!("--pool-flags: {error}")))?)
     }
 
-    /// Returns the flags of the engine whose memory is checked.
+    /// Returns the flags of the engine whose memory is checked and that describes the deployment.
     ///
     /// If both pools have their own flags, these are the flags of the decode workers.
     fn common(&self, flags: &[String]) -> Vec<String> {
@@ -208,7 +210,7 @@ impl PoolFlags {
     }
 }
 
-/// Creates a prefill worker and a decode worker; `usual` is the default of both.
+/// Creates a prefill worker and a decode worker; `usual` is the default for both.
 fn split(
     args: &PoolArgs,
     (flags, own): (&[String], &PoolFlags),
@@ -253,10 +255,10 @@ fn check_scaling(prefill: Option<&PoolSpec>, scaling: &Scaling, ranks: u32) -> R
 struct WorkerGroup {
     #[serde(default = "one")]
     count: u32,
-    /// Flags of `serve`, added to those of the command line.
+    /// Flags of `vllm-sim serve`, added to those of the command line.
     #[serde(default)]
     flags: Map<String, Value>,
-    /// Arguments of Dynamo's mocker, which replace `flags`.
+    /// Engine arguments of Dynamo's mocker, which replace `flags`.
     engine_args: Option<Value>,
 }
 
@@ -264,7 +266,7 @@ fn one() -> u32 {
     1
 }
 
-/// Appends an object of flags to the flags of the command line.
+/// Appends flags from a JSON object to the flags of the command line.
 fn added(flags: &[String], more: &Map<String, Value>) -> Vec<String> {
     let more = more.iter().map(|(name, value)| {
         let value = match value {
@@ -286,7 +288,7 @@ fn worker(flags: &[String], deploy: DeploymentFactory<'_>) -> Result<Worker> {
     })
 }
 
-/// Reads the workers of a `--workers` file, and the mean of their GPUs.
+/// Reads the engines of a `--workers` file, and the mean number of their GPUs.
 fn different(
     file: &std::path::Path,
     flags: &[String],

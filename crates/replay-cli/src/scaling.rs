@@ -16,7 +16,7 @@ pub(super) fn scaling(args: &PoolArgs) -> Result<Scaling> {
     })
 }
 
-/// Parses `60=4,300=2`: times in seconds, with numbers of workers.
+/// Parses a scaling plan such as `60=4,300=2`: times in seconds, each with a number of workers.
 fn plan(flag: &str, text: Option<&str>) -> Result<Vec<(SimTime, u32)>> {
     let mut steps = Vec::new();
     for step in text.iter().flat_map(|plan| plan.split(',')) {

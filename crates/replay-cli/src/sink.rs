@@ -14,13 +14,14 @@ use vllm_sim_command_line::UsageError;
 use vllm_sim_command_line::outputs::AtomicFile;
 use vllm_sim_command_line::progress;
 
-/// Maximum number of requests drawn in a page; of more it draws a sample.
+/// Maximum number of requests drawn in the HTML page; of more requests it draws a sample.
 const DRAWN: usize = 10_000;
 
-/// Number of requests from which records are kept only with `--no-per-request=false`.
+/// Number of requests at and above which records are kept only with `--no-per-request=false`.
 const RECORDS: usize = 1_000_000;
 
-/// Creates the sink of a run; `keep` records of requests unless `--no-per-request` is given.
+/// Creates the report sink of a replay; `keep` records of requests unless `--no-per-request` is
+/// given.
 pub(super) fn sink(args: &ReportArgs, keep: bool) -> Result<ReportAndRows> {
     let options = report::ReportOptions {
         slo: args.slo()?,
@@ -84,10 +85,10 @@ impl ReportAndRows {
     }
 }
 
-/// Receives every finished request, and may end the run.
+/// Callback for every finished request, which may end the replay.
 pub type OutcomeWatcher<'a> = dyn FnMut(&Outcome<'_>) -> ControlFlow<()> + 'a;
 
-/// Forwards to a sink, and calls a [`OutcomeWatcher`].
+/// Forwards to another sink, and calls an [`OutcomeWatcher`] for each finished request.
 pub(super) struct WatchedSink<'a> {
     sink: &'a mut ReportAndRows,
     watch: &'a mut OutcomeWatcher<'a>,

@@ -11,7 +11,7 @@ use vllm_sim_replay::workload::WorkloadSource;
 use super::options::WorkloadArgs;
 use vllm_sim_command_line::{UsageError, refuse};
 
-/// Opens the workload that the arguments describe, with its pacing.
+/// Opens the workload that the command-line arguments describe, with the pacing of its arrivals.
 pub fn open(
     args: &WorkloadArgs,
     block_size: u32,
@@ -44,10 +44,10 @@ pub fn open(
     Ok((source, pace))
 }
 
-/// Duration of a text workload without `--request-count`, in seconds.
+/// Duration of a `--workload` text without `--request-count`, in seconds.
 const TEXT_WORKLOAD_SECONDS: f64 = 60.0;
 
-/// Converts `20 req/s of 2k/300` to flags.
+/// Converts a workload text such as `20 req/s of 2k/300` to the flags of a synthetic workload.
 pub fn parse_workload_text(words: &str, args: &WorkloadArgs) -> Result<WorkloadArgs> {
     let tokens = |text: &str| {
         let text = text.trim();
@@ -208,7 +208,7 @@ fn synthetic(
     Ok(Box::new(made.source()?))
 }
 
-/// Returns the end of virtual time, if limited.
+/// Returns the virtual time at which the replay ends, if `--max-sim-time-seconds` is given.
 pub fn limit(args: &WorkloadArgs) -> Result<Option<SimTime>> {
     let Some(seconds) = args.max_sim_time_seconds else {
         return Ok(None);

@@ -7,17 +7,18 @@ use vllm_sim_random::mix;
 
 use super::workload::{Prompt, TokenRun};
 
-/// Hash domain of output tokens, so that no output equals any other content.
+/// Hash domain of output tokens, so that no block of output equals a block of prompt content.
 const OUTPUT: u64 = u64::MAX;
 
 #[derive(Debug, Default)]
 pub(super) struct SessionContent {
-    /// Prompt and output of all earlier turns; empty unless the next turn extends them.
+    /// Prompt and output tokens of all earlier turns; empty if the next turn does not extend them.
     history: Vec<TokenRun>,
 }
 
 impl SessionContent {
-    /// Returns the prompt length in tokens and the block keys of the next turn.
+    /// Returns the prompt length of the session's next turn, in tokens, and the keys of its KV
+    /// blocks.
     ///
     /// The content is kept if the prompt of the `next` turn extends it.
     pub(super) fn turn(
@@ -57,12 +58,12 @@ impl SessionContent {
     }
 }
 
-/// Returns the root key of an adapter's blocks, which no other adapter shares.
+/// Returns the root key of a LoRA adapter's KV blocks, which no other adapter shares.
 pub(super) fn adapter_key(name: &str) -> u64 {
     name.bytes().fold(1, |key, byte| mix(key, byte.into()))
 }
 
-/// Output of one turn; its content differs from all other content.
+/// Identifies the output tokens of one turn, which differ from all other tokens.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct OutputRef {
     pub session: u64,
@@ -80,7 +81,7 @@ impl OutputRef {
     }
 }
 
-/// Builds the keys of all full blocks; each key also covers all blocks before it.
+/// Builds the keys of all full KV blocks of a prompt; each key also covers all blocks before it.
 struct KeyChain {
     keys: Vec<BlockKey>,
     size: u32,
@@ -122,7 +123,8 @@ impl KeyChain {
         }
     }
 
-    /// Adds all whole blocks of `run` from token `at` on, and returns the token after them.
+    /// Adds all whole KV blocks of `run` from token `at` on, and returns the index after their last
+    /// token.
     fn add_whole(&mut self, run: &TokenRun, at: u32) -> u32 {
         // Blocks of a run with distinct tokens differ by their offset, which is mixed into the
         // chain.

@@ -1,9 +1,9 @@
 //! Runs all workers of a deployment in one event loop, in virtual time.
 //!
-//! Order within one instant: steps end, by pool and worker, and their KV events and tokens are
-//! reported; timers fire (workers become ready, pools scale); due turns are sent; then engines
-//! start their next steps in another round of the same instant.
-//! Order: aisimulate-core `src/replay/{agg,event}.rs`.
+//! Order within one instant of virtual time: steps end, by pool and worker, and their KV events and
+//! tokens are reported; timers fire (workers become ready, pools scale); due turns are sent; then
+//! engines start their next steps in another round of the same instant. Order: aisimulate-core
+//! `src/replay/{agg,event}.rs`.
 
 mod dispatch;
 mod handoff;
@@ -37,29 +37,29 @@ use handoff::Handoffs;
 use report_position::{OrderedSink, ReportPosition};
 use sample_clock::SampleClock;
 
-/// Number of steps in a worker's log that triggers a flush.
+/// Number of steps in a worker's step log that triggers a flush.
 const LOG_STEPS: usize = 4096;
 
-/// Reports why a replay cannot run.
+/// Reason why a replay cannot run.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// The workload cannot be read.
+    /// The workload source cannot be read.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
-    /// A scheduler cannot be built.
+    /// The scheduler of an engine cannot be built.
     #[error(transparent)]
     Engine(#[from] ConfigError),
-    /// The settings do not fit together.
+    /// The settings of the replay contradict each other.
     #[error("{0}")]
     Settings(String),
 }
 
-/// Totals of a finished replay.
+/// Totals of a finished replay: requests, preemptions and worker lifetimes.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Totals {
     /// Virtual time at which the last request ended.
     pub ended: SimTime,
-    /// Number of requests sent.
+    /// Number of requests sent during the replay.
     pub requests: u64,
     /// Number of preemptions on all workers.
     pub preemptions: u64,
@@ -67,29 +67,29 @@ pub struct Totals {
     pub worker_seconds: f64,
     /// Total lifetime of the prefill workers, in seconds of virtual time.
     pub prefill_worker_seconds: f64,
-    /// Maximum number of workers present at one time.
+    /// Maximum number of workers that existed at one time.
     pub most_workers: u32,
     /// Maximum number of requests in flight at one time.
     pub most_requests: u64,
-    /// Number of prompt tokens that the steps computed, with recomputed output; `None` for engines
-    /// without steps.
+    /// Number of prompt tokens that engine steps computed, including output recomputed after
+    /// preemptions; `None` for engines without steps.
     pub prefill_tokens: Option<u64>,
     /// Number of simulated events: requests sent and wakeups of engines.
     pub events: u64,
-    /// Ids or numbers of sessions whose dependencies were never fulfilled.
+    /// Ids (or numbers, without an id) of sessions whose dependencies were never fulfilled.
     pub stuck: Vec<String>,
 }
 
-/// Pool and index of a worker.
+/// Pool index and worker index of a worker.
 type Address = (usize, u32);
 
 #[derive(Debug, Clone, Copy)]
 enum Timer {
     Ready(Address),
     Scale(usize),
-    /// This number of decode workers fails.
+    /// Failure of this number of decode workers.
     Lose(u32),
-    /// The KV cache of the request in this slot has reached the decode worker.
+    /// Completed KV transfer of the request in this slot to its decode worker.
     Transferred(u32),
 }
 
@@ -97,20 +97,21 @@ struct Core<'a, S, N> {
     settings: &'a Settings,
     sink: S,
     sessions: Sessions<N>,
-    /// Deployment-wide number of worker 0.
+    /// Number of this event loop's first worker within the whole deployment.
     first_worker: u32,
     requests: Requests,
     /// The prefill pool (empty unless disaggregated), then the decode pool.
     pools: [WorkerPool; 2],
     split: bool,
     handoffs: Handoffs,
-    /// Wakeup times of the workers. An entry may be stale.
+    /// Wakeup time, pool and index of workers. Entries may be stale.
     calendar: BinaryHeap<Reverse<(SimTime, usize, u32)>>,
     due: Vec<Address>,
     timers: TimerQueue<Timer>,
     /// Requests with a chosen worker that are not submitted yet.
     outgoing: VecDeque<(usize, u32, RouteChoice)>,
-    /// Prefill worker and slot of each prompt that the decode worker has fetched.
+    /// Prefill worker and request slot of each prompt whose KV blocks the decode worker has
+    /// fetched.
     fetched: Vec<(u32, u32)>,
     out: Outbox,
     admissions: Vec<Admitted>,
@@ -119,7 +120,7 @@ struct Core<'a, S, N> {
     in_flight: u64,
     sample_clock: SampleClock,
     now: SimTime,
-    /// Number of earlier loop iterations at the same instant.
+    /// Number of earlier event-loop iterations at the same instant.
     round: u32,
     totals: Totals,
 }
@@ -237,10 +238,10 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
         Ok(())
     }
 
-    /// Returns the time of the next event, or `None` at the end of the run.
+    /// Returns the time of the next event, or `None` at the end of the replay.
     ///
-    /// Without work, only starting workers and transfers keep the replay running, not the
-    /// autoscaler.
+    /// When no request is in flight or planned, only starting workers and KV transfers keep the
+    /// replay running, not the autoscaler.
     fn next_instant(&mut self) -> Option<SimTime> {
         while let Some(&Reverse((at, pool, worker))) = self.calendar.peek()
             && self.pools[pool].workers[worker as usize].wake != at
@@ -417,7 +418,7 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
         }
     }
 
-    /// Records one output token at the end of each of the last `n` steps.
+    /// Records one output token of a sequence at the end of each of the worker's last `n` steps.
     fn record_run(&mut self, (pool, at): Address, id: SeqId, n: u32) {
         if pool == SERVING {
             let next = self.pools[pool].workers[at as usize].log.ended();

@@ -7,16 +7,16 @@ use super::route::RouterConfig;
 use vllm_sim_engine::sched::EngineSpec;
 use vllm_sim_engine::sched::mocker::MockerRole;
 
-/// Order of prefill and of the block reservation on the decode worker.
+/// Order of prefill and of the KV block reservation on the decode worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HandoffOrder {
-    /// Prefill first, then reserve blocks on the decode worker (vLLM).
+    /// Prefill first, then KV block reservation on the decode worker (vLLM).
     SourceFirst,
-    /// Reserve blocks on the decode worker first, then prefill (SGLang).
+    /// KV block reservation on the decode worker first, then prefill (SGLang).
     DestinationFirst,
 }
 
-/// Returns the handoff order of this engine, or `None` if its decode workers fetch the blocks
+/// Returns the handoff order of an engine, or `None` if its decode workers fetch the KV blocks
 /// themselves.
 pub(super) fn handoff_order(spec: &EngineSpec) -> Option<HandoffOrder> {
     match spec {

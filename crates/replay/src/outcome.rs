@@ -20,12 +20,13 @@ pub enum Status {
 /// Describes one admission of a request to the running batch of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Admission {
-    /// Virtual time of the admission.
+    /// Virtual time at which the request was admitted to the batch.
     pub at: SimTime,
-    /// Tokens found in the prefix cache; after a preemption they may include output tokens.
+    /// Number of prompt tokens found in the prefix cache; after a preemption they may include
+    /// output tokens.
     pub reused: u32,
-    /// Tokens found in the host-memory tier, part of `reused`; `None` unless it is the mocker's
-    /// host tier.
+    /// Number of tokens found in the host-memory KV cache, part of `reused`; `None` unless the
+    /// mocker's host tier is in use.
     pub host: Option<u32>,
     /// Whether the request was preempted before this admission.
     pub again: bool,
@@ -34,7 +35,8 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Returns the tokens found on the GPU and in host memory at the first admission.
+    /// Returns the numbers of tokens found in the KV cache on the GPU and in host memory, at the
+    /// first admission.
     ///
     /// Returns `None` for a later admission or without a host-memory tier.
     pub(super) fn tiers(&self) -> Option<(u32, u32)> {
@@ -43,10 +45,10 @@ impl Admission {
     }
 }
 
-/// Describes one finished request. The slices are valid for the time of the call.
+/// Describes one finished request. The slices are valid for the duration of the call.
 #[derive(Debug, Clone, Copy)]
 pub struct Outcome<'a> {
-    /// Number of the session, in the order of the source.
+    /// Number of the session, in the order of the workload source.
     pub session: u64,
     /// Session id from the trace.
     pub session_id: Option<&'a Arc<str>>,
@@ -56,9 +58,9 @@ pub struct Outcome<'a> {
     pub request_id: Option<&'a Arc<str>>,
     /// Number of the request in dispatch order, from 0.
     pub number: u64,
-    /// Start of the latency measurement.
+    /// Start of the latency measurement: arrival of the request.
     pub arrival: SimTime,
-    /// Send time of the request (online only).
+    /// Send time of the request, in a replay over HTTP.
     pub sent: Option<SimTime>,
     /// Time of the routing decision, if the request waited in the router's queue.
     pub dispatched: Option<SimTime>,
@@ -83,25 +85,26 @@ pub struct Outcome<'a> {
     /// Empty unless [`Sink::wants_tokens`] returns true: [`Sink::gaps`] reports the gaps between
     /// tokens, aggregated over requests.
     pub tokens: &'a [SimTime],
-    /// Number of the worker for the output tokens.
+    /// Number of the worker that generated the output tokens.
     pub worker: Option<u32>,
-    /// Number of the worker for the prompt, in a disaggregated deployment.
+    /// Number of the worker that computed the prompt, in a disaggregated deployment.
     pub prefill_worker: Option<u32>,
-    /// All admissions, in order.
+    /// All admissions of the request to a running batch, in order.
     pub admissions: &'a [Admission],
-    /// Preemptions of the request, as indices into all preemptions of the run.
+    /// Preemptions of the request, as indices into all preemptions of the replay.
     pub preemptions: &'a [u64],
-    /// Times of these preemptions, where known.
+    /// Times of the request's preemptions, where known.
     pub preempted: &'a [SimTime],
     /// Times of the KV cache transfer between the pools of a disaggregated deployment.
     pub handoff: Option<HandoffTimes>,
     /// Number of prompt blocks cached on the chosen worker, as estimated by the router.
     pub overlap: u32,
-    /// Number of prompt blocks cached on the best worker, for routers that score the cache.
+    /// Number of prompt blocks cached on the worker with most of them, for routers that score the
+    /// cache.
     pub best_overlap: Option<u32>,
-    /// Tokens per block of `overlap`.
+    /// Number of tokens per KV block, the unit of `overlap`.
     pub block_size: u32,
-    /// Data-parallel ranks per worker; each rank counts as a worker here.
+    /// Number of data-parallel ranks per worker; each rank has its own worker number.
     pub ranks: u32,
     /// Whether the decode worker was chosen before the prefill worker.
     pub decode_first: bool,
@@ -109,7 +112,7 @@ pub struct Outcome<'a> {
     pub queued_ns: u64,
     /// Error message of a failed request.
     pub error: Option<&'a str>,
-    /// Metadata of the HTTP response (online only).
+    /// Metadata of the HTTP response, in a replay over HTTP.
     pub reply: Option<&'a HttpResponseInfo>,
 }
 
@@ -158,28 +161,28 @@ pub struct HttpResponseInfo {
     pub status: Option<u16>,
     /// Name of the server from a response header, if the target sets one.
     pub pod: Option<String>,
-    /// Id of the completion.
+    /// Id of the completion in the response body.
     pub id: Option<String>,
-    /// Prompt tokens from the prefix cache; `None` if the response has no such number.
+    /// Number of prompt tokens from the prefix cache; `None` if the response does not report it.
     pub cached: Option<u32>,
 }
 
 /// Times of one KV cache transfer from a prefill worker to a decode worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HandoffTimes {
-    /// End of the prefill; the blocks of the prompt are then held for the transfer.
+    /// End of the prefill; the prompt's KV blocks are then held for the transfer.
     pub held: Option<SimTime>,
     /// Time of the block reservation on the decode worker.
     pub reserved: Option<SimTime>,
-    /// End of the transfer.
+    /// End of the KV transfer, when decoding starts.
     pub activated: Option<SimTime>,
-    /// Time of the release of the blocks on the prefill worker.
+    /// Release time of the prompt's KV blocks on the prefill worker.
     pub released: Option<SimTime>,
     /// Number of prompt tokens already cached on the decode worker.
     pub reused: u32,
 }
 
-/// Change in the life cycle of a worker.
+/// Change in the life cycle of a simulated worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum WorkerChange {
     /// The worker was requested and starts.
@@ -216,35 +219,35 @@ impl PoolRole {
 pub struct WorkerSample {
     /// Virtual time of the sample.
     pub at: SimTime,
-    /// Number of the worker.
+    /// Number of the sampled worker.
     pub worker: u32,
     /// Pool of the worker.
     pub pool: PoolRole,
     /// Number of running sequences.
     pub running: u32,
-    /// Number of waiting sequences.
+    /// Number of waiting sequences on the worker.
     pub waiting: u32,
-    /// Fraction of the KV cache blocks in use, 0 to 1.
+    /// Fraction of the worker's KV cache blocks in use, 0 to 1.
     pub kv_usage: f64,
-    /// Total number of KV cache blocks; 0 if unknown.
+    /// Total number of KV cache blocks of the worker; 0 if unknown.
     pub kv_blocks: u32,
-    /// Number of preemptions since the start.
+    /// Number of preemptions on the worker since the start of the replay.
     pub preemptions: u64,
 }
 
 /// Receives the events of a replay, for example to build a report or write rows.
 pub trait Sink {
-    /// Receives a finished request.
+    /// Receives the outcome of a finished request.
     fn request(&mut self, outcome: &Outcome<'_>);
     /// Receives `times` gaps of `nanos` nanoseconds between two tokens of completed requests.
     ///
     /// Every gap is reported once before the end of the run, in no particular order.
     fn gaps(&mut self, nanos: u64, times: u64);
-    /// Whether outcomes must carry the time of every token, which costs CPU time.
+    /// Returns whether outcomes must carry the time of every token, which costs CPU time.
     fn wants_tokens(&self) -> bool {
         false
     }
-    /// Whether to end the run early; requests in flight are then reported as incomplete.
+    /// Returns whether to end the replay early; requests in flight are then reported as incomplete.
     fn stops(&self) -> bool {
         false
     }
@@ -252,7 +255,7 @@ pub trait Sink {
     fn worker(&mut self, at: SimTime, worker: u32, pool: PoolRole, change: WorkerChange) {
         let _ = (at, worker, pool, change);
     }
-    /// Receives a sample of a worker, taken at a fixed interval of virtual time.
+    /// Receives a sample of a worker's gauges, taken at a fixed interval of virtual time.
     fn sample(&mut self, sample: &WorkerSample) {
         let _ = sample;
     }

@@ -12,26 +12,27 @@ use super::settings::PoolSpec;
 use super::worker::{Worker, WorkerPhase};
 
 pub(super) const PREFILL: usize = 0;
-/// Index of the pool of workers that generate output.
+/// Index of the worker pool that generates output; the other pool is for prefill.
 pub(super) const SERVING: usize = 1;
 
 pub(super) struct WorkerPool {
     pub spec: Option<PoolSpec>,
     pub workers: Vec<Worker>,
-    /// Deployment-wide number of the first worker.
+    /// Deployment-wide number of the pool's first worker.
     pub first: u32,
     pub router: Router,
     pub block_size: u32,
     /// Data-parallel ranks per worker; each rank has its own entry in `workers`.
     pub ranks: u32,
-    /// Lockstep state per worker with several ranks; empty unless the engines are vLLM's.
+    /// Lockstep state of each worker with several data-parallel ranks; empty unless all engines are
+    /// vLLM's.
     pub lock_steps: Vec<LockStep>,
     pub role: PoolRole,
     /// Whether prefill workers compute the prompts of this pool.
     pub fetches: bool,
     started: usize,
     changed: SimTime,
-    /// Recommendations of the autoscaler within the stabilization window.
+    /// Worker counts recommended by the autoscaler within its stabilization window.
     asked: Vec<(SimTime, u32)>,
 }
 
@@ -100,7 +101,7 @@ impl WorkerPool {
         self.router.add(at, worker.batched_tokens);
     }
 
-    /// Removes a worker and returns its lifetime in seconds.
+    /// Removes a worker from the pool and returns its lifetime in seconds.
     pub(super) fn remove(&mut self, at: u32, now: SimTime) -> f64 {
         let worker = &mut self.workers[at as usize];
         if worker.phase == WorkerPhase::Gone {
@@ -114,7 +115,7 @@ impl WorkerPool {
     /// Chooses a worker to remove and marks it as draining.
     ///
     /// Prefers a starting worker, else takes the one with the fewest requests (the newest of
-    /// several). The last ready worker stays.
+    /// several). The last ready worker remains.
     pub(super) fn drain_one(&mut self) -> Option<u32> {
         let with = |phase| {
             let all = (0..).zip(&self.workers);
@@ -150,7 +151,7 @@ impl WorkerPool {
             .then(|| now + rule.interval)
     }
 
-    /// Returns the target number of workers, or `None` for no change.
+    /// Returns the target number of workers at this scaling time, or `None` for no change.
     pub(super) fn wanted(&mut self, now: SimTime) -> Option<u32> {
         let scaling = &self.spec.as_ref()?.scaling;
         let planned = scaling.schedule.iter().find(|(at, _)| *at == now);
@@ -200,7 +201,7 @@ impl WorkerPool {
         }
     }
 
-    /// Marks a worker as lost and returns true if it was ready.
+    /// Marks a worker as lost and returns whether it was ready before.
     pub(super) fn lose(&mut self, at: u32) -> bool {
         self.router.drain(at);
         let worker = &mut self.workers[at as usize];

@@ -30,7 +30,7 @@ pub(super) struct Request {
     pub preemptions: Vec<u64>,
     pub preempted: Vec<SimTime>,
     pub handoff: Option<HandoffTimes>,
-    /// Prompt tokens missing on the decode worker, once it has reserved blocks.
+    /// Number of prompt tokens missing on the decode worker, once it has reserved KV blocks.
     pub missing: Option<u32>,
     /// End time and status of a request whose prompt the prefill worker still holds.
     pub over: Option<(SimTime, Status)>,

@@ -1,14 +1,14 @@
 //! Collects millions of values in bounded memory and computes their statistics.
 
 const EXACT: usize = 1 << 20;
-/// Mantissa bits kept beyond that: a relative error of at most 2^-13, 0.013 %.
+/// Number of mantissa bits kept in rounded values: a relative error of at most 2^-13, 0.013 %.
 const KEPT_BITS: u32 = 12;
 const DROPPED_BITS: u32 = f64::MANTISSA_DIGITS - 1 - KEPT_BITS;
-/// Number of distinct values per sign and exponent.
+/// Number of distinct rounded values per sign and exponent.
 const PAGE: usize = 1 << KEPT_BITS;
 const SIGNS_AND_EXPONENTS: usize = 1 << 12;
 
-/// Distribution of values with their counts.
+/// Distribution of numeric samples: values with their counts.
 #[derive(Debug, Clone, Default)]
 pub struct Samples {
     seen: Vec<(f64, u64)>,
@@ -23,12 +23,12 @@ pub struct Samples {
 }
 
 impl Samples {
-    /// Returns an empty distribution.
+    /// Returns a distribution without samples.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds `value` with a count of `times`; ignores values that are not finite.
+    /// Adds `value` to the distribution `times` times; ignores values that are not finite.
     pub fn add(&mut self, value: f64, times: u64) {
         if times == 0 || !value.is_finite() {
             return;
@@ -55,7 +55,7 @@ impl Samples {
         }
     }
 
-    /// Sorts and merges equal values; rounds when there are too many.
+    /// Sorts samples and merges equal values; rounds values when there are too many distinct ones.
     fn compact(&mut self) {
         self.sort();
         if self.seen.len() > EXACT {
@@ -83,17 +83,17 @@ impl Samples {
         self.sorted = self.seen.len();
     }
 
-    /// Returns the number of values.
+    /// Returns the number of samples in the distribution.
     pub const fn count(&self) -> u64 {
         self.count
     }
 
-    /// Returns the mean; 0 for an empty distribution, like the other statistics.
+    /// Returns the mean of the samples; 0 for an empty distribution, like the other statistics.
     pub const fn mean(&self) -> f64 {
         self.mean
     }
 
-    /// Returns the population standard deviation.
+    /// Returns the population standard deviation of the samples.
     pub fn std(&self) -> f64 {
         if self.count == 0 {
             return 0.0;
@@ -101,17 +101,17 @@ impl Samples {
         (self.spread.max(0.0) / self.count as f64).sqrt()
     }
 
-    /// Returns the smallest value.
+    /// Returns the smallest sample.
     pub const fn min(&self) -> f64 {
         self.min
     }
 
-    /// Returns the largest value.
+    /// Returns the largest sample.
     pub const fn max(&self) -> f64 {
         self.max
     }
 
-    /// Returns the values at ascending percentages, without interpolation.
+    /// Returns the sample values at ascending percentages, without interpolation.
     ///
     /// Of `n` sorted values, `p` percent is the one with index `round((n - 1) × p / 100)`.
     pub fn percentiles<const N: usize>(&mut self, percents: [f64; N]) -> [f64; N] {
@@ -130,7 +130,7 @@ impl Samples {
     }
 }
 
-/// Counts values by their sign, exponent and kept mantissa bits.
+/// Counts samples by their sign, exponent and kept mantissa bits.
 #[derive(Debug, Clone)]
 struct RoundedCounts {
     pages: Vec<Option<Box<[u64; PAGE]>>>,

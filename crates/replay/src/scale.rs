@@ -5,9 +5,9 @@ use vllm_sim_engine::SimTime;
 /// Scheduled and automatic changes of the number of workers.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Scaling {
-    /// Worker counts with the times from which they apply. Sorted by time.
+    /// Scheduled worker counts with the times from which they apply. Sorted by time.
     pub schedule: Vec<(SimTime, u32)>,
-    /// The autoscaler, if any.
+    /// Rule of the autoscaler, if there is one.
     pub rule: Option<ScaleRule>,
     /// Failures: at each time, this number of the oldest workers is lost with all their requests.
     ///
@@ -15,7 +15,7 @@ pub struct Scaling {
     pub losses: Vec<(SimTime, u32)>,
 }
 
-/// Algorithm for the target number of workers.
+/// Algorithm of the autoscaler for the target number of workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ScalePolicy {
     /// Kubernetes' horizontal pod autoscaler with pod metrics.
@@ -55,25 +55,25 @@ const SATURATION: Saturation = Saturation {
     spare_waiting: 3.0,
 };
 
-/// Parameters of an autoscaler.
+/// Parameters of the simulated autoscaler.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScaleRule {
-    /// Algorithm of the autoscaler.
+    /// Algorithm for the target number of workers.
     pub policy: ScalePolicy,
-    /// Minimum number of workers, at least 1.
+    /// Minimum number of workers after scaling down, at least 1.
     pub min: u32,
-    /// Maximum number of workers.
+    /// Maximum number of workers after scaling up.
     pub max: u32,
     /// Target number of waiting sequences per worker.
     pub target_waiting: Option<f64>,
     /// Target fraction of the KV cache in use.
     pub target_kv_usage: Option<f64>,
-    /// Interval between two readings of the gauges. Default 15 s.
+    /// Interval between two autoscaler checks. Default 15 s.
     pub interval: Duration,
-    /// Time after a change in which no worker is removed; the stabilization window of KEDA and WVA.
-    /// Default 5 min.
+    /// Time after a change in which the autoscaler removes no worker; the stabilization window of
+    /// KEDA and WVA. Default 5 min.
     pub cool_down: Duration,
-    /// Relative difference from the target that causes no change. Default 0.1.
+    /// Relative difference of a gauge from its target that causes no change. Default 0.1.
     pub tolerance: f64,
 }
 
@@ -94,7 +94,7 @@ impl Default for ScaleRule {
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct PoolLoad {
-    /// Waiting sequences and fraction of the KV cache in use, per ready worker.
+    /// Number of waiting sequences and fraction of the KV cache in use, per ready worker.
     ///
     /// Requests in the router's queue are spread evenly over the workers.
     pub ready: Vec<(f64, f64)>,
@@ -126,7 +126,8 @@ impl ScaleRule {
         wanted.clamp(self.min.max(1), self.max.max(self.min).max(1))
     }
 
-    /// Returns the largest target over the gauges that have one.
+    /// Returns the largest of the worker counts wanted by the waiting queue and by the KV cache
+    /// usage.
     fn greatest(
         &self,
         seen: &PoolLoad,
@@ -144,7 +145,7 @@ impl ScaleRule {
         self.greatest(seen, |t| by_gauge(waiting / t), |t| by_gauge(kv_usage / t))
     }
 
-    /// Returns the target by one gauge, which is `ratio` times its target value.
+    /// Returns the worker count wanted by one gauge, which is `ratio` times its target value.
     fn by_gauge(&self, seen: &PoolLoad, ratio: f64) -> u32 {
         let present = seen.present();
         let (ready, all) = (seen.ready.len() as f64, f64::from(present));
@@ -178,7 +179,8 @@ impl ScaleRule {
         (ratio - 1.0).abs() <= self.tolerance
     }
 
-    /// Whether to scale down only to the maximum of the last [`ScaleRule::cool_down`].
+    /// Returns whether to scale down only to the maximum target of the last
+    /// [`ScaleRule::cool_down`].
     ///
     /// Otherwise the rule scales down when the worker count has not changed for this time.
     pub(super) fn stabilizes(&self) -> bool {

@@ -6,17 +6,18 @@ use vllm_sim_engine::SimTime;
 use super::content::{OutputRef, SessionContent};
 use super::workload::{AgentRun, Session, Turn, TurnEvent, WorkloadError, WorkloadSource};
 
-/// Pacing of the arrivals of a workload.
+/// Pacing of the session arrivals of a workload.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ArrivalPacing {
-    /// Maximum number of concurrent sessions (closed loop); `None` uses the start times (open
-    /// loop).
+    /// Maximum number of concurrent sessions (closed loop); `None` sends sessions at their start
+    /// times (open loop).
     pub concurrency: Option<usize>,
     /// Maximum number of concurrent agent runs, each with start times relative to its own start.
     ///
-    /// `None` uses the start times. Excludes `concurrency`. Dynamo calls it `agentic_lanes`.
+    /// `None` uses the recorded start times. Excludes `concurrency`. Dynamo calls it
+    /// `agentic_lanes`.
     pub plays: Option<usize>,
-    /// Divisor of the start times and delays of an open loop; more than 0.
+    /// Divisor of the start times and delays of an open loop; greater than 0.
     pub speedup: f64,
 }
 
@@ -31,7 +32,7 @@ impl Default for ArrivalPacing {
 }
 
 impl ArrivalPacing {
-    /// Divides a duration by the speedup; a closed loop keeps it.
+    /// Divides a duration in ns by the speedup; a closed loop keeps it.
     pub(super) fn shorten(self, nanos: u64) -> u64 {
         if self.speedup == 1.0 || self.concurrency.is_some() {
             return nanos;
@@ -41,7 +42,7 @@ impl ArrivalPacing {
 }
 
 pub(super) trait NumberedSource {
-    /// Whether requests are sent in the order of their session numbers, one per session.
+    /// Whether requests are sent in the order of their session numbers, one request per session.
     const IN_ORDER: bool;
 
     fn next(&mut self) -> Result<Option<(u64, Session)>, WorkloadError>;
@@ -81,12 +82,12 @@ pub(super) struct OpenSession {
     pub number: u64,
     pub session: Session,
     content: SessionContent,
-    /// Number of unfulfilled dependencies.
+    /// Number of the session's unfulfilled dependencies.
     missing: usize,
 }
 
 impl OpenSession {
-    /// Returns the prompt length and block keys of a turn. Call it once per turn, in order.
+    /// Returns the prompt length and KV block keys of a turn. Call it once per turn, in order.
     pub(super) fn content(
         &mut self,
         turn: u32,
@@ -114,10 +115,10 @@ impl OpenSession {
     }
 }
 
-/// Turn to send: time, session number, turn index, index of the open session.
+/// Turn to send: time, session number, turn index, and index of the open session.
 pub(super) type DueTurn = (SimTime, u64, u32, u32);
 
-/// Open sessions of a workload, with the queue of their next turns.
+/// Open sessions of a workload, with a queue of the next turn of each.
 ///
 /// Turns leave in the order (time, session number, turn).
 pub(super) struct Sessions<N> {
@@ -134,11 +135,11 @@ pub(super) struct Sessions<N> {
     plays: Plays,
 }
 
-/// Agent runs, with a limit on how many run at the same time.
+/// Agent runs of a workload, with a limit on how many run at the same time.
 #[derive(Default)]
 struct Plays {
     waiting: VecDeque<Vec<(u64, Session)>>,
-    /// Number of unfinished sessions of each active run.
+    /// Number of unfinished sessions of each active agent run.
     left: HashMap<Option<AgentRun>, usize>,
 }
 
@@ -303,7 +304,7 @@ impl<N: NumberedSource> Sessions<N> {
         Ok(())
     }
 
-    /// Returns the source. Call [`Sessions::resume`] after more sessions were added to it.
+    /// Returns the session source. Call [`Sessions::resume`] after more sessions were added to it.
     pub(super) fn source(&mut self) -> &mut N {
         &mut self.source
     }

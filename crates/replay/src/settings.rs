@@ -8,20 +8,20 @@ use super::scale::Scaling;
 use super::sessions::ArrivalPacing;
 use vllm_sim_engine::sched::EngineSpec;
 
-/// Configuration of a replay: the workers and the pacing of the workload.
+/// Settings of a replay: the workers and the pacing of the workload.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Pool of the workers for output tokens.
+    /// Pool of the workers that generate output tokens.
     pub pool: PoolSpec,
-    /// Pool of the workers for prompts; `None` for an aggregated deployment.
+    /// Pool of the workers that compute prompts; `None` for an aggregated deployment.
     pub prefill: Option<PoolSpec>,
-    /// Pacing of the arrivals.
+    /// Pacing of the session arrivals.
     pub pace: ArrivalPacing,
-    /// Virtual time at which the run ends; `None` runs the whole workload.
+    /// Virtual time at which the replay ends; `None` runs the whole workload.
     pub limit: Option<SimTime>,
     /// Seed of the router's random choices.
     pub seed: u64,
-    /// Interval of worker samples, in virtual time; `None` takes none.
+    /// Interval between samples of the workers' gauges, in virtual time; `None` takes none.
     pub sample_every: Option<Duration>,
     /// Maximum number of threads for independent workers; 0 and 1 use the calling thread.
     pub threads: usize,
@@ -31,7 +31,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Creates an aggregated deployment with open-loop arrivals, no time limit and seed 42.
+    /// Creates settings for an aggregated deployment with open-loop arrivals, no time limit and
+    /// seed 42.
     pub fn new(pool: PoolSpec) -> Self {
         Self {
             pool,
@@ -49,43 +50,44 @@ impl Settings {
 /// Duration of a KV cache transfer between workers. Transfers do not share bandwidth.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct TransferTime {
-    /// Nanoseconds per token.
+    /// Transfer time per token, in ns.
     pub ns_per_token: f64,
-    /// Whether to transfer tokens that the receiver has cached, too.
+    /// Whether to also transfer tokens that the receiver has cached.
     pub whole: bool,
 }
 
 impl TransferTime {
-    /// Returns the duration for a prompt of which `missing` tokens are not cached at the receiver.
+    /// Returns the duration of a prompt's KV transfer; `missing` of its tokens are not cached at
+    /// the receiver.
     pub(super) fn of(self, prompt: u32, missing: u32) -> Duration {
         let tokens = if self.whole { prompt } else { missing };
         Duration::from_nanos((f64::from(tokens) * self.ns_per_token).round() as u64)
     }
 }
 
-/// Workers of one kind, with their router and scaling.
+/// Pool of workers, with their router and scaling.
 #[derive(Debug, Clone)]
 pub struct PoolSpec {
     /// Engines of the initial workers, at least one. Later workers use them in rotation.
     pub engines: Vec<EngineSpec>,
-    /// Data-parallel ranks per worker.
+    /// Number of data-parallel ranks per worker.
     ///
     /// This number of consecutive engines forms a worker; they start and end their steps together.
     pub ranks: u32,
     /// Routing policy of the pool.
     pub router: RouterConfig,
-    /// Duration of transfers to the decode pool, for engines whose handoff the replay simulates.
+    /// Duration of KV transfers to the decode pool, for engines whose handoff the replay simulates.
     pub transfer: TransferTime,
     /// Startup time of a new worker.
     pub startup: Duration,
-    /// Whether the initial workers take that time too.
+    /// Whether the initial workers need the startup time too.
     pub cold: bool,
-    /// Changes of the number of workers.
+    /// Scheduled and automatic changes of the number of workers.
     pub scaling: Scaling,
 }
 
 impl PoolSpec {
-    /// Creates a pool of `workers` equal workers.
+    /// Creates a pool of `workers` workers with equal engines.
     pub fn new(engine: EngineSpec, workers: u32, router: RouterConfig) -> Self {
         Self {
             engines: vec![engine; workers as usize],

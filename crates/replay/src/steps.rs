@@ -1,4 +1,4 @@
-//! Stores token times by the engine step that made them.
+//! Stores the token times of requests by engine step.
 //!
 //! Sequences of one batch share the gaps between its steps. One log of step ends per worker
 //! therefore holds the times of all its tokens. Each gap is reported once, with the number of
@@ -12,7 +12,7 @@ use super::outcome::Sink;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TokenSpan {
-    /// One token at the end of each of `n` consecutive steps.
+    /// One output token at the end of each of `n` consecutive engine steps.
     Steps {
         first: u64,
         n: u32,
@@ -23,31 +23,32 @@ pub(super) enum TokenSpan {
     },
 }
 
-/// Steps of one worker that a request in flight may still refer to.
+/// Log of a worker's engine steps that a request in flight may still refer to.
 #[derive(Debug, Default)]
 pub(super) struct StepLog {
     steps: VecDeque<LoggedStep>,
-    /// Number of the oldest logged step.
+    /// Number of the oldest engine step in the log.
     base: u64,
-    /// End of the step before it.
+    /// End time of the step before the oldest logged one.
     before: SimTime,
-    /// Number of completed requests with the gap before `steps[0]`, without its `change`.
+    /// Number of completed requests with the token gap before `steps[0]`, without its `change`.
     sharing: i64,
-    /// `change` of the step after the newest.
+    /// Value of `change` for the step after the newest one.
     ahead: i32,
-    /// Whether the newest step has tokens but no end event yet.
+    /// Whether the newest step has tokens but has not ended yet.
     open: bool,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct LoggedStep {
     end: SimTime,
-    /// Difference in the number of requests that had the gap before this step, to the step before.
+    /// Number of requests with the token gap before this step, minus that number for the previous
+    /// step.
     change: i32,
 }
 
 impl StepLog {
-    /// Returns the number of the step that ends at `at` and is not closed yet.
+    /// Returns the number of the engine step that ends at `at` and is not closed yet.
     pub(super) fn current(&mut self, at: SimTime) -> u64 {
         if !self.open {
             self.push(at);
@@ -67,12 +68,12 @@ impl StepLog {
         self.steps.push_back(LoggedStep { end, change });
     }
 
-    /// Returns the number of the step after the newest closed one.
+    /// Returns the number of the step after the newest closed step.
     pub(super) fn ended(&self) -> u64 {
         self.next() - u64::from(self.open)
     }
 
-    /// Returns the number of the step after the newest.
+    /// Returns the number of the step after the newest logged step.
     pub(super) fn next(&self) -> u64 {
         self.base + self.steps.len() as u64
     }
@@ -87,7 +88,7 @@ impl StepLog {
         step.map_or(self.before, |step| step.end)
     }
 
-    /// Counts the gaps of a completed request with one token at the end of each of these steps.
+    /// Counts the token gaps of a completed request with one token at the end of each of `n` steps.
     fn share(&mut self, first: u64, n: u32) {
         if n < 2 {
             return;
@@ -102,7 +103,8 @@ impl StepLog {
         }
     }
 
-    /// Reports and drops the gaps before all steps below `upto`; no request may refer to them.
+    /// Reports the token gaps before all steps below `upto`, and drops these steps; no request may
+    /// refer to them.
     pub(super) fn flush(&mut self, upto: u64, sink: &mut dyn Sink) {
         while self.base < upto {
             let Some(step) = self.steps.pop_front() else {
@@ -142,7 +144,7 @@ impl TokenTimes {
         })
     }
 
-    /// Adds one token at the end of each of `n` steps from `first` on.
+    /// Adds one output token at the end of each of `n` steps from `first` on.
     pub(super) fn steps(&mut self, first: u64, n: u32) {
         self.made += n;
         match self.spans.last_mut() {
@@ -178,7 +180,8 @@ impl TokenTimes {
         })
     }
 
-    /// Reports the gaps between spans immediately, and those within steps through the log.
+    /// Reports a completed request's token gaps: those between spans immediately, those within
+    /// steps via the log.
     pub(super) fn settle(&self, log: &mut StepLog, sink: &mut dyn Sink) {
         let mut last: Option<SimTime> = None;
         for span in &self.spans {

@@ -8,7 +8,7 @@ pub(super) enum WorkerPhase {
     Starting,
     Ready,
     Draining,
-    /// Failed worker, before its requests are reported as failed.
+    /// Failed worker; its requests are not reported as failed yet.
     Lost,
     Gone,
 }
@@ -18,10 +18,10 @@ pub(super) struct Worker {
     pub has_steps: bool,
     pub log: StepLog,
     pub phase: WorkerPhase,
-    /// Number of requests on the worker.
+    /// Number of requests routed to the worker.
     pub load: u32,
     pub wake: SimTime,
-    /// Whether the rank waits for the end of the other ranks' steps.
+    /// Whether the data-parallel rank waits for the end of the other ranks' steps.
     pub held: bool,
     pub since: SimTime,
     pub log_limit: usize,
@@ -49,7 +49,7 @@ impl Worker {
         })
     }
 
-    /// Returns the engine if it is in lockstep with other ranks.
+    /// Returns the worker's engine if it runs in lockstep with other data-parallel ranks.
     pub(super) fn rank(&mut self) -> Option<&mut dyn Scheduler> {
         match self.engine.is_in_lock_step() {
             true => Some(&mut *self.engine),

@@ -1,4 +1,4 @@
-//! Describes a workload: sessions of turns, whose content states only which parts are equal.
+//! Describes a workload: sessions of requests, whose prompts state only which tokens are equal.
 
 use std::sync::Arc;
 
@@ -10,39 +10,39 @@ pub const MAX_TOKENS: u64 = 1 << 26;
 /// Run of prompt tokens. Two runs with equal fields hold the same tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TokenRun {
-    /// Identity of the content.
+    /// Id of the run's tokens: runs with different ids share no tokens.
     pub id: u64,
-    /// Number of tokens.
+    /// Number of tokens in the run.
     pub len: u32,
     /// Whether one token repeats (a block of a Mooncake trace); otherwise all tokens differ.
     pub same: bool,
 }
 
-/// Content of a turn's prompt.
+/// Prompt tokens of a turn (one request of a session).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Prompt {
-    /// The complete prompt.
+    /// Runs of all tokens of the prompt.
     Whole(Vec<TokenRun>),
-    /// The tokens that follow the prompt and output of the previous turn.
+    /// Runs of the tokens added after the prompt and output of the previous turn.
     Grown(Vec<TokenRun>),
 }
 
-/// One request of a session.
+/// Turn of a session: one request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Turn {
     /// Request id from the trace.
     pub request_id: Option<Arc<str>>,
-    /// Content of the prompt.
+    /// Tokens of the prompt.
     pub prompt: Prompt,
     /// Output length in tokens; the engine generates all of them.
     pub output: u32,
     /// Delay after the end of the previous turn, in nanoseconds; ignored for the first turn.
     pub delay_ns: u64,
-    /// Priority for the engine's priority policy; a smaller value runs first.
+    /// Request priority for the engine's priority scheduling; a smaller value runs first.
     pub priority: i32,
-    /// Priority in the router's queue; a higher value leaves first.
+    /// Request priority in the router's queue; a higher value leaves first.
     pub strict_priority: u32,
-    /// Text of the prompt, if the trace has it (online only).
+    /// Text of the prompt, if the trace has it; only a replay over HTTP uses it.
     pub text: Option<Arc<str>>,
     /// Recorded token times for `--replay-timing`, in nanoseconds after the arrival.
     pub recorded: Option<Arc<[u64]>>,
@@ -51,7 +51,7 @@ pub struct Turn {
 }
 
 impl Turn {
-    /// Creates a turn without ids, delay, priorities or adapter.
+    /// Creates a turn without request id, delay, priorities or LoRA adapter.
     pub fn new(prompt: Prompt, output: u32) -> Self {
         Self {
             request_id: None,
@@ -89,30 +89,30 @@ pub struct Dependency {
     pub delay_ns: u64,
 }
 
-/// Sequence of requests, each sent after the previous one ended.
+/// Session of a client: a sequence of requests, each sent after the previous one ended.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Session {
     /// Session id from the trace.
     pub id: Option<Arc<str>>,
     /// Send time of the first turn; ignored in a closed loop.
     pub start: SimTime,
-    /// Turns in order, at least one.
+    /// Turns of the session in order, at least one.
     pub turns: Vec<Turn>,
-    /// Dependencies of the first turn; usually empty.
+    /// Dependencies of the first turn on other sessions; usually empty.
     pub after: Vec<Dependency>,
-    /// Agent run of the session, if any.
+    /// Agent run to which the session belongs, if any.
     pub play: Option<AgentRun>,
 }
 
-/// Agent run: its index among the runs, and its name.
+/// Agent run (sessions of one agentic task): its index among the runs, and its name.
 pub type AgentRun = (u64, Arc<str>);
 
 /// Provides the sessions of a workload, in the order of their start.
 pub trait WorkloadSource {
-    /// Returns the next session, or `None` at the end.
+    /// Returns the next session, or `None` at the end of the workload.
     ///
     /// # Errors
-    /// Returns [`WorkloadError`] with the file, the line and the field.
+    /// Returns [`WorkloadError`] with the file, the line and the invalid field.
     fn next(&mut self) -> Result<Option<Session>, WorkloadError>;
 
     /// Returns the wrapped workload, to which the default implementations of the other methods
@@ -121,29 +121,29 @@ pub trait WorkloadSource {
         None
     }
 
-    /// Whether any session has an [`Session::after`].
+    /// Returns whether any session depends on another one ([`Session::after`]).
     fn has_dependencies(&self) -> bool {
         self.inner().is_some_and(WorkloadSource::has_dependencies)
     }
 
-    /// Whether every session is guaranteed to be one request without dependencies, in order of
+    /// Returns whether every session is certain to be one request without dependencies, in order of
     /// start.
     fn is_single_turn(&self) -> bool {
         self.inner().is_some_and(WorkloadSource::is_single_turn)
     }
 
-    /// Returns the maximum number of requests, if known in advance.
+    /// Returns the maximum number of requests in the workload, if known in advance.
     fn requests(&self) -> Option<u64> {
         self.inner()?.requests()
     }
 
-    /// Whether the sessions have no start times, so that a closed loop or an arrival process is
-    /// needed.
+    /// Returns whether the sessions have no start times, so that a closed loop or an arrival process
+    /// is needed.
     fn untimed(&self) -> bool {
         self.inner().is_some_and(WorkloadSource::untimed)
     }
 
-    /// Returns the concurrency of the recording, if it was made in a closed loop.
+    /// Returns the number of requests in flight of a recording made in a closed loop.
     fn concurrency(&self) -> Option<u32> {
         self.inner()?.concurrency()
     }
@@ -158,23 +158,23 @@ impl WorkloadSource for Box<dyn WorkloadSource + '_> {
     }
 }
 
-/// Reports why a workload cannot be read.
+/// Reason why a workload cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkloadError {
-    /// The file cannot be read.
+    /// A workload file cannot be read.
     #[error("{path}: {error}")]
     Io {
-        /// Path of the file.
+        /// Path of the workload file.
         path: std::path::PathBuf,
         /// Error of the operating system.
         error: std::io::Error,
     },
-    /// A line, row or option is invalid.
+    /// A line or row of a workload file, or an option, is invalid.
     #[error("{place}: {problem}")]
     Bad {
         /// Location as `file:line`, or the name of the option.
         place: String,
-        /// Field, value and allowed values.
+        /// Invalid field, its value and the allowed values.
         problem: String,
     },
 }

@@ -4,12 +4,12 @@ use crate::SpecialTokens;
 use crate::hf::{DecodeStream, Hf};
 use crate::simulated::Simulated;
 
-/// Tokens of a text, with the text that each adds in incremental decoding.
+/// Tokens of a text, with the text that each token adds in incremental decoding.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Fragments {
-    /// Token ids.
+    /// Ids of the text's tokens, in order.
     pub ids: Vec<u32>,
-    /// Text of all tokens.
+    /// Decoded text of all tokens.
     pub text: String,
     /// End of each token's text, in bytes of `text`. Token *i* adds `text[ends[i - 1]..ends[i]]`,
     /// which is empty while a character is incomplete.
@@ -17,7 +17,7 @@ pub struct Fragments {
 }
 
 impl Fragments {
-    /// Returns the text that token `index` adds.
+    /// Returns the text that the token at `index` adds.
     #[inline]
     pub fn piece(&self, index: usize) -> &str {
         let (start, end) = self.bounds(index);
@@ -30,11 +30,11 @@ impl Fragments {
         (start as usize, self.ends[index] as usize)
     }
 
-    /// Appends the text that token `index` adds.
+    /// Appends to `out` the text that the token at `index` adds.
     #[inline]
     pub fn push_piece(&self, index: usize, out: &mut String) {
-        /// Maximum length of texts that are copied with a fixed size and then truncated, which
-        /// avoids a call of memcpy.
+        /// Maximum length in bytes of texts that are copied with a fixed size and then truncated,
+        /// which avoids a call of memcpy.
         const SHORT: usize = 16;
         let (start, end) = self.bounds(index);
         if end - start <= SHORT
@@ -56,10 +56,10 @@ impl Fragments {
     }
 }
 
-/// Incremental decoder.
+/// Incremental decoder of token ids to text.
 ///
 /// Text that ends in U+FFFD is held back, because the next token may complete the character. As in
-/// vLLM, it is never emitted if no token follows.
+/// vLLM, such text is never emitted if no token follows.
 ///
 /// **Source:** `vllm/v1/engine/detokenizer.py`.
 #[derive(Debug)]
@@ -80,14 +80,14 @@ impl<'t> Detokenizer<'t> {
         Self(Decoding::Simulated(simulated))
     }
 
-    /// Adds a token and returns the text that is complete.
+    /// Decodes one more token id and returns the text that is complete.
     pub fn push(&mut self, id: u32) -> String {
         let mut out = String::new();
         self.push_to(id, &mut out);
         out
     }
 
-    /// Adds a token and appends the text that is complete.
+    /// Decodes one more token id and appends the text that is complete to `out`.
     pub fn push_to(&mut self, id: u32, out: &mut String) {
         match &mut self.0 {
             Decoding::Hf(stream) => stream.push(id, out),
@@ -97,7 +97,8 @@ impl<'t> Detokenizer<'t> {
         }
     }
 
-    /// Appends the text that is still held back, including replacement characters.
+    /// Appends the text still held back for incomplete characters, including replacement
+    /// characters.
     pub(crate) fn finish(self, out: &mut String) {
         match self.0 {
             Decoding::Hf(stream) => stream.finish(out),

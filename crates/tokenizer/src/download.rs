@@ -15,7 +15,7 @@ const OPTIONAL: [&str; 5] = [
     "config.json",
 ];
 
-/// Downloads the files into the cache and returns their folder. Blocks.
+/// Downloads a model's tokenizer files into the cache and returns their folder. Blocks the thread.
 pub(crate) fn fetch(repo: &str, revision: &str, hub: &Hub) -> Result<PathBuf, String> {
     download(repo, revision, hub).map_err(|error| error.to_string())
 }

@@ -5,46 +5,46 @@ use std::path::PathBuf;
 /// Error of opening a tokenizer.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenizerError {
-    /// A missing `tokenizer.json`.
+    /// The folder has no `tokenizer.json`.
     #[error("no tokenizer.json in {}", folder.display())]
     NoFile {
-        /// Searched folder.
+        /// Folder without a `tokenizer.json`.
         folder: PathBuf,
     },
-    /// A file that cannot be read or parsed.
+    /// A tokenizer file cannot be read or parsed.
     #[error("{}: {reason}", file.display())]
     Broken {
-        /// Path of the file.
+        /// Path of the invalid file.
         file: PathBuf,
-        /// Reason.
+        /// Reason of the failure.
         reason: String,
     },
-    /// An invalid name of a model on the hub.
+    /// The name of a model on the Hugging Face Hub is invalid.
     #[error("{repo:?} is not the name of a model: expected \"name\" or \"organisation/name\"")]
     BadName {
-        /// Name as given.
+        /// Model name as given.
         repo: String,
     },
-    /// A model that is not on disk and must not be downloaded.
+    /// The model is not on disk and must not be downloaded.
     #[error(
         "{repo} has no tokenizer.json in the cache at {}{}",
         cache.display(),
         if *offline { ", and downloads are off (HF_HUB_OFFLINE)" } else { "" }
     )]
     NotCached {
-        /// Name of the model.
+        /// Name of the model on the Hugging Face Hub.
         repo: String,
-        /// Folder of the cache.
+        /// Folder of the Hugging Face cache.
         cache: PathBuf,
         /// Whether only `HF_HUB_OFFLINE` prevents the download.
         offline: bool,
     },
-    /// A failed download.
+    /// The tokenizer files cannot be downloaded.
     #[error("cannot download the tokenizer of {repo}: {reason}")]
     Download {
-        /// Name of the model.
+        /// Name of the model on the Hugging Face Hub.
         repo: String,
-        /// Reason.
+        /// Reason of the failed download.
         reason: String,
     },
 }

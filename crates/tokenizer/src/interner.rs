@@ -1,4 +1,4 @@
-//! Bounded cache of the texts of token ids.
+//! Caches the texts of simulated token ids, in bounded memory.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
@@ -7,32 +7,33 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 
-/// Number of shards, which reduces lock contention between encoders.
+/// Number of cache shards, which reduces lock contention between encoders.
 const SHARDS: usize = 64;
 
-/// Maximum number of pieces in a shard; a quarter of a million in all shards.
+/// Maximum number of token texts in a shard; a quarter of a million in all shards.
 const PIECES: usize = 4096;
 
-/// Maximum bytes in a shard, 64 MiB in all; a longer piece is not stored.
+/// Maximum total length of the token texts in a shard, in bytes; 64 MiB in all. A longer text is
+/// not stored.
 const BYTES: usize = 1 << 20;
 
 const RECENT: usize = 256;
 
-/// Range of change counts reserved for each interner, so that counts are unique.
+/// Range of eviction counts reserved for each interner, so that counts are unique.
 const CHANGES: u64 = 1 << 40;
 
-/// Start of the next interner's change counts.
+/// Start of the next interner's eviction counts.
 static NEXT_CHANGES: AtomicU64 = AtomicU64::new(CHANGES);
 
 thread_local! {
-    /// Pieces that this thread knows to be stored, by id.
+    /// Token texts known to be stored, by id, for the current thread.
     ///
     /// Access needs no lock and shares no memory with other threads.
     static RECENT_PIECES: RefCell<[RecentPiece; RECENT]> =
         const { RefCell::new([RecentPiece { changes: 0, id: 0, hash: 0 }; RECENT]) };
 }
 
-/// A piece that is stored as long as the change count of its interner is the same.
+/// Token id and hash of a text, stored as long as its interner's eviction count is the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct RecentPiece {
     changes: u64,
@@ -40,13 +41,13 @@ struct RecentPiece {
     hash: u64,
 }
 
-/// Stores pieces by id, with second-chance eviction (CLOCK).
+/// Stores token texts by id, with second-chance eviction (CLOCK).
 ///
-/// A full shard evicts the oldest piece that was not used since its last turn.
+/// A full shard evicts the oldest text that was not used since its last turn.
 #[derive(Debug)]
 pub(crate) struct Interner {
     shards: Box<[RwLock<InternerShard>]>,
-    /// Change count: grows with each eviction and is unique among interners.
+    /// Eviction count: grows with each eviction and is unique among interners.
     changes: AtomicU64,
 }
 
@@ -96,8 +97,8 @@ impl Interner {
         &self.shards[id as usize % SHARDS]
     }
 
-    /// Stores the text of `id`. If two texts have the same id, the later one wins, unless they have
-    /// the same `hash`, too.
+    /// Stores the text of a token id. If two texts have the same id, the later one wins, unless
+    /// they also have the same `hash`.
     pub(crate) fn intern(&self, id: u32, hash: u64, text: &str) {
         let piece = RecentPiece {
             // Read before the lookup, so that a later eviction changes the count.
@@ -115,7 +116,7 @@ impl Interner {
         });
     }
 
-    /// Stores a piece if it is missing; returns whether it was stored before.
+    /// Stores the text of a token id if it is missing; returns whether it was stored before.
     fn was_interned(&self, id: u32, text: &str) -> bool {
         if let Some(piece) = self.shard(id).read().pieces.get(&id)
             && *piece.text == *text
@@ -134,7 +135,7 @@ impl Interner {
         false
     }
 
-    /// Appends the text of `id`; returns false if it is not stored.
+    /// Appends the text of a token id to `out`; returns false if the text is not stored.
     pub(crate) fn append(&self, id: u32, out: &mut String) -> bool {
         match self.shard(id).read().pieces.get(&id) {
             Some(piece) => {

@@ -9,25 +9,25 @@ use serde_json::{Map, Value};
 use super::Tokenizer;
 use crate::SpecialTokens;
 
-/// Delimiter of the marker for an item in text before tokenization: a private-use character, which
-/// splits no word of a user.
+/// Delimiter of the marker that represents a media item in text before tokenization: a private-use
+/// character, which splits no word of a user.
 const MARKER_DELIMITER: char = '\u{10FFF0}';
 const IMAGE_HEAD_BYTES: usize = 96 * 1024;
 const MAX_ITEM_TOKENS: u32 = 1 << 20;
 
-/// Type of a media item.
+/// Type of a media item in a prompt: image, audio or video.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Modality {
-    /// An image.
+    /// Image in a prompt.
     Image,
-    /// Audio.
+    /// Audio clip in a prompt.
     Audio,
-    /// A video.
+    /// Video in a prompt.
     Video,
 }
 
 impl Modality {
-    /// Returns vLLM's name of the modality.
+    /// Returns vLLM's name of the modality, such as `image`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Image => "image",
@@ -40,47 +40,47 @@ impl Modality {
 /// Media item at its position in a tokenized prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MediaFeature {
-    /// Type of the item.
+    /// Type of the media item.
     pub modality: Modality,
-    /// Content hash, or the identifier set by the client.
+    /// Content hash of the media item, or the identifier set by the client.
     pub identifier: Arc<str>,
-    /// Index of its first placeholder token.
+    /// Index of the item's first placeholder token in the prompt.
     pub start: u32,
-    /// Number of placeholder tokens.
+    /// Number of the item's placeholder tokens.
     pub len: u32,
 }
 
-/// Rule for the number of tokens of an item.
+/// Rule for the number of placeholder tokens of a media item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MediaRule {
-    /// Fixed number.
+    /// Fixed number of tokens per media item.
     Fixed(u32),
-    /// Number by the area of an image; `unknown` if its size cannot be read.
+    /// Number of tokens in proportion to the area of an image.
     Area {
-        /// Edge of the square that makes one token, in pixels, at least one.
+        /// Edge of the square of pixels that becomes one token, in pixels, at least one.
         patch: u32,
-        /// Minimum number of tokens.
+        /// Minimum number of tokens per image.
         least: u32,
-        /// Maximum number of tokens.
+        /// Maximum number of tokens per image.
         most: u32,
-        /// Number of tokens of an image of unknown size.
+        /// Number of tokens of an image whose size cannot be read.
         unknown: u32,
     },
 }
 
-/// Rules for the number of tokens, by modality.
+/// Rules for the number of placeholder tokens of a media item, by modality.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MediaRules {
-    /// Rule of images.
+    /// Rule for the tokens of an image.
     pub image: MediaRule,
-    /// Rule of audio.
+    /// Rule for the tokens of an audio clip.
     pub audio: MediaRule,
-    /// Rule of videos.
+    /// Rule for the tokens of a video.
     pub video: MediaRule,
 }
 
 impl Default for MediaRules {
-    /// Returns typical rules.
+    /// Returns the rules of typical models for the tokens of media items.
     ///
     /// Images as in Qwen2-VL: 28 × 28 pixels per token, 4 to 16384 tokens, and 576 (LLaVA 1.5) for
     /// unknown sizes. Audio has 250 tokens (10 s of Qwen2-Audio), video 2048.
@@ -99,7 +99,7 @@ impl Default for MediaRules {
 }
 
 impl MediaRules {
-    /// Returns the rules of a model's `config.json`, with defaults for missing ones.
+    /// Returns the media token rules of a model's `config.json`, with defaults for missing ones.
     ///
     /// Supported models: Gemma 3 (`mm_tokens_per_image`), LLaVA 1.5 and PaliGemma (a square of
     /// fixed size), Qwen-VL, GLM-4V, Pixtral and Mistral 3 (pixels per token).
@@ -115,8 +115,8 @@ impl MediaRules {
         }
     }
 
-    /// Overrides rules by JSON such as `{"image": 576, "audio": 250}`; for images also `{"patch":
-    /// 28, "least": 4, "most": 16384, "unknown": 576}`.
+    /// Overrides media token rules by JSON such as `{"image": 576, "audio": 250}`; for images also
+    /// `{"patch": 28, "least": 4, "most": 16384, "unknown": 576}`.
     ///
     /// # Errors
     /// A message with the invalid key and its allowed values.
@@ -145,7 +145,7 @@ impl MediaRules {
         }
     }
 
-    /// Returns the maximum number of tokens of an item.
+    /// Returns the maximum number of placeholder tokens of a media item of this modality.
     pub fn most(&self, modality: Modality) -> u32 {
         match self.rule(modality) {
             MediaRule::Fixed(tokens) => tokens,
@@ -153,7 +153,8 @@ impl MediaRules {
         }
     }
 
-    /// Returns the number of tokens of an item; `bytes` is its content, if the request contains it.
+    /// Returns the number of placeholder tokens of a media item; `bytes` is its content, if the
+    /// request contains it.
     pub fn tokens(&self, modality: Modality, bytes: Option<&[u8]>) -> u32 {
         match self.rule(modality) {
             MediaRule::Fixed(tokens) => tokens,
@@ -254,21 +255,21 @@ fn count(name: &str, value: &Value) -> Result<u32, String> {
         })
 }
 
-/// Whether a model's `config.json` describes images, audio or video.
+/// Returns whether a model's `config.json` describes images, audio or video.
 pub fn accepts_media(config: &Map<String, Value>) -> bool {
     ["vision_config", "audio_config", "image_token_id"]
         .iter()
         .any(|key| config.get(*key).is_some_and(|value| !value.is_null()))
 }
 
-/// Media item before its position is known.
+/// Media item of a request before its position in the prompt is known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MediaItem {
-    /// Type of the item.
+    /// Type of the media item.
     pub modality: Modality,
-    /// Content hash, or the identifier set by the client.
+    /// Content hash of the media item, or the identifier set by the client.
     pub identifier: std::sync::Arc<str>,
-    /// Number of tokens.
+    /// Number of the item's placeholder tokens in the prompt.
     pub tokens: u32,
 }
 
@@ -288,13 +289,14 @@ pub fn data_url_head(url: &str) -> Option<Vec<u8>> {
     STANDARD.decode(head).ok()
 }
 
-/// Returns the marker for item `i` in text.
+/// Returns the text marker that represents media item `i` before tokenization.
 pub fn media_marker(i: usize) -> String {
     format!("{MARKER_DELIMITER}{i}{MARKER_DELIMITER}")
 }
 
 impl Tokenizer {
-    /// Encodes text with markers, which are replaced by the tokens of their items.
+    /// Encodes text with media markers, which are replaced by the placeholder tokens of their
+    /// items.
     pub fn encode_media(
         &self,
         text: &str,
@@ -329,7 +331,8 @@ impl Tokenizer {
         (tokens, media)
     }
 
-    /// Returns the placeholder token of a modality: from `config.json`, else by a usual name.
+    /// Returns the placeholder token id of a modality: from `config.json`, else by a usual token
+    /// name.
     fn placeholder(&self, modality: Modality) -> u32 {
         let name = modality.as_str();
         let configured = match self {
@@ -345,7 +348,7 @@ impl Tokenizer {
             .unwrap_or(0)
     }
 
-    /// Whether the model's configuration describes images, audio or video.
+    /// Returns whether the model's configuration describes images, audio or video.
     pub fn is_multimodal(&self) -> bool {
         match self {
             Self::Hf(hf) => accepts_media(hf.config()),

@@ -1,10 +1,10 @@
 //! Simulated tokenizer for models without tokenizer files: the word splitter of
 //! llm-d-inference-sim.
 //!
-//! Ids of pieces are FNV-1a hashes, so any number is an id. Decoding needs the pieces encoded
+//! The id of a word is its FNV-1a hash, so any number is an id. Decoding needs the words encoded
 //! before, of which a bounded number is stored. Characters beyond ASCII, which llm-d drops, are one
 //! token each; the id contains the character, so it can be decoded anywhere. A hash among these ids
-//! (one piece in four thousand) decodes to its piece where that is stored.
+//! (one word in four thousand) decodes to its word where that is stored.
 //!
 //! **Source:** llm-d-inference-sim `pkg/tokenizer/tokenizer.go`.
 
@@ -16,7 +16,7 @@ use crate::interner::Interner;
 
 const CHARACTER: u32 = 0x8000_0000;
 
-/// Splits text into words and punctuation.
+/// Simulated tokenizer, which splits text into words and punctuation.
 #[derive(Debug, Default)]
 pub struct Simulated {
     memory: Interner,
@@ -51,7 +51,7 @@ impl Simulated {
         }
     }
 
-    /// Appends the text of an id; returns false if it is not stored.
+    /// Appends the text of a token id to `out`; returns false if the text is not stored.
     pub(crate) fn append(&self, id: u32, out: &mut String) -> bool {
         if self.memory.append(id, out) {
             return true;
@@ -63,7 +63,7 @@ impl Simulated {
         true
     }
 
-    /// Returns the id of a text that is one piece.
+    /// Returns the token id of a text; `None` if the text is not exactly one token.
     pub(crate) fn id_of(&self, piece: &str) -> Option<u32> {
         let first = pieces(piece).next()?;
         (first.range.end == piece.len()).then(|| self.intern_piece(piece, &first))
@@ -86,7 +86,8 @@ pub(crate) fn info() -> Json {
     })
 }
 
-/// Returns the 32-bit FNV-1a hash, llm-d-inference-sim's id of a piece and hash of a URL.
+/// Returns the 32-bit FNV-1a hash, which llm-d-inference-sim uses as token id of a word and as hash
+/// of a URL.
 pub fn fnv1a(bytes: &[u8]) -> u32 {
     bytes
         .iter()
@@ -107,14 +108,14 @@ fn fnv1a_64_with(hash: u64, byte: u8) -> u64 {
 
 struct Piece {
     range: Range<usize>,
-    /// FNV-1a hashes of 32 and 64 bits; `None` for a character beyond ASCII.
+    /// FNV-1a hashes of the word, of 32 and 64 bits; `None` for a character beyond ASCII.
     hash: Option<(u32, u64)>,
 }
 
-/// Returns the pieces of a text, without gaps.
+/// Splits a text into the simulated tokenizer's tokens, without gaps.
 ///
-/// A piece is a word of letters and digits, or a punctuation character, each with the whitespace
-/// after it. Leading whitespace and each character beyond ASCII are pieces, too.
+/// A token is a word of letters and digits, or a punctuation character, each with the whitespace
+/// after it. Leading whitespace and each character beyond ASCII are tokens, too.
 fn pieces(text: &str) -> impl Iterator<Item = Piece> + '_ {
     let bytes = text.as_bytes();
     let mut start = 0;
@@ -148,11 +149,11 @@ fn pieces(text: &str) -> impl Iterator<Item = Piece> + '_ {
     })
 }
 
-/// Class of Go's `\w`.
+/// Byte class of Go's `\w`: ASCII letters, digits and underscore.
 const WORD: u8 = 1;
-/// Class of Go's `\s`.
+/// Byte class of Go's `\s`: ASCII whitespace.
 const BLANK: u8 = 2;
-/// Class of UTF-8 continuation bytes.
+/// Byte class of UTF-8 continuation bytes.
 const CONTINUATION: u8 = 3;
 
 static CLASSES: [u8; 256] = {

@@ -1,4 +1,4 @@
-//! Locates tokenizer files: in a folder, in the Hugging Face cache, or on the hub.
+//! Locates tokenizer files: in a folder, in the Hugging Face cache, or on the Hugging Face Hub.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::download::fetch;
 use crate::error::TokenizerError;
 
-/// Location of a tokenizer.
+/// Location of a model's tokenizer files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TokenizerLocation {
     /// No files: the tokenizer is [`Simulated`](crate::Simulated).
@@ -16,33 +16,34 @@ pub enum TokenizerLocation {
     Folder(PathBuf),
     /// Model on the Hugging Face Hub.
     Hub {
-        /// Name, `organization/name`.
+        /// Model name, `organization/name`.
         repo: String,
-        /// Branch, tag or commit; `main` if absent.
+        /// Git branch, tag or commit of the model; `None` means `main`.
         revision: Option<String>,
         /// Whether missing files may be downloaded.
         download: bool,
-        /// Settings of the cache and the hub.
+        /// Settings of the Hugging Face cache and Hub.
         hub: Hub,
     },
 }
 
-/// Hugging Face settings from the environment.
+/// Hugging Face cache and Hub settings from the environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hub {
-    /// Folder with `models--organization--name`.
+    /// Folder of the Hugging Face cache, which contains `models--organization--name`.
     pub cache: PathBuf,
-    /// URL of the hub; the public one if absent.
+    /// URL of the Hugging Face Hub; `None` means the public one.
     pub endpoint: Option<String>,
-    /// Access token.
+    /// Access token for the Hugging Face Hub.
     pub token: Option<String>,
-    /// Whether network access is disabled.
+    /// Whether network access to the Hub is disabled (`HF_HUB_OFFLINE`).
     pub offline: bool,
 }
 
 impl Hub {
-    /// Reads `HF_HUB_CACHE`, `HUGGINGFACE_HUB_CACHE`, `HF_HOME`, `HF_ENDPOINT`, `HF_TOKEN`,
-    /// `HF_TOKEN_PATH`, `HF_HUB_OFFLINE` and their fallbacks through `env`.
+    /// Reads the Hugging Face variables `HF_HUB_CACHE`, `HUGGINGFACE_HUB_CACHE`, `HF_HOME`,
+    /// `HF_ENDPOINT`, `HF_TOKEN`, `HF_TOKEN_PATH`, `HF_HUB_OFFLINE` and their fallbacks through
+    /// `env`.
     ///
     /// **Source:** `huggingface_hub/constants.py`.
     pub fn from_env(env: impl Fn(&str) -> Option<String>) -> Self {
@@ -86,7 +87,7 @@ impl Hub {
 
 pub(crate) const TOKENIZER: &str = "tokenizer.json";
 
-/// Folder with a `tokenizer.json`, and its description.
+/// Folder with a model's `tokenizer.json`, and its description for the log.
 #[derive(Debug)]
 #[cfg_attr(
     not(feature = "hf"),
@@ -124,7 +125,7 @@ pub(crate) fn in_folder(path: &Path) -> Result<ModelFolder, TokenizerError> {
     })
 }
 
-/// Locates a model on disk and, if allowed, downloads it from the hub.
+/// Locates a Hugging Face model on disk and, if allowed, downloads it from the Hub.
 pub(crate) fn on_hub(
     repo: &str,
     revision: Option<&str>,
@@ -177,7 +178,7 @@ fn fetch(_repo: &str, _revision: &str, _hub: &Hub) -> Result<PathBuf, String> {
     Err("this build cannot download: it lacks the feature `download`".to_owned())
 }
 
-/// Returns the snapshot of a revision on disk, or the only snapshot.
+/// Returns the cached snapshot folder of a model's revision, or of its only snapshot.
 fn cached(cache: &Path, repo: &str, revision: &str) -> Option<PathBuf> {
     let model = cache.join(format!("models--{}", repo.replace('/', "--")));
     let snapshots = model.join("snapshots");

@@ -8,7 +8,7 @@ pub enum SpecialTokens {
 }
 
 impl SpecialTokens {
-    /// Returns `With` if special tokens are requested.
+    /// Returns [`SpecialTokens::With`] if special tokens are wanted, else `Without`.
     pub fn when(wanted: bool) -> Self {
         if wanted { Self::With } else { Self::Without }
     }

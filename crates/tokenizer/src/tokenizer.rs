@@ -1,4 +1,4 @@
-//! Common interface of both kinds of tokenizer.
+//! Common interface of Hugging Face tokenizers and the simulated tokenizer.
 
 use std::sync::OnceLock;
 
@@ -10,7 +10,7 @@ use crate::hf::Hf;
 use crate::simulated::{self, Simulated};
 use crate::source::{self, TokenizerLocation};
 
-/// Tokenizer of a model.
+/// Tokenizer of a model, loaded from files or simulated.
 #[derive(Debug)]
 pub enum Tokenizer {
     /// Hugging Face tokenizer, loaded from files.
@@ -20,12 +20,12 @@ pub enum Tokenizer {
 }
 
 impl Tokenizer {
-    /// Opens a tokenizer and returns a description for the log.
+    /// Opens a tokenizer and returns it with a description for the log.
     ///
-    /// Blocks, also on the network if the location allows downloads.
+    /// Blocks the thread, also on the network if the location allows downloads.
     ///
     /// # Errors
-    /// [`TokenizerError`] if files are missing, broken, or cannot be downloaded.
+    /// [`TokenizerError`] if tokenizer files are missing, broken, or cannot be downloaded.
     pub fn open(source: &TokenizerLocation) -> Result<(Self, String), TokenizerError> {
         let model = match source {
             TokenizerLocation::Simulated => {
@@ -52,12 +52,12 @@ impl Tokenizer {
         Ok((Self::Hf(Box::new(hf)), found))
     }
 
-    /// Returns a simulated tokenizer.
+    /// Creates a simulated tokenizer, which needs no files.
     pub fn simulated() -> Self {
         Self::Simulated(Simulated::default())
     }
 
-    /// Encodes text; `special` selects tokens around it, such as BOS.
+    /// Encodes text to token ids; `special` selects whether to add tokens such as BOS around it.
     pub fn encode(&self, text: &str, special: SpecialTokens) -> Vec<u32> {
         match self {
             Self::Hf(hf) => hf.encode(text, special),
@@ -65,7 +65,7 @@ impl Tokenizer {
         }
     }
 
-    /// Decodes ids; unknown ids add nothing.
+    /// Decodes token ids to text; unknown ids add nothing.
     pub fn decode(&self, ids: &[u32], special: SpecialTokens) -> String {
         match self {
             Self::Hf(hf) => hf.decode(ids, special),
@@ -79,7 +79,7 @@ impl Tokenizer {
         }
     }
 
-    /// Returns the raw piece of an id, such as `Ġthere`.
+    /// Returns the raw vocabulary entry of a token id, such as `Ġthere`.
     pub fn piece(&self, id: u32) -> Option<String> {
         match self {
             Self::Hf(hf) => hf.piece(id),
@@ -90,7 +90,7 @@ impl Tokenizer {
         }
     }
 
-    /// Returns the text of a single id; empty if it is unknown.
+    /// Returns the text of a single token id; empty if the id is unknown.
     pub fn token_text(&self, id: u32) -> String {
         match self {
             Self::Hf(hf) => hf.token_text(id),
@@ -98,7 +98,7 @@ impl Tokenizer {
         }
     }
 
-    /// Returns the id of a raw piece.
+    /// Returns the token id of a raw vocabulary entry, such as `Ġthere`.
     pub fn id_of(&self, piece: &str) -> Option<u32> {
         match self {
             Self::Hf(hf) => hf.id_of(piece),
@@ -106,7 +106,7 @@ impl Tokenizer {
         }
     }
 
-    /// Whether an id is a special token, which decoding may omit.
+    /// Returns whether a token id is a special token, which decoding may omit.
     pub fn is_special(&self, id: u32) -> bool {
         match self {
             Self::Hf(hf) => hf.is_special(id),
@@ -114,8 +114,8 @@ impl Tokenizer {
         }
     }
 
-    /// Returns the size of the vocabulary: the largest id plus one, or the size in `config.json` if
-    /// larger.
+    /// Returns the size of the vocabulary: the largest token id plus one, or the size in
+    /// `config.json` if larger.
     ///
     /// For the simulated tokenizer, `u32::MAX`.
     pub fn vocab_size(&self) -> u32 {
@@ -125,7 +125,7 @@ impl Tokenizer {
         }
     }
 
-    /// Returns the length of the longest piece, in characters; for the simulated tokenizer, more
+    /// Returns the length of the longest token, in characters; for the simulated tokenizer, more
     /// than any text.
     pub fn max_token_chars(&self) -> usize {
         match self {
@@ -134,7 +134,7 @@ impl Tokenizer {
         }
     }
 
-    /// Returns the end-of-sequence token; the simulated tokenizer has none.
+    /// Returns the end-of-sequence token id; the simulated tokenizer has none.
     pub fn eos(&self) -> Option<u32> {
         match self {
             Self::Hf(hf) => hf.eos(),
@@ -142,7 +142,7 @@ impl Tokenizer {
         }
     }
 
-    /// Returns further ids that end a text, in addition to [`Self::eos`].
+    /// Returns further token ids that end a generated text, in addition to [`Self::eos`].
     pub fn stop_ids(&self) -> &[u32] {
         match self {
             Self::Hf(hf) => hf.stop_ids(),
@@ -150,16 +150,16 @@ impl Tokenizer {
         }
     }
 
-    /// Returns the model's chat template.
+    /// Returns the source of the model's default chat template.
     pub fn chat_template(&self) -> Option<&str> {
         self.templates().default_source()
     }
 
-    /// Renders a conversation to the model's prompt text; without a template, as
-    /// llm-d-inference-sim does.
+    /// Renders a conversation to the model's prompt text; without a chat template, in the format of
+    /// llm-d-inference-sim.
     ///
     /// # Errors
-    /// [`TemplateError`] if vLLM rejects a message, or the template fails.
+    /// [`TemplateError`] if vLLM rejects a message, or the chat template fails.
     pub fn render_chat(&self, chat: &ChatInput<'_>) -> Result<String, TemplateError> {
         self.templates().render(chat)
     }
@@ -180,8 +180,8 @@ impl Tokenizer {
         }
     }
 
-    /// Splits a text into its tokens; their texts add up to the whole text, as far as the tokenizer
-    /// can represent it.
+    /// Splits a text into its tokens; the texts of the tokens add up to the whole text, as far as
+    /// the tokenizer can represent it.
     pub fn fragments(&self, text: &str) -> Fragments {
         match self {
             Self::Simulated(simulated) => {
@@ -203,7 +203,7 @@ impl Tokenizer {
         }
     }
 
-    /// Returns the text that each token adds; the last one adds all that is left.
+    /// Returns the text that each token id adds; the last one adds all text that is left.
     fn show(&self, ids: Vec<u32>) -> Fragments {
         let mut text = String::new();
         let mut ends = Vec::with_capacity(ids.len());
@@ -216,12 +216,12 @@ impl Tokenizer {
         Fragments { ids, text, ends }
     }
 
-    /// Returns an incremental decoder.
+    /// Returns an incremental decoder of token ids to text.
     pub fn detokenizer(&self, special: SpecialTokens) -> Detokenizer<'_> {
         self.detokenizer_after(&[], special)
     }
 
-    /// Returns an incremental decoder for tokens after a prompt.
+    /// Returns an incremental decoder for the token ids generated after a prompt.
     ///
     /// In some vocabularies the prompt determines whether the first word starts with a space.
     pub fn detokenizer_after(&self, prompt: &[u32], special: SpecialTokens) -> Detokenizer<'_> {

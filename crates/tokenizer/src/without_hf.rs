@@ -1,4 +1,5 @@
-//! Replaces the Hugging Face tokenizers in a build without them: these types have no values.
+//! Replaces the Hugging Face tokenizers in a build without the feature `hf`: these types have no
+//! values.
 
 use std::marker::PhantomData;
 
@@ -69,12 +70,12 @@ impl Hf {
         match *self {}
     }
 
-    /// Returns the content of `config.json`; empty without the file.
+    /// Returns the JSON object in `config.json`; empty without the file.
     pub fn config(&self) -> &Map<String, Json> {
         match *self {}
     }
 
-    /// Returns the content of `generation_config.json`; empty without the file.
+    /// Returns the JSON object in `generation_config.json`; empty without the file.
     pub fn generation_config(&self) -> &Map<String, Json> {
         match *self {}
     }

@@ -12,7 +12,7 @@ use super::report_position::{OrderedSink, ReportPosition};
 use super::{Core, ReplayError};
 
 impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
-    /// Creates the request of a turn and routes it to its first worker.
+    /// Creates the request of a due turn and routes it to its first worker.
     pub(super) fn send(
         &mut self,
         (arrival, session, turn, place): DueTurn,
@@ -71,7 +71,7 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         }
     }
 
-    /// Releases fetched prompts on prefill workers, then submits routed requests to their workers.
+    /// Frees fetched prompts on prefill workers, then submits routed requests to their workers.
     pub(super) fn submit_outgoing(&mut self) -> Result<(), ReplayError> {
         while let Some((at, slot)) = self.fetched.pop() {
             let worker = &mut self.pools[PREFILL].workers[at as usize];

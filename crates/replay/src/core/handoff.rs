@@ -1,9 +1,9 @@
 //! Transfers the KV cache of a prompt from its prefill worker to its decode worker.
 //!
 //! Source first (vLLM): the prefill worker computes and holds the prompt, then a decode worker
-//! reserves blocks, the transfer runs, and the prefill worker frees its blocks. Destination first
-//! (SGLang): the decode worker reserves blocks before prefill starts. An action on a worker in the
-//! middle of a step is deferred to the end of that step.
+//! reserves KV blocks, the transfer runs, and the prefill worker frees its blocks. Destination
+//! first (SGLang): the decode worker reserves KV blocks before prefill starts. An action on a
+//! worker in the middle of a step is deferred to the end of that step.
 //!
 //! Source: aisimulate-core 0.13.0 `src/replay/{handoff,disagg}.rs`.
 
@@ -19,22 +19,22 @@ use super::report_position::OrderedSink;
 use super::{Address, Core, ReplayError, Timer};
 use crate::sessions::NumberedSource;
 
-/// Next step of a handoff, with the slot of its request.
+/// Next action of a prefill-to-decode handoff, with the slot of its request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum HandoffAction {
     /// Route the prompt to a prefill worker.
     Compute(u32),
-    /// Route the request to a decode worker, which reserves blocks.
+    /// Route the request to a decode worker, which reserves KV blocks.
     Reserve(u32),
-    /// Start decoding: the transfer is complete.
+    /// Start decoding: the KV transfer is complete.
     Activate(u32),
-    /// Free the blocks on the prefill worker.
+    /// Free the prompt's KV blocks on the prefill worker.
     Release(u32),
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Handoffs {
-    /// Order of the two reservations; `None` if the engines run the handoff themselves.
+    /// Order of prefill and decode-side KV reservation; `None` if the engines run the handoff.
     pub order: Option<HandoffOrder>,
     actions: VecDeque<HandoffAction>,
     deferred: HashMap<Address, VecDeque<HandoffAction>>,
@@ -68,7 +68,7 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         });
     }
 
-    /// Queues the actions deferred for a worker if `out` has the end of its step.
+    /// Queues the handoff actions deferred for a worker if `out` contains the end of its step.
     pub(super) fn wake_deferred(&mut self, address: Address, out: &Outbox) {
         if self.handoffs.deferred.is_empty() {
             return;
@@ -94,7 +94,8 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         Ok(())
     }
 
-    /// Records that the prefill worker computed and holds the prompt, and queues the next action.
+    /// Records that the prefill worker computed and holds the prompt, and queues the next handoff
+    /// action.
     pub(super) fn prompt_held(&mut self, slot: u32, when: SimTime) {
         let request = self.requests.get_mut(slot);
         let handoff = request.handoff.get_or_insert_with(HandoffTimes::default);
@@ -105,7 +106,7 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         }
     }
 
-    /// Continues the handoffs for which the engine of a decode worker has reserved blocks.
+    /// Continues the handoffs for which the engine of a decode worker has reserved KV blocks.
     pub(super) fn handle_reserved(&mut self, (pool, at): Address) {
         if self.handoffs.order.is_none() || pool != SERVING {
             return;
@@ -138,7 +139,7 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         }
     }
 
-    /// Whether the worker is in the middle of a step; if so, `action` is deferred to its end.
+    /// Returns whether the worker is in the middle of a step; if so, defers `action` to its end.
     fn defer_if_busy(&mut self, address: Address, action: HandoffAction) -> bool {
         let (pool, at) = address;
         let busy = self.pools[pool].workers[at as usize].engine.is_busy();
@@ -149,7 +150,8 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         busy
     }
 
-    /// Starts decoding of a transferred prompt and queues the release on the prefill worker.
+    /// Starts decoding of a transferred prompt and queues the release of its blocks on the prefill
+    /// worker.
     fn activate(&mut self, slot: u32) -> Result<(), ReplayError> {
         let Some(at) = self.requests.get(slot).worker else {
             return Ok(());
@@ -173,7 +175,7 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         Ok(())
     }
 
-    /// Frees the prompt's blocks on the prefill worker, and reports the request if it has ended.
+    /// Frees the prompt's KV blocks on the prefill worker, and reports the request if it has ended.
     fn release_source(&mut self, slot: u32) -> Result<(), ReplayError> {
         let Some(at) = self.requests.get(slot).prefill_worker else {
             return Ok(());
@@ -201,9 +203,9 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         Ok(())
     }
 
-    /// Whether the prefill worker still holds the prompt of an ended request.
+    /// Returns whether the prefill worker still holds the prompt of an ended request.
     ///
-    /// If so, the report is postponed until the release.
+    /// If so, postpones the report of the request until the prompt is released.
     pub(super) fn defer_report(&mut self, slot: u32, when: SimTime, status: Status) -> bool {
         let request = self.requests.get(slot);
         let kept = request
@@ -228,7 +230,8 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         true
     }
 
-    /// Aborts the request on the decode worker that reserved blocks for a rejected prompt.
+    /// Aborts a request whose prompt was rejected, on the decode worker that reserved KV blocks for
+    /// it.
     pub(super) fn abort_destination(&mut self, slot: u32) -> Result<(), ReplayError> {
         let request = self.requests.get_mut(slot);
         let Some(at) = request.worker.filter(|_| request.missing.take().is_some()) else {

@@ -1,9 +1,9 @@
-//! Runs independent workers one after another, several in parallel on threads.
+//! Runs independent workers one after another, or several in parallel on threads.
 //!
-//! When the router looks only at the requests, the assignment to workers is known before they run.
-//! Each worker then runs for a stretch of time on its own, which keeps its state in the CPU cache.
-//! A merge restores the order of the event loop over all workers, so results are byte for byte
-//! equal.
+//! When routing depends only on the requests, the assignment to workers is known before they run.
+//! Each worker then simulates a stretch of time on its own, which keeps its state in the CPU cache.
+//! A merge restores the report order of the event loop over all workers, so results are equal byte
+//! for byte.
 
 use std::collections::VecDeque;
 use std::thread;
@@ -23,13 +23,14 @@ use super::report_position::ReportPosition;
 use super::sample_clock::SampleClock;
 use super::{Core, ReplayError, Totals};
 
-/// Maximum number of requests of one stretch, per worker and in total; bounds the buffers.
+/// Maximum number of requests in one stretch of simulated time, per worker and in total; bounds the
+/// buffers.
 const STRETCH_REQUESTS: (usize, usize) = (128, 1 << 17);
 
-/// Minimum length of a stretch after the last arrival, in nanoseconds.
+/// Minimum length of a stretch of simulated time after the last arrival, in nanoseconds.
 const MIN_DRAIN_NANOS: u64 = 1_000_000_000;
 
-/// Whether the workers of this run are independent of each other.
+/// Returns whether the workers of this replay are independent of each other.
 pub(super) fn fits(settings: &Settings, source: &dyn WorkloadSource) -> bool {
     let pool = &settings.pool;
     let fixed = pool.scaling == Scaling::default();
@@ -49,7 +50,7 @@ pub(super) fn fits(settings: &Settings, source: &dyn WorkloadSource) -> bool {
         && source.is_single_turn()
 }
 
-/// Runs the workload to its end, with the same results as the loop over all workers.
+/// Runs the workload to its end, with the same results as one event loop over all workers.
 pub(super) fn run(
     settings: &Settings,
     source: &mut dyn WorkloadSource,
@@ -104,7 +105,7 @@ struct Arrivals<'a> {
     router: Router,
     next: Option<Session>,
     given: u64,
-    /// Arrivals in the current stretch.
+    /// Positions of the requests sent in the current stretch of simulated time.
     sent: Vec<ReportPosition>,
 }
 
@@ -140,10 +141,10 @@ impl<'a> Arrivals<'a> {
         self.next.as_ref().map(|session| session.start)
     }
 
-    /// Assigns the sessions that start up to `last` and returns the time up to which all are
-    /// assigned.
+    /// Assigns the sessions that start up to `last` to workers, and returns the time up to which
+    /// all are assigned.
     ///
-    /// Stops before the first new instant after `most` assignments.
+    /// Stops before the first new start time after `most` assignments.
     fn assign(
         &mut self,
         worker_cores: &mut [WorkerCore<'_>],

@@ -5,7 +5,8 @@ use crate::workload::WorkloadSource;
 
 use super::{Core, ReplayError, Totals, parallel};
 
-/// Runs a workload to its end or to the time limit of the settings, and reports to `sink`.
+/// Replays a workload to its end or to the time limit in `settings`, and reports requests to
+/// `sink`.
 ///
 /// # Errors
 /// Returns [`ReplayError`] for invalid settings or an unreadable workload. Outcomes reported before

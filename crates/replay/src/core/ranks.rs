@@ -1,4 +1,4 @@
-//! Synchronizes data-parallel ranks, which start their steps together.
+//! Synchronizes data-parallel ranks, which start their engine steps together.
 
 use super::report_position::OrderedSink;
 use super::{Address, Core};
@@ -6,7 +6,7 @@ use crate::sessions::NumberedSource;
 use crate::worker::Worker;
 
 impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
-    /// Synchronizes the ranks of each worker that has just advanced.
+    /// Synchronizes the data-parallel ranks of each worker whose engine has just advanced.
     pub(super) fn align(&mut self, pool: usize, due: &[Address]) {
         let ranks = self.pools[pool].ranks;
         let here = due.iter().filter(|(other, _)| *other == pool);
@@ -20,7 +20,7 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         }
     }
 
-    /// Applies the lockstep rules of vLLM once all ranks have done the work of this instant.
+    /// Applies vLLM's lockstep rules once all ranks of a worker have done the work of this instant.
     fn settle_lockstep(&mut self, pool: usize, worker: u32) {
         let found = &mut self.pools[pool];
         let members = worker * found.ranks..(worker + 1) * found.ranks;
@@ -33,7 +33,8 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         members.for_each(|at| self.reschedule((pool, at)));
     }
 
-    /// Extends every running step to the end of the longest, and postpones idle ranks to that end.
+    /// Extends every running step to the end of the longest one, and delays idle ranks to that
+    /// time.
     ///
     /// Source: aisimulate-core 0.13.0 `src/engine/generalized/engine.rs` (attention data parallelism).
     fn wait_for_slowest(&mut self, pool: usize, worker: u32) {

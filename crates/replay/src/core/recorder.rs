@@ -1,5 +1,5 @@
-//! Buffers the reports of independent workers and forwards them in the order of the full event
-//! loop.
+//! Buffers the reports of independent workers and forwards them in the order of the event loop over
+//! all workers.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub(super) struct Recorder {
     calls: Vec<(ReportPosition, Call)>,
     gaps: Vec<(u64, u64)>,
     requests: Vec<Recorded>,
-    /// Values of all fields that [`Recorded`] leaves out.
+    /// Values of all fields of an [`Outcome`] that [`Recorded`] leaves out.
     ///
     /// They are equal for all requests: independent workers have no prefill workers and no router
     /// queue.
@@ -55,7 +55,7 @@ struct Recorded {
     requested: u32,
     output: u32,
     worker: Option<u32>,
-    /// Ranges into the lists of the recorder.
+    /// Ranges of the request's entries in the recorder's `tokens`, `admissions` and other lists.
     tokens: Range<u32>,
     admissions: Range<u32>,
     preemptions: Range<u32>,
@@ -86,7 +86,8 @@ impl Recorder {
         self.preempted.clear();
     }
 
-    /// Reads the data of a call, to prefetch it into the CPU cache; the result has no meaning.
+    /// Reads the data of a buffered call to prefetch it into the CPU cache; the result has no
+    /// meaning.
     fn read(&self, call: u32) -> u64 {
         match self.calls[call as usize].1 {
             Call::Request(at) => {
@@ -229,7 +230,7 @@ impl LiveCounts {
     }
 }
 
-/// Number of calls that are read ahead, so that their cache misses overlap.
+/// Number of buffered calls that are read ahead, so that their cache misses overlap.
 const READ_AHEAD: usize = 16;
 
 fn in_order(parts: &[&mut Recorder]) -> Vec<(SimTime, u32, u32)> {
@@ -252,7 +253,8 @@ fn in_order(parts: &[&mut Recorder]) -> Vec<(SimTime, u32, u32)> {
 
 /// Forwards the buffered reports of all workers to `sink` and clears them.
 ///
-/// `sent` lists the requests sent in the same stretch, in order; they update `counts`.
+/// `sent` lists the requests sent in the same stretch of simulated time, in order; they update
+/// `counts`.
 pub(super) fn forward_reports<'a>(
     parts: impl Iterator<Item = &'a mut Recorder>,
     sent: &[ReportPosition],

@@ -2,7 +2,7 @@ use vllm_sim_engine::SimTime;
 
 use crate::outcome::Sink;
 
-/// Position of a report in the event loop over all workers.
+/// Position of a sink call in the order of the event loop over all workers.
 ///
 /// Ordered by instant, then by round, then worker events before sent requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -10,7 +10,7 @@ pub(super) struct ReportPosition {
     pub(super) at: SimTime,
     round: u32,
     sent: bool,
-    /// Number of the worker or request.
+    /// Number of the worker, or of the sent request.
     number: u64,
 }
 
@@ -33,20 +33,20 @@ impl ReportPosition {
         }
     }
 
-    /// Position of a request that is unfinished at the end of the run.
+    /// Returns the position of a request that is unfinished at the end of the replay.
     pub(super) fn of_unfinished(number: u64) -> Self {
         Self::of_request(SimTime::MAX, 0, number)
     }
 
-    /// Position of a worker's last unreported steps, after the unfinished requests.
+    /// Returns the position of a worker's last unreported steps, after the unfinished requests.
     pub(super) fn of_last_steps(worker: u32) -> Self {
         Self::of_worker(SimTime::MAX, 1, worker)
     }
 }
 
-/// Sink with a position in the event loop for each call.
+/// Extends [`Sink`] by a position in the event loop for each call.
 pub(super) trait OrderedSink: Sink + Sized {
-    /// Sets the position of all calls that follow.
+    /// Sets the event-loop position of all sink calls that follow.
     fn report_position(&mut self, report_position: ReportPosition) {
         let _ = report_position;
     }

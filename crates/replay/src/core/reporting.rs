@@ -1,4 +1,4 @@
-//! Reports requests to the sink.
+//! Reports requests, token gaps and worker changes to the sink.
 
 use crate::disaggregation::HandoffOrder;
 use crate::outcome::{Outcome, Status};
@@ -68,7 +68,7 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         });
     }
 
-    /// Reports all unfinished requests with the time `end` and closes all workers.
+    /// Reports all unfinished requests as ended at `end`, and removes all workers.
     pub(super) fn finish(&mut self, end: SimTime) {
         let mut left: Vec<(u64, u32)> = self
             .requests

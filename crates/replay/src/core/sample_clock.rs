@@ -20,7 +20,7 @@ impl SampleClock {
         (self.every > 0).then(|| SimTime::from_nanos(self.next))
     }
 
-    /// Returns the next sample time if it is before `now`, and moves on to the following one.
+    /// Returns the next sample time if it is before `now`, and advances to the following one.
     pub(super) fn due(&mut self, now: SimTime) -> Option<SimTime> {
         let at = self.next().filter(|&at| at < now)?;
         // Nothing changed between the last sample time before `now` and `now`, so the ones between

@@ -1,4 +1,4 @@
-//! Starts, removes and samples workers.
+//! Starts and removes workers of a pool, and samples their gauges.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::{Address, Core, LOG_STEPS, ReplayError, Timer};
 use crate::sessions::NumberedSource;
 
 impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
-    /// Reports the inter-token gaps of steps that no request in flight refers to.
+    /// Reports the inter-token gaps of logged steps that no request in flight refers to.
     pub(super) fn flush_log(&mut self, (pool, at): Address) {
         let worker = &mut self.pools[pool].workers[at as usize];
         let here = |request: &Request| request.worker == Some(at);
@@ -75,7 +75,7 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         }
     }
 
-    /// Starts or drains workers until the pool has its target size.
+    /// Starts or drains workers until the pool has its target number.
     pub(super) fn scale(&mut self, pool: usize) -> Result<(), ReplayError> {
         if let Some(again) = self.pools[pool].next_check(self.now) {
             self.timers.set(again, Timer::Scale(pool));

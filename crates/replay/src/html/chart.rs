@@ -22,7 +22,7 @@ pub struct ChartLine {
 }
 
 impl ChartLine {
-    /// Creates a line; `colour` is an index into the palette of eight colours.
+    /// Creates a line of a chart; `colour` is an index into the palette of eight colours.
     pub fn new(name: &str, points: Vec<(f64, f64)>, colour: usize) -> Self {
         Self {
             name: name.to_owned(),
@@ -54,17 +54,17 @@ impl ChartLine {
 /// Line chart with axes and a legend.
 #[derive(Debug)]
 pub struct Chart<'a> {
-    /// Title above the drawing.
+    /// Title above the chart.
     pub title: &'a str,
-    /// Unit of the horizontal axis.
+    /// Unit of the chart's horizontal axis.
     pub x: &'a str,
-    /// Label of the vertical axis.
+    /// Label of the chart's vertical axis.
     pub y: &'a str,
-    /// Ends of the vertical axis; `None` scales it from 0 to the largest value.
+    /// Lower and upper end of the vertical axis; `None` scales the axis from 0 to the largest value.
     pub y_range: Option<(f64, f64)>,
-    /// Lines, each with an entry in the legend.
+    /// Lines of the chart, each with an entry in the legend.
     pub lines: Vec<ChartLine>,
-    /// Whether the cursor follows the height of the pointer, as suits a distribution.
+    /// Whether the cursor follows the pointer vertically, for charts of distributions.
     pub follows_y: bool,
 }
 
@@ -122,7 +122,7 @@ impl Chart<'_> {
         out.push_str("</figure>");
     }
 
-    /// Draws the numbers below the drawing, with their unit behind the last.
+    /// Draws the numbers below the x axis, with their unit behind the last.
     fn draw_x_ticks(&self, out: &mut String, ticks: &[f64], x: impl Fn(f64) -> f64) {
         for (i, tick) in ticks.iter().enumerate() {
             let unit = if i + 1 == ticks.len() { self.x } else { "" };
@@ -146,7 +146,7 @@ impl Chart<'_> {
     }
 }
 
-/// Draws the lines of the grid and the numbers at their left.
+/// Draws the horizontal grid lines with their numbers at the left.
 fn draw_y_ticks(out: &mut String, ticks: &[f64], y: impl Fn(f64) -> f64) {
     for tick in ticks {
         let (at, right) = (y(*tick), WIDTH - RIGHT);
@@ -161,7 +161,7 @@ fn draw_y_ticks(out: &mut String, ticks: &[f64], y: impl Fn(f64) -> f64) {
     }
 }
 
-/// Formats a number with five significant digits, for the script.
+/// Formats a number with five significant digits, for the page's script.
 fn digits(value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();
@@ -194,7 +194,7 @@ fn ticks(most: f64) -> Vec<f64> {
     (0..=count).map(|i| i as f64 * step).collect()
 }
 
-/// Sums (or averages) the tracks of all workers to one line at even times.
+/// Sums (or averages) one gauge over the tracks of all workers, at evenly spaced times.
 pub(super) fn sum(
     tracks: &[WorkerTrack],
     of: fn(&TimelinePoint) -> f64,

@@ -8,7 +8,7 @@ use crate::report::{TimelinePoint, WorkerTrack};
 const CELLS: usize = 96;
 const ROWS: usize = 64;
 
-/// Title, value of a point, and whether the scale ends at 1.
+/// Title of a heat map, function that reads its gauge, and whether the scale ends at 1.
 type HeatMetric = (&'static str, fn(&TimelinePoint) -> f64, bool);
 
 pub(super) fn map(out: &mut String, tracks: &[WorkerTrack]) {
@@ -110,9 +110,9 @@ struct RowPlace {
     height: f64,
 }
 
-/// Draws the cells of a row.
+/// Draws the cells of one worker's row in a heat map.
 ///
-/// `describe` maps a value and the start of its cell (as a fraction of the run) to shade and
+/// `describe` maps a gauge value and the start of its cell (as a fraction of the run) to shade and
 /// tooltip.
 fn draw_row(
     out: &mut String,
@@ -151,7 +151,8 @@ fn shade(value: f64, most: f64) -> u32 {
     (value / most * 20.0).round().clamp(0.0, 20.0) as u32
 }
 
-/// Averages a track over even intervals; an interval without points repeats the previous mean.
+/// Averages a gauge of one worker over even intervals; one without points repeats the previous
+/// mean.
 fn cells(track: &WorkerTrack, of: fn(&TimelinePoint) -> f64, last: f64) -> Vec<Option<f64>> {
     let mut sums = vec![(0.0, 0u32); CELLS];
     for point in &track.points {

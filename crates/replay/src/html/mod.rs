@@ -1,4 +1,4 @@
-//! Renders a report as one self-contained HTML file.
+//! Renders a replay's report as one self-contained HTML file.
 //!
 //! Charts are static SVG. A small script adds tooltips and draws the timeline of requests.
 
@@ -13,12 +13,12 @@ use serde_json::Value;
 use super::report::{Comparison, Report, WorkerTrack};
 pub use chart::{Chart, ChartLine};
 
-/// Maximum number of workers drawn as separate lines.
+/// Maximum number of workers drawn as separate lines of a chart.
 const COLOURS: usize = 6;
 
-/// Renders the page of a run.
+/// Renders the report of a replay as an HTML page.
 ///
-/// `about` has pairs of name and value that describe the run; `typed` is the command.
+/// `about` has pairs of name and value that describe the run; `typed` is the command line.
 pub fn page(report: &Report, title: &str, about: &[(String, String)], typed: &str) -> String {
     let mut body = String::new();
     let _ = write!(body, "<h1>{}</h1>", escape(title));
@@ -40,7 +40,7 @@ pub fn page(report: &Report, title: &str, about: &[(String, String)], typed: &st
     document(title, &body)
 }
 
-/// Renders a comparison of runs; `typed` is the command that made it.
+/// Renders a comparison of replay reports as an HTML page; `typed` is the command line.
 pub fn comparison(compared: &Comparison, typed: &str) -> String {
     let title = "vllm-sim replay --compare";
     let mut body = format!("<h1>{title}</h1>");
@@ -69,7 +69,7 @@ pub fn comparison(compared: &Comparison, typed: &str) -> String {
     document(title, &body)
 }
 
-/// Renders a table that scrolls horizontally; the first cell of each row is its header.
+/// Renders an HTML table that scrolls horizontally; the first cell of each row is its header.
 pub fn table<H: AsRef<str>, R: AsRef<[String]>>(head: &[H], rows: &[R]) -> String {
     let mut text = String::from("<div class=\"wide\"><table><thead><tr>");
     for cell in head {
@@ -87,7 +87,7 @@ pub fn table<H: AsRef<str>, R: AsRef<[String]>>(head: &[H], rows: &[R]) -> Strin
     text + "</tbody></table></div>"
 }
 
-/// Renders a summary figure for a section of class `tiles`.
+/// Renders one summary figure (label, value, note), for an HTML section of class `tiles`.
 pub fn tile(label: &str, value: &str, note: &str) -> String {
     format!(
         "<div class=\"tile\"><span>{}</span><strong>{}</strong><small>{}</small></div>",
@@ -97,7 +97,7 @@ pub fn tile(label: &str, value: &str, note: &str) -> String {
     )
 }
 
-/// Renders the section with the command that made a page.
+/// Renders an HTML section with the command line that made the page.
 pub fn command(line: &str) -> String {
     format!(
         "<section><h2>Command</h2><p><code style=\"overflow-wrap:anywhere\">{}</code></p></section>",
@@ -105,7 +105,7 @@ pub fn command(line: &str) -> String {
     )
 }
 
-/// Wraps HTML sections into a page with the style and script of reports.
+/// Wraps HTML sections into a page with the style and script of the replay report.
 pub fn document(title: &str, body: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
@@ -120,7 +120,8 @@ pub fn document(title: &str, body: &str) -> String {
     )
 }
 
-/// Renders a chart of distributions: each line has a name and its quantiles at even steps, in ms.
+/// Renders a chart of latency distributions: each line has a name and its evenly spaced quantiles,
+/// in ms.
 pub fn distribution(title: &str, lines: &[(&str, Vec<f64>)]) -> String {
     let lines = lines.iter().enumerate().map(|(colour, (name, curve))| {
         let last = curve.len().saturating_sub(1).max(1) as f64;
@@ -141,7 +142,7 @@ pub fn distribution(title: &str, lines: &[(&str, Vec<f64>)]) -> String {
     figure
 }
 
-/// Escapes text for use between tags and in attributes.
+/// Escapes text for use in HTML, between tags and in attributes.
 pub fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
@@ -157,7 +158,7 @@ pub fn escape(text: &str) -> String {
     safe
 }
 
-/// Formats a number with three to four significant digits and a unit prefix.
+/// Formats a number with three to four significant digits and a prefix `k`, `M` or `G`.
 pub fn short(value: f64) -> String {
     let size = value.abs();
     let (scaled, unit) = match size {
@@ -300,7 +301,7 @@ fn distributions(body: &mut String, report: &Report) {
     body.push_str("</div></section>");
 }
 
-/// Returns the charts of good requests, prefix reuse, workers and cost over time, if they vary.
+/// Returns charts of requests within the latency bounds, prefix reuse, workers and cost over time.
 fn service(report: &Report) -> Vec<Chart<'static>> {
     let over = &report.over_time;
     let mut charts = Vec::new();

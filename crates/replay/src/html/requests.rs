@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use crate::outcome::PoolRole;
 use crate::report::{RequestSpans, SpanPhase, WorkerSpan};
 
-/// Appends the timeline of requests, if any were kept.
+/// Appends the timeline of requests to the page, if the report kept any.
 ///
 /// The script receives, per worker, one list per request: its number, its start in microseconds,
 /// and pairs of a phase and its duration in microseconds.

@@ -18,7 +18,7 @@ use crate::workload::{
 use vllm_sim_random::mix;
 
 const SCHEMA: &str = "dynamo.agentic_mooncake";
-/// Hash domain of the block ids of Applied Compute traces.
+/// Hash domain of the block ids in Applied Compute traces.
 const APPLIED: u64 = 3;
 
 pub(super) fn is_mooncake(row: &Map<String, Value>) -> bool {
@@ -29,7 +29,7 @@ pub(super) fn is_applied(row: &Map<String, Value>) -> bool {
     row.contains_key("assistant_response_length")
 }
 
-/// Node of the dependency graph; its dependencies are request ids.
+/// Request of an agent trace, with the ids of the requests it depends on.
 struct AgentNode {
     place: String,
     request: String,
@@ -38,7 +38,7 @@ struct AgentNode {
     after: Vec<(String, Dependency)>,
 }
 
-/// Reads requests with explicit dependencies in the `agentic_mooncake` format.
+/// Reads requests with explicit dependencies in the `agentic_mooncake` trace format.
 ///
 /// Accepts version 2 with its header line, and version 1 with `wait_for`.
 pub(super) fn mooncake(
@@ -271,7 +271,7 @@ fn link(mut nodes: Vec<AgentNode>, order: AgentOrder) -> Result<LoadedSessions, 
     Ok(LoadedSessions::in_order(sessions))
 }
 
-/// Parameters of the prefix that the first prompts of a group share.
+/// Parameters of the prefix shared by the first prompts of a group of sessions.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Sharing {
     pub(super) block: u32,
@@ -279,7 +279,7 @@ pub(super) struct Sharing {
     pub(super) groups: u32,
 }
 
-/// Reads Applied Compute's sessions, in which an agent calls tools and its prompt grows.
+/// Reads Applied Compute's agent sessions, in which the prompt grows with each tool call.
 ///
 /// Each turn adds the lengths of the assistant's response and of the tool's output. As in Dynamo's
 /// replay 1.6.1 the prompts of a session share their leading blocks, but no block with generated

@@ -1,4 +1,4 @@
-//! Represents the results of load generators: how they sent requests, and the measured latencies.
+//! Represents the results of load generators: their arrival process, and the measured latencies.
 
 use std::sync::Arc;
 
@@ -11,26 +11,26 @@ use vllm_sim_random::mix;
 /// Arrival process of a load generator.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum OfferedLoad {
-    /// Open loop with the recorded times.
+    /// Open loop with the recorded send times.
     Times,
-    /// All requests sent at the start.
+    /// All requests sent at the start of the run.
     AtOnce,
-    /// Open loop with random arrivals.
+    /// Open loop with a random arrival process.
     Drawn(Arrivals),
     /// Closed loop with this number of requests in flight.
     Closed(u32),
 }
 
-/// Measurements of one request by the load generator.
+/// Latencies and lengths of one request, as measured by a load generator.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct MeasuredRequest {
-    /// Send time of the request, in milliseconds.
+    /// Send time of the request, in milliseconds; `None` if not recorded.
     pub at_ms: Option<f64>,
     /// Prompt length, in tokens.
     pub input: u32,
     /// Output length, in tokens.
     pub output: u32,
-    /// Prompt tokens from the prefix cache.
+    /// Number of prompt tokens found in the prefix cache.
     pub cached: Option<u32>,
     /// Name of a shared prefix: requests with equal names share their `cached` leading tokens.
     pub prefix: Option<Arc<str>>,
@@ -40,47 +40,48 @@ pub struct MeasuredRequest {
     pub e2e_ms: Option<f64>,
 }
 
-/// Measured means and percentiles, in milliseconds. `None` is not fitted.
+/// Measured latency means and percentiles of a benchmark, in milliseconds; a `None` is not used in
+/// fits.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct LatencyStats {
-    /// Mean time to the first token.
+    /// Mean time to the first token, in ms.
     pub ttft_mean: Option<f64>,
-    /// Median time to the first token.
+    /// Median time to the first token, in ms.
     pub ttft_p50: Option<f64>,
-    /// 90th percentile of the time to the first token.
+    /// 90th percentile of the time to the first token, in ms.
     pub ttft_p90: Option<f64>,
-    /// 99th percentile of the time to the first token.
+    /// 99th percentile of the time to the first token, in ms.
     pub ttft_p99: Option<f64>,
-    /// Mean over requests of their mean gap between tokens (TPOT).
+    /// Mean over requests of their mean gap between tokens (TPOT), in ms.
     pub itl_mean: Option<f64>,
-    /// Mean time to the last token.
+    /// Mean time to the last token, in ms.
     pub e2e_mean: Option<f64>,
-    /// 90th percentile of the time to the last token.
+    /// 90th percentile of the time to the last token, in ms.
     pub e2e_p90: Option<f64>,
-    /// 99th percentile of the time to the last token.
+    /// 99th percentile of the time to the last token, in ms.
     pub e2e_p99: Option<f64>,
 }
 
-/// Results of one benchmark run.
+/// Results of one benchmark run of a load generator.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BenchRun {
-    /// File name, with the index of the run in the file.
+    /// File name, with the index of the benchmark run in the file.
     pub name: String,
     /// Arrival process of the requests.
     pub load: OfferedLoad,
-    /// Maximum number of requests in flight; excess requests wait before their latency clock
+    /// Maximum number of requests in flight; excess requests wait before their latency measurement
     /// starts.
     pub cap: Option<u32>,
     /// Successful requests, in the order they were sent.
     pub requests: Vec<MeasuredRequest>,
-    /// Measured latencies.
+    /// Measured latency means and percentiles.
     pub stats: LatencyStats,
-    /// Requested and achieved rates, in requests per second, if both are known.
+    /// Requested and achieved request rates, in requests per second, if both are known.
     pub rates: Option<(f64, f64)>,
 }
 
 impl BenchRun {
-    /// Creates a run without requests.
+    /// Creates a benchmark run without requests.
     pub fn new(name: String) -> Self {
         Self {
             name,
@@ -92,9 +93,9 @@ impl BenchRun {
         }
     }
 
-    /// Computes the statistics from the requests where they have measurements.
+    /// Computes the latency statistics from the requests where they have measurements.
     ///
-    /// Sorts requests with recorded times, and makes the first time 0.
+    /// Sorts requests with recorded send times, and makes the first send time 0.
     pub fn measure(&mut self) {
         if self.requests.iter().all(|request| request.at_ms.is_some()) {
             let at = |request: &MeasuredRequest| request.at_ms.unwrap_or(0.0);
@@ -126,7 +127,7 @@ impl BenchRun {
         stats.e2e_p99 = percentile(&e2e, 0.99).or(stats.e2e_p99);
     }
 
-    /// Returns the send time of each request, in milliseconds from the first; 0 in a closed loop.
+    /// Returns the send time of each request, in ms from the first; 0 in a closed loop.
     pub fn starts_ms(&self, seed: u64) -> Vec<f64> {
         let mut drawn = match self.load {
             OfferedLoad::Drawn(arrivals) => Some(arrivals.starts(seed, self.requests.len() as u64)),
@@ -142,8 +143,8 @@ impl BenchRun {
 }
 
 impl MeasuredRequest {
-    /// Returns the content of the prompt; its cached tokens are shared with others of the same
-    /// prefix.
+    /// Returns the token runs of the prompt of request `number`; its cached tokens are shared with
+    /// all requests of the same prefix.
     pub fn runs(&self, number: u64) -> Vec<TokenRun> {
         let shared = match &self.prefix {
             Some(_) => self.cached.unwrap_or(0).min(self.input.saturating_sub(1)),
@@ -201,7 +202,7 @@ pub(super) fn mean(values: &[f64]) -> Option<f64> {
     (n > 0).then(|| values.iter().sum::<f64>() / n as f64)
 }
 
-/// Interpolates linearly between the two nearest sorted values, as numpy does.
+/// Interpolates a percentile linearly between the two nearest sorted values, as numpy does.
 pub(super) fn percentile(sorted: &[f64], p: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     let at = p * last as f64;

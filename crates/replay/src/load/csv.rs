@@ -107,9 +107,10 @@ fn seconds_ms(
     }
 }
 
-/// Opens a public trace.
+/// Opens a public CSV trace as a workload.
 ///
-/// Reads it once to check every line. Rows sorted by time are then streamed, others are loaded.
+/// Reads it once to check every line. Rows sorted by time are then streamed, others are loaded into
+/// memory.
 pub(super) fn trace(
     paths: &[PathBuf],
     table: CsvTable,
@@ -139,13 +140,13 @@ pub(super) fn trace(
     Ok(Box::new(LoadedSessions::new(sessions, order)))
 }
 
-/// Iterates over the rows of a public trace as sessions, with their times in milliseconds.
+/// Iterates over the rows of a public CSV trace as sessions, with their start times in ms.
 ///
 /// Skips rows without output, which are failed requests.
 struct TraceRows {
     table: CsvTable,
     paths: std::vec::IntoIter<PathBuf>,
-    /// Current file, with its columns for time, input and output.
+    /// Current file, with its column indices of time, input and output.
     open: Option<(Lines, [usize; 3])>,
     given: u64,
 }
@@ -233,7 +234,7 @@ impl WorkloadSource for CsvStream {
     }
 }
 
-/// Creates a session of one request with unique content.
+/// Creates a session of one request whose prompt shares no tokens with others.
 pub(super) fn single(number: u64, input: u32, output: u32) -> Session {
     let run = TokenRun {
         id: mix(7, number),
@@ -249,7 +250,7 @@ pub(super) fn single(number: u64, input: u32, output: u32) -> Session {
     }
 }
 
-/// Parses `YYYY-MM-DD HH:MM:SS[.fraction][+HH:MM]` to milliseconds since 1970.
+/// Parses a date `YYYY-MM-DD HH:MM:SS[.fraction][+HH:MM]` to milliseconds since 1970.
 fn date_ms(text: &str) -> Option<f64> {
     let (date, time) = text.split_once([' ', 'T'])?;
     let mut date = date.splitn(3, '-').map(|part| part.parse::<i64>().ok());
@@ -292,7 +293,7 @@ fn date_ms(text: &str) -> Option<f64> {
     Some(minutes * 60e3 + seconds * 1e3)
 }
 
-/// Reads a CSV file with one measured request per row, such as our `--per-request` files.
+/// Reads a CSV file with one measured request per row, such as those of `replay --per-request`.
 pub(super) fn measured(path: &std::path::Path) -> Result<BenchRun, WorkloadError> {
     let mut lines = Lines::open(path)?;
     let header = CsvHeader::read(&mut lines)?;
@@ -379,7 +380,8 @@ const ARRIVAL_S: [&str; 7] = [
     "timestamp",
 ];
 
-/// Detects the table by its header: a public trace, `Some(None)` for measured requests, or `None`.
+/// Detects a CSV table by its header: a public trace, `Some(None)` for measured requests, or
+/// `None`.
 pub(super) fn table(header: &str) -> Option<Option<CsvTable>> {
     let names: Vec<String> = cells(header.trim_start_matches('\u{feff}'))
         .iter()

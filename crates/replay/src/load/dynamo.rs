@@ -37,7 +37,7 @@ struct TracedRequest {
     turn: Turn,
 }
 
-/// Reads all records of all files, which must have equal block sizes.
+/// Reads all records of Dynamo's request traces, whose block sizes must be equal.
 pub(super) fn open(paths: &[PathBuf]) -> Result<LoadedSessions, WorkloadError> {
     let mut records = Vec::new();
     let mut block = None;

@@ -1,4 +1,4 @@
-//! Reads reports of inference-perf.
+//! Reads benchmark reports of inference-perf.
 //!
 //! Source: inference-perf 0.7.0 `reportgen/base.py`. Earlier reports have `prompt_len` for
 //! `prompt_tokens`, and no `output_tokens`.
@@ -14,8 +14,8 @@ use crate::synth::Arrivals;
 use crate::workload::WorkloadError;
 use vllm_sim_random::mix;
 
-/// Reads `per_request_lifecycle_metrics.json` (a list) or `stage_N_lifecycle_metrics.json`
-/// (statistics).
+/// Reads a report of inference-perf: `per_request_lifecycle_metrics.json` (a list) or
+/// `stage_N_lifecycle_metrics.json` (statistics).
 pub(super) fn inference_perf(path: &Path) -> Result<BenchRun, WorkloadError> {
     let value = json(path)?;
     if let Value::Array(requests) = &value {
@@ -83,7 +83,7 @@ fn lifecycle(row: &Row<'_>) -> Result<Option<MeasuredRequest>, WorkloadError> {
     }))
 }
 
-/// Returns `max_tokens` of a request with `ignore_eos`.
+/// Returns a request's `max_tokens` if it sets `ignore_eos`, so that its output length is exact.
 fn exact_output(row: &Row<'_>) -> Option<u32> {
     let (_, request) = row.find(&["request"])?;
     let parsed: Option<Value> = request
@@ -162,8 +162,8 @@ fn stage(row: &Row<'_>, name: String) -> Result<BenchRun, WorkloadError> {
     Ok(run)
 }
 
-/// Returns `count` lengths with the percentiles of a stage, shuffled by `order`, with the reported
-/// mean.
+/// Returns `count` token lengths with the reported percentiles and mean of a benchmark stage,
+/// shuffled with seed `order`.
 fn lengths(
     done: &Row<'_>,
     names: &[&str],

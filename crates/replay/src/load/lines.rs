@@ -6,13 +6,13 @@ use flate2::bufread::MultiGzDecoder;
 
 use crate::workload::WorkloadError;
 
-/// Maximum length of a line in bytes, which bounds the memory for binary files.
+/// Maximum length of a line of a workload file, in bytes, which bounds the memory for binary files.
 const MAX_LINE: u64 = 256 << 20;
 
-/// Opens a file, and decompresses it if it starts with the gzip magic bytes.
+/// Opens a workload file, and decompresses it if it starts with the gzip magic bytes.
 ///
 /// # Errors
-/// Returns [`WorkloadError::Io`].
+/// Returns [`WorkloadError::Io`] if the file cannot be read.
 pub(super) fn open(path: &Path) -> Result<Box<dyn BufRead + Send>, WorkloadError> {
     let mut file = BufReader::with_capacity(1 << 16, File::open(path).map_err(io(path))?);
     let packed = file
@@ -26,7 +26,7 @@ pub(super) fn open(path: &Path) -> Result<Box<dyn BufRead + Send>, WorkloadError
     })
 }
 
-/// Reads a text file of at most `most` bytes.
+/// Reads a workload file of at most `most` bytes as UTF-8 text.
 ///
 /// # Errors
 /// Returns [`WorkloadError`] if the file is unreadable, too long or not UTF-8.

@@ -23,7 +23,7 @@ pub(super) struct LoadedSessions {
 }
 
 impl LoadedSessions {
-    /// Creates a workload from sessions with start times in milliseconds.
+    /// Creates a workload from sessions, each with its start time in milliseconds.
     ///
     /// The earliest start becomes 0.
     pub(super) fn new(mut sessions: Vec<(f64, Session)>, order: SessionOrder) -> Self {
@@ -89,7 +89,8 @@ impl WorkloadSource for LoadedSessions {
     }
 }
 
-/// Maximum time in milliseconds; the difference of two such times still fits in nanoseconds.
+/// Maximum absolute time in milliseconds; the difference of two such times still fits in
+/// nanoseconds.
 const LONGEST_MS: f64 = 9.2e12;
 
 pub(super) const LONGEST_TEXT: &str = "milliseconds, at most 9200000000000 of them (292 years); are these microseconds or nanoseconds?";
@@ -98,7 +99,8 @@ pub(super) fn is_within_reach(ms: f64) -> bool {
     ms.abs() <= LONGEST_MS
 }
 
-/// Converts milliseconds to a time, rounded to nanoseconds; negative values and NaN become 0.
+/// Converts milliseconds to a virtual time, rounded to nanoseconds; negative values and NaN become
+/// 0.
 pub(super) fn millis(ms: f64) -> SimTime {
     SimTime::from_nanos(nanos(ms))
 }

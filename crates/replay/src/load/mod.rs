@@ -36,43 +36,43 @@ const SQLITE_MAGIC: &[u8] = b"SQLite format 3\0";
 #[cfg(not(feature = "sqlite"))]
 const NO_SQLITE: &str = "is a recording, which this build cannot read (feature `sqlite`)";
 
-/// Format of a workload file.
+/// Format of a workload file: a trace or a result of a load generator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Format {
-    /// Detect the format from the first bytes.
+    /// Detection of the format from the file's first bytes.
     #[default]
     Auto,
-    /// Mooncake's JSONL.
+    /// JSONL traces of Mooncake.
     Mooncake,
-    /// Mooncake's JSONL, in which later turns hold only the added content.
+    /// JSONL traces of Mooncake, in which later turns hold only the added tokens.
     MooncakeDelta,
-    /// Mooncake rows with dependencies.
+    /// Agent traces of Mooncake: rows with dependencies on other requests.
     AgenticMooncake,
     /// JSONL of Alibaba Bailian's traces of Qwen.
     Bailian,
     /// Agent sessions of Applied Compute.
     AppliedComputeAgentic,
-    /// Request traces of Dynamo.
+    /// Request traces of NVIDIA Dynamo.
     Dynamo,
-    /// Conversations in ShareGPT's or OpenAI's form.
+    /// Conversations in the JSON format of ShareGPT or OpenAI.
     ShareGpt,
-    /// CSV of BurstGPT.
+    /// CSV traces of BurstGPT.
     BurstGpt,
-    /// CSV of Azure's LLM inference traces.
+    /// CSV traces of Azure's LLM inference.
     Azure,
-    /// Result of `vllm bench serve`.
+    /// Result file of `vllm bench serve`.
     VllmBench,
-    /// Report of guidellm.
+    /// Benchmark report of guidellm.
     Guidellm,
-    /// Report of inference-perf.
+    /// Benchmark report of inference-perf.
     InferencePerf,
     /// `profile_export.jsonl` of aiperf.
     Aiperf,
-    /// Points of InferenceX, one per line.
+    /// Published benchmark points of InferenceX, one per line.
     InferenceX,
     /// CSV with one measured request per row.
     Csv,
-    /// Report of this program or of Dynamo's replay.
+    /// JSON report of this program or of Dynamo's replay.
     Report,
     /// Dataset written by `vllm-sim record`.
     Recording,
@@ -128,15 +128,15 @@ pub enum AgentOrder {
 /// Options for reading workload files.
 #[derive(Clone)]
 pub struct LoadOptions {
-    /// Format of the files.
+    /// Format of the workload files.
     pub format: Format,
-    /// Tokens per hash id of a Mooncake trace. Default 512.
+    /// Number of tokens per hash id of a Mooncake trace. Default 512.
     pub trace_block_size: u32,
-    /// Fraction of the first prompt that sessions of a group share, 0 to 1. Default 0.
+    /// Fraction of the first prompt shared by the sessions of a prefix group, 0 to 1. Default 0.
     ///
     /// Applies to traces with lengths only (`applied_compute_agentic`).
     pub shared_prefix_ratio: f64,
-    /// Number of prefix groups of such sessions. Default 0: no shared prefixes.
+    /// Number of prefix groups in traces with lengths only. Default 0: no shared prefixes.
     pub prefix_groups: u32,
     /// Maximum number of sessions to read. Default: all.
     pub limit: Option<u64>,
@@ -151,7 +151,7 @@ pub struct LoadOptions {
     pub agent_order: AgentOrder,
     /// Seed of arrivals for result files without send times. Default 42.
     pub seed: u64,
-    /// Token counter for conversations. Default: one token per four bytes.
+    /// Token counter for the texts of conversations. Default: one token per four bytes.
     pub count: TokenCounter,
 }
 
@@ -181,7 +181,7 @@ impl std::fmt::Debug for LoadOptions {
     }
 }
 
-/// Opens files of one format as one workload.
+/// Opens workload files of one format as one workload.
 ///
 /// # Errors
 /// Returns [`WorkloadError`] with the file, line and field. Most formats are checked completely
@@ -251,7 +251,7 @@ pub fn open(
     })
 }
 
-/// Reads the benchmark runs of a file.
+/// Reads the benchmark runs in a result file of a load generator.
 ///
 /// # Errors
 /// Returns [`WorkloadError`] if the file is not a valid result of a load generator.
@@ -283,7 +283,7 @@ fn bad(place: &str, problem: &str) -> WorkloadError {
     }
 }
 
-/// Detects the format of a file from its first bytes.
+/// Detects the format of a workload file from its first bytes.
 ///
 /// # Errors
 /// Returns [`WorkloadError`] if the file is unreadable or has no known format.

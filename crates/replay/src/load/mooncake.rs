@@ -33,7 +33,7 @@ pub(super) enum RowContent {
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MooncakeRules {
-    /// Tokens per hash id.
+    /// Number of tokens per hash id.
     pub(super) block: u32,
     pub(super) content: RowContent,
     pub(super) order: SessionOrder,
@@ -50,10 +50,10 @@ struct MooncakeRow {
     turn: Turn,
 }
 
-/// Opens the files.
+/// Opens Mooncake trace files as one workload.
 ///
 /// Reads them once to check every line. Requests sorted by time and without sessions are then
-/// streamed, others are loaded.
+/// streamed, others are loaded into memory.
 pub(super) fn open(
     paths: &[PathBuf],
     rules: MooncakeRules,
@@ -158,7 +158,8 @@ fn parse(lines: &Lines, rules: MooncakeRules) -> Result<MooncakeRow, WorkloadErr
     })
 }
 
-/// Converts hash ids to the prompt: each id is one repeated token, the last cut to `input`.
+/// Converts hash ids to token runs of the prompt: one repeated token per id, the last cut to
+/// `input`.
 pub(super) fn runs(
     row: &Row<'_>,
     ids: &[u64],

@@ -1,4 +1,4 @@
-//! Reads aiperf's records and InferenceX's points.
+//! Reads benchmark records of aiperf and published points of InferenceX.
 
 use std::path::Path;
 
@@ -87,7 +87,7 @@ fn aiperf_request(row: &Row<'_>) -> Result<MeasuredRequest, WorkloadError> {
     })
 }
 
-/// Names of the fields with equal values in all points of one deployment.
+/// Names of the InferenceX fields that must be equal in all points of one deployment.
 const DEPLOYMENT: [&str; 7] = [
     "system",
     "model",
@@ -97,15 +97,17 @@ const DEPLOYMENT: [&str; 7] = [
     "pp",
     "attention_dp",
 ];
-/// Requests per slot of the closed loop; ten were measured, but gaps settle earlier.
+/// Number of simulated requests per slot of the closed loop; ten were measured, but gaps settle
+/// earlier.
 const ROUNDS: u32 = 5;
 const MAX_PLACES: u32 = 1 << 16;
-/// Minimum length of a prompt or output, as a fraction of the nominal length.
+/// Minimum prompt or output length, as a fraction of the nominal length.
 const SHORTEST: f64 = 0.8;
 
-/// Reads points of InferenceX (InferenceMAX), one run per line, all of one deployment.
+/// Reads benchmark points of InferenceX (InferenceMAX), one per line, all of one deployment.
 ///
-/// Each run is a closed loop of unrelated prompts, with lengths of 0.8 to 1 times the nominal ones.
+/// Each point is a closed loop of unrelated prompts, with lengths of 0.8 to 1 times the nominal
+/// ones.
 pub(super) fn inferencex(path: &Path) -> Result<Vec<BenchRun>, WorkloadError> {
     let mut runs = Vec::new();
     let mut first: Option<Vec<Value>> = None;

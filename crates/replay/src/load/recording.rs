@@ -1,6 +1,6 @@
-//! Reads recordings of `vllm-sim record`: prompt tokens and the times of the output tokens.
+//! Reads datasets of `vllm-sim record`: prompt tokens and the times of the output tokens.
 //!
-//! They have no arrival times.
+//! Recordings have no arrival times.
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,8 @@ use super::loaded::{LoadedSessions, millis};
 use crate::workload::{MAX_TOKENS, Prompt, Session, TokenRun, Turn, WorkloadError};
 use vllm_sim_random::mix;
 
-/// Tokens per run; prompts with a common prefix share runs up to the first difference.
+/// Number of tokens per token run; prompts with a common prefix share runs up to the first
+/// difference.
 const PIECE: usize = 16;
 
 pub(super) fn open(paths: &[PathBuf]) -> Result<LoadedSessions, WorkloadError> {
@@ -62,7 +63,7 @@ pub(super) fn open(paths: &[PathBuf]) -> Result<LoadedSessions, WorkloadError> {
     Ok(LoadedSessions::in_order(sessions).untimed())
 }
 
-/// Returns the name of the table that has a `_recording` table.
+/// Returns the name of the dataset's SQLite table that has a companion table named `…_recording`.
 fn table(file: &Connection, path: &Path) -> Result<String, WorkloadError> {
     let names = "SELECT substr(name, 1, length(name) - 10) FROM sqlite_master \
                  WHERE type = 'table' AND name LIKE '%\\_recording' ESCAPE '\\' LIMIT 1";

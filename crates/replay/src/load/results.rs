@@ -1,4 +1,4 @@
-//! Reads results of `vllm bench serve` and guidellm, and reports of `replay`.
+//! Reads results of `vllm bench serve` and guidellm, and reports of `vllm-sim replay`.
 
 use std::path::Path;
 
@@ -20,7 +20,7 @@ pub(super) fn json(path: &Path) -> Result<Value, WorkloadError> {
     })
 }
 
-/// Reads a `vllm bench serve` result (`--save-result`), with the lists of `--save-detailed` if
+/// Reads a result file of `vllm bench serve --save-result`, with the lists of `--save-detailed` if
 /// present.
 ///
 /// Source: vLLM `vllm/benchmarks/serve.py`.
@@ -109,7 +109,7 @@ fn vllm_details(row: &Row<'_>, run: &mut BenchRun) -> Result<(), WorkloadError> 
     Ok(())
 }
 
-/// Reads a guidellm report, one run per benchmark.
+/// Reads a guidellm report, one [`BenchRun`] per benchmark.
 ///
 /// Source: guidellm 0.8.1 `schemas/base/request_stats.py`; earlier reports have the times on the
 /// request itself.
@@ -210,7 +210,7 @@ fn guidellm_request(row: &Row<'_>) -> Result<MeasuredRequest, WorkloadError> {
     })
 }
 
-/// Reads a report of this program or of Dynamo: its completed requests at their arrival times.
+/// Reads a report of `vllm-sim replay` or of Dynamo: its completed requests at their arrival times.
 pub(super) fn report(path: &Path) -> Result<BenchRun, WorkloadError> {
     let value = json(path)?;
     let place = || path.display().to_string();

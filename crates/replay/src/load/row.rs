@@ -9,7 +9,7 @@ pub(super) struct Row<'a> {
 }
 
 impl<'a> Row<'a> {
-    /// Wraps a JSON object.
+    /// Wraps a JSON object for typed access to its fields; `place` names it in errors.
     ///
     /// # Errors
     /// Returns [`WorkloadError::Bad`] if the value is not an object.
@@ -53,7 +53,7 @@ impl<'a> Row<'a> {
         self.bad(format!("{name} is missing"))
     }
 
-    /// Reads a number of tokens, at least `least`.
+    /// Reads a number of tokens, at least `least`, from the first field of `names` that exists.
     pub(super) fn tokens(&self, names: &[&str], least: u32) -> Result<Option<u32>, WorkloadError> {
         let Some((name, value)) = self.find(names) else {
             return Ok(None);
@@ -184,7 +184,7 @@ impl<'a> Row<'a> {
     }
 }
 
-/// Returns a whole number, also when written as `12.0`.
+/// Returns the JSON value as a whole number, also when written as `12.0`.
 pub(super) fn whole(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| {
         let n = value.as_f64()?;

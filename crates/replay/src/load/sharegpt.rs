@@ -1,6 +1,6 @@
-//! Reads ShareGPT conversations and OpenAI's `messages`.
+//! Reads conversations in the JSON format of ShareGPT or of OpenAI's `messages`.
 //!
-//! The caller's counter determines the lengths. There are no arrival times.
+//! The caller's token counter determines the lengths. There are no arrival times.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use super::loaded::{LoadedSessions, millis};
 use crate::workload::{MAX_TOKENS, Prompt, Session, TokenRun, Turn, WorkloadError};
 use vllm_sim_random::mix;
 
-/// Counter of the tokens of a text.
+/// Counter of a text's tokens, such as a tokenizer.
 pub type TokenCounter = std::sync::Arc<dyn Fn(&str) -> u32 + Send + Sync>;
 
 #[derive(Deserialize)]
@@ -52,8 +52,8 @@ impl Message {
     }
 }
 
-/// Reads conversations as sessions; the messages between two replies form the added prompt of a
-/// turn.
+/// Reads conversations as sessions; the messages between two assistant replies form the prompt that
+/// a turn adds.
 pub(super) fn open(
     paths: &[PathBuf],
     count: &TokenCounter,

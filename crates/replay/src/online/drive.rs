@@ -17,7 +17,8 @@ use vllm_sim_engine::SimTime;
 
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Lead time for the preparation of a session, so that its first request is sent on time.
+/// Time before a session's start at which its preparation begins, so that its first request is on
+/// time.
 const PREPARE_LEAD: Duration = Duration::from_millis(20);
 
 struct Shared {
@@ -27,14 +28,14 @@ struct Shared {
     epoch: Instant,
     pacer: Pacer,
     number: AtomicU64,
-    /// Progress of each session, for workloads with dependencies.
+    /// Send and end times of each session's turns, for workloads with dependencies.
     reached: Mutex<BTreeMap<u64, SessionTimes>>,
     has_dependencies: bool,
     moved: Notify,
     out: mpsc::Sender<SessionEvent>,
 }
 
-/// Send and end times of the turns of a session, in turn order.
+/// Send and end times of the turns of one session, in turn order.
 #[derive(Default)]
 struct SessionTimes {
     sent: Vec<Instant>,
@@ -44,7 +45,7 @@ struct SessionTimes {
 }
 
 impl SessionTimes {
-    /// Returns the time of the event that a dependency waits for, or `None` before it.
+    /// Returns the time of the turn's send or end that a dependency waits for, or `None` before it.
     fn of(&self, dependency: &Dependency) -> Option<Instant> {
         let times = match dependency.trigger {
             TurnEvent::Completion => &self.over,
@@ -212,7 +213,7 @@ struct SessionFeed {
 }
 
 impl SessionFeed {
-    /// Waits for the start time of the next session (less [`PREPARE_LEAD`]) and for a slot.
+    /// Waits for a slot and for the start time of the next session (less [`PREPARE_LEAD`]).
     ///
     /// Cancel safe.
     async fn due(
@@ -261,7 +262,7 @@ impl SessionFeed {
     }
 }
 
-/// Sends the turns of a session one after the other; a failed turn ends the session.
+/// Sends the turns of a session one after another; a failed turn ends the session.
 async fn play(shared: &Shared, number: u64, session: Session) {
     let is_open = shared.options.concurrency.is_none();
     let mut planned = match is_open {

@@ -11,7 +11,7 @@ const MAX_LINE: usize = 16 << 20;
 #[derive(Debug, Default)]
 pub(super) struct Exchange {
     pub(super) tokens: Vec<Instant>,
-    /// Prompt length according to the server's `usage`.
+    /// Prompt length in tokens, as reported in the response's `usage`.
     pub(super) prompt_tokens: Option<u32>,
     pub(super) reply: HttpResponseInfo,
     completion_tokens: Option<u32>,
@@ -32,8 +32,8 @@ impl Exchange {
         }
     }
 
-    /// Adjusts the number of tokens to the server's count, and returns what is wrong with the
-    /// response.
+    /// Sets the number of token times to the server's token count, and returns what is wrong with
+    /// the response, if anything.
     pub(super) fn check(&mut self) -> Option<Box<str>> {
         if let (Some(n), Some(last)) = (self.completion_tokens, self.tokens.last().copied()) {
             let (asked, came) = (self.requested, self.tokens.len());
@@ -63,7 +63,7 @@ impl Exchange {
         }
     }
 
-    /// Returns a message if the answer has not exactly the requested number of tokens.
+    /// Returns a message if the response does not have exactly the requested number of tokens.
     pub(super) fn shortfall(&self) -> Option<Box<str>> {
         let asked = self.requested.max(1) as usize;
         let came = match self.ids.len() {

@@ -16,7 +16,7 @@ use super::workload::WorkloadSource;
 pub use options::{Api, OnlineError, OnlineOptions, OnlineSummary, RequestIdentity};
 pub use target::Target;
 
-/// Sends a workload and reports every request to `sink`.
+/// Sends a workload over HTTP and reports every request to `sink`.
 ///
 /// Calls `progress` with the number of finished requests.
 ///

@@ -4,22 +4,23 @@ use std::time::Duration;
 use crate::workload::WorkloadError;
 use vllm_sim_http_client::CertificateVerification;
 
-/// Endpoint of the generation requests.
+/// HTTP endpoint for the generation requests of a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Api {
-    /// `/v1/completions`, with prompts of token ids and therefore exact lengths.
+    /// `/v1/completions`, with prompts of token ids and therefore of exact length.
     #[default]
     Completions,
-    /// `/v1/chat/completions`, with text whose length `/tokenize` measures.
+    /// `/v1/chat/completions`, with prompts of text whose length `/tokenize` measures.
     Chat,
 }
 
 /// Options of a replay over HTTP.
 #[derive(Debug, Clone)]
 pub struct OnlineOptions {
-    /// URLs `http://host:port` or `https://…`, with or without `/v1`; sessions use them in turn.
+    /// URLs of the servers, `http://host:port` or `https://…`, with or without `/v1`; sessions use
+    /// them in rotation.
     pub targets: Vec<String>,
-    /// Endpoint of the generation requests.
+    /// HTTP endpoint for the generation requests.
     pub api: Api,
     /// Model name in requests. Default: the first model of the first target.
     pub model: Option<String>,
@@ -27,11 +28,11 @@ pub struct OnlineOptions {
     pub api_key: Option<String>,
     /// Certificate verification for `https` targets.
     pub trust: CertificateVerification,
-    /// Number of sessions in flight in a closed loop; `None` uses the start times.
+    /// Number of sessions in flight in a closed loop; `None` sends sessions at their start times.
     pub concurrency: Option<u32>,
     /// Maximum number of sessions in flight. Default 4096.
     pub max_in_flight: u32,
-    /// Divisor of the start times and delays.
+    /// Divisor of the session start times and of the delays between turns.
     pub speedup: f64,
     /// Timeout of one request. Default 10 minutes.
     pub timeout: Duration,
@@ -41,37 +42,37 @@ pub struct OnlineOptions {
     ///
     /// Default: the ids that `/tokenize` returns for common words, else 100 to 30,000.
     pub token_ids: Option<(u32, u32)>,
-    /// Seed of the prompt content.
+    /// Seed of the generated prompt tokens.
     pub seed: u64,
     /// URL of the server whose `/tokenize` measures prompts. Default: the first target.
     pub tokenizer: Option<String>,
-    /// Identifying headers for requests through a gateway. Default: none.
+    /// Header names for the ids of requests and sessions, for use behind a gateway. Default: none.
     pub identity: Option<RequestIdentity>,
-    /// Index of the target of each turn, as `[session][turn]`. Default: sessions use targets in
-    /// turn.
+    /// Index of the target server of each turn, as `[session][turn]`. Default: sessions use the
+    /// targets in rotation.
     pub placement: Option<Arc<Vec<Vec<u32>>>>,
 }
 
-/// Header names and values for the identity of requests, sessions and servers.
+/// Names of HTTP headers that identify requests, sessions and servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RequestIdentity {
     /// Name of the run, the first part of [`RequestIdentity::request_id`] in `X-Request-Id`.
     pub run: String,
     /// Name of a request header with the session id.
     pub session_header: Option<String>,
-    /// Names of the response headers that identify the server.
+    /// Names of the response headers that identify the server of a request.
     ///
     /// [`crate::outcome::HttpResponseInfo::pod`] joins their values with colons.
     pub pod_headers: Vec<String>,
 }
 
 impl RequestIdentity {
-    /// Returns the request id of a turn.
+    /// Returns the `X-Request-Id` of a turn: run name, session and turn, joined by `-`.
     pub fn request_id(&self, session: u64, turn: u32) -> String {
         format!("{}-{session}-{turn}", self.run)
     }
 
-    /// Returns the server named by the response headers.
+    /// Returns the name of the server in the response headers, if they have one.
     pub fn pod(&self, headers: &http::HeaderMap) -> Option<String> {
         let values = self.pod_headers.iter().filter_map(|name| headers.get(name));
         let values: Vec<&str> = values.filter_map(|value| value.to_str().ok()).collect();
@@ -101,21 +102,21 @@ impl Default for OnlineOptions {
     }
 }
 
-/// Reports why a replay over HTTP cannot start or continue.
+/// Reason why a replay over HTTP cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum OnlineError {
-    /// An option is invalid.
+    /// A replay option is invalid.
     #[error("{0}")]
     Option(String),
-    /// The workload is unreadable.
+    /// The workload source is unreadable.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
-    /// A server is unusable.
+    /// A target server is unusable.
     #[error("{target}: {problem}")]
     Target {
         /// URL of the server.
         target: String,
-        /// Error message.
+        /// Problem with the server.
         problem: String,
     },
     /// Threads cannot be started.
@@ -123,12 +124,12 @@ pub enum OnlineError {
     Runtime(std::io::Error),
 }
 
-/// Totals of a run over HTTP.
+/// Totals of a replay over HTTP.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OnlineSummary {
     /// Number of requests of all started sessions.
     pub requests: u64,
-    /// Duration of the run.
+    /// Duration of the replay in real time.
     pub wall: Duration,
     /// Maximum delay of a request behind its scheduled time.
     ///

@@ -28,7 +28,7 @@ struct Waiting {
 }
 
 impl Pacer {
-    /// Starts the thread, which ends when the pacer is dropped.
+    /// Starts the pacer's thread, which ends when the pacer is dropped.
     ///
     /// # Errors
     /// Returns the error of the operating system if no thread can be started.
@@ -40,7 +40,7 @@ impl Pacer {
         Ok(Self(queue))
     }
 
-    /// Returns a receiver that resolves at `instant`, or `None` if that has passed.
+    /// Returns a receiver that resolves at `instant`, or `None` if that time has passed.
     pub(super) fn ticket(&self, instant: Instant) -> Option<oneshot::Receiver<()>> {
         if instant <= now() {
             return None;

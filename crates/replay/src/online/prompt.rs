@@ -1,4 +1,5 @@
-//! Writes request bodies with prompts of a planned length; equal runs become equal tokens.
+//! Writes HTTP request bodies with prompts of a planned length; equal token runs become equal
+//! tokens.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -13,7 +14,7 @@ use super::target::Target;
 use crate::workload::{Prompt, TokenRun, Turn};
 use vllm_sim_random::mix;
 
-/// Minimum number of token ids that make prompts sufficiently different.
+/// Minimum number of distinct token ids from which prompts are drawn, so that they differ enough.
 const MIN_TOKEN_IDS: usize = 16;
 const DEFAULT_ID_RANGE: (u32, u32) = (100, 30_000);
 
@@ -54,7 +55,8 @@ impl ChatHistory {
 }
 
 impl PromptWriter {
-    /// Measures, for chat, which words are one token and how many tokens the template adds.
+    /// Measures for chat prompts which words are one token and how many tokens the chat template
+    /// adds.
     pub(super) async fn prepare(
         target: &Arc<Target>,
         model: String,
@@ -201,7 +203,7 @@ impl PromptWriter {
     }
 }
 
-/// Returns token ids that the server accepts, from its tokens for common words.
+/// Returns token ids that the server accepts in prompts, from its tokenization of common words.
 async fn alphabet(target: &Target, model: &str, options: &OnlineOptions) -> Vec<u32> {
     let range = |(low, high): (u32, u32)| (low..high).collect();
     if let Some(given) = options.token_ids {

@@ -1,4 +1,4 @@
-//! Sends requests to one server and counts those in flight.
+//! Sends HTTP requests to one server and counts those in flight.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::exchange::{Exchange, SseReader};
 use super::options::{Api, OnlineError, OnlineOptions, RequestIdentity};
 use vllm_sim_http_client::{Client, Connector, Endpoint};
 
-/// Maximum size of a response that is no stream, in bytes.
+/// Maximum size of a response without a stream, in bytes.
 const MAX_ANSWER: usize = 16 << 20;
 /// Maximum size of a response to [`Target::call`], in bytes.
 const MAX_PAGE: usize = 256 << 20;
@@ -22,7 +22,7 @@ type Body = Full<Bytes>;
 
 type NamedTurn<'a> = (&'a RequestIdentity, u64, u32);
 
-/// Client for one server.
+/// HTTP client for one target server.
 pub struct Target {
     name: String,
     authority: String,
@@ -36,7 +36,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Parses the URL of a server; `flag` names its flag in errors.
+    /// Parses the URL of a server; errors name its command-line `flag`.
     ///
     /// # Errors
     /// Returns [`OnlineError::Option`] if `url` is not the URL of a server.
@@ -130,7 +130,7 @@ impl Target {
         }
     }
 
-    /// Sends a request and returns its response, whatever the status.
+    /// Sends an HTTP request and returns its response, whatever the status.
     ///
     /// # Errors
     /// Returns a message if the connection fails or times out.
@@ -149,7 +149,7 @@ impl Target {
         called.unwrap_or_else(|_| Err(format!("{path} did not answer within {timeout:?}")))
     }
 
-    /// Returns the host and port of the URL.
+    /// Returns the host and port of the server's URL.
     pub fn authority(&self) -> &str {
         &self.authority
     }

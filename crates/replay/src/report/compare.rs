@@ -1,10 +1,11 @@
-//! Compares reports in columns.
+//! Compares replay reports in columns of a table.
 
 use serde_json::Value;
 
 use super::table::{grid, number};
 
-/// Label, summary key, and whether a higher value is better.
+/// Metrics of a comparison: label, key of the report's summary, and whether a higher value is
+/// better.
 const KEYS: [(&str, &str, bool); 24] = [
     ("Requests completed", "completed_requests", true),
     ("Duration (ms)", "duration_ms", false),
@@ -32,7 +33,7 @@ const KEYS: [(&str, &str, bool); 24] = [
     ("GPU hours", "gpu_hours", false),
 ];
 
-/// Relative change below which values count as equal.
+/// Relative change of a metric below which two values count as equal.
 const NOISE: f64 = 1e-3;
 
 const POINTS: usize = 401;
@@ -44,19 +45,19 @@ const T_QUANTILES: [f64; 30] = [
     2.052, 2.048, 2.045, 2.042,
 ];
 
-/// Reports of one configuration, for example with different seeds.
+/// Reports of one replay configuration, for example with different seeds.
 #[derive(Debug, Clone)]
 pub struct ReportGroup {
-    /// Head of the column.
+    /// Heading of the group's column in the comparison.
     pub name: String,
-    /// Reports, or only their summaries.
+    /// Reports as JSON, or only their summaries.
     pub reports: Vec<Value>,
 }
 
-/// Name, and quantiles at even steps.
+/// Name of a report group, and its latency quantiles at even steps.
 type NamedCurve = (String, Vec<f64>);
 
-/// Comparison of reports: a table of differences, and distributions.
+/// Comparison of replay reports: a table of differences, and latency distributions.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
     pub(crate) heads: Vec<String>,
@@ -72,10 +73,10 @@ impl Comparison {
     }
 }
 
-/// Compares two reports (or their summaries); `names` are the heads of the columns.
+/// Compares two replay reports (or their summaries); `names` are the headings of the columns.
 ///
 /// # Errors
-/// Returns a message if one of them has no summary.
+/// Returns a message if a report has no summary.
 pub fn compare(a: &Value, b: &Value, names: (&str, &str)) -> Result<Comparison, String> {
     let group = |report: &Value, name: &str| ReportGroup {
         name: name.to_owned(),
@@ -84,9 +85,9 @@ pub fn compare(a: &Value, b: &Value, names: (&str, &str)) -> Result<Comparison, 
     compare_groups(&[group(a, names.0), group(b, names.1)])
 }
 
-/// Compares each group of reports with the first group.
+/// Compares each group of replay reports with the first group.
 ///
-/// If all groups have several reports, differences have 95 % confidence intervals (Welch).
+/// If all groups have several reports, differences have 95 % confidence intervals (Welch's t-test).
 ///
 /// # Errors
 /// Returns a message if a report has no summary.
@@ -146,7 +147,7 @@ impl Mean {
         Some(Self { mean, error, n })
     }
 
-    /// Returns half of the 95 % confidence interval of the difference.
+    /// Returns half the width of the 95 % confidence interval of the difference of two means.
     fn interval(self, other: Self) -> f64 {
         let both = self.error + other.error;
         let part = |one: Self| one.error.powi(2) / (one.n - 1.0).max(1.0);
@@ -190,7 +191,7 @@ fn row(
     Some(cells)
 }
 
-/// Returns the latency distributions of the reports that have requests.
+/// Returns the latency distributions of each group whose reports have request records.
 fn curves(groups: &[ReportGroup]) -> Vec<(&'static str, Vec<NamedCurve>)> {
     let all = [
         ("Time to first token", "ttft_ms"),

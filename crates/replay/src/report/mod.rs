@@ -1,5 +1,5 @@
-//! Builds reports: JSON with the keys of Dynamo's replay and further keys, tables, rows and
-//! comparisons.
+//! Builds reports of replays: JSON with the keys of Dynamo's replay and further keys, tables, rows
+//! and comparisons.
 
 mod compare;
 mod over_time;
@@ -30,24 +30,24 @@ pub use timeline::{Timeline, TimelinePoint, WorkerTrack};
 
 const CURVE: usize = 401;
 
-/// Latency bounds of a good request, in milliseconds.
+/// Latency bounds (SLO) that a request must meet to count as good, in milliseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Slo {
-    /// Maximum time to the first token.
+    /// Maximum time to the first token, in ms.
     pub ttft_ms: Option<f64>,
-    /// Maximum mean gap between tokens of a request (TPOT).
+    /// Maximum mean gap between tokens of a request (TPOT), in ms.
     pub itl_ms: Option<f64>,
-    /// Maximum time to the last token.
+    /// Maximum time to the last token, in ms.
     pub e2e_ms: Option<f64>,
 }
 
 impl Slo {
-    /// Whether any bound is set.
+    /// Returns whether any latency bound is set.
     pub fn is_set(&self) -> bool {
         self.ttft_ms.is_some() || self.itl_ms.is_some() || self.e2e_ms.is_some()
     }
 
-    /// Whether a request completed within every bound.
+    /// Returns whether a request completed within every latency bound.
     pub fn holds(&self, outcome: &Outcome<'_>) -> bool {
         let (Some(first), Some(last)) = (outcome.first, outcome.last) else {
             return false;
@@ -67,11 +67,11 @@ impl Slo {
 /// Number of requests whose records a report keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeptRecords {
-    /// Keeps no records.
+    /// Keeps no request records.
     None,
-    /// Keeps all records if there are fewer than this number of requests, else none.
+    /// Keeps all request records if there are fewer requests than this number, else none.
     Below(usize),
-    /// Keeps all records.
+    /// Keeps all request records.
     All,
 }
 
@@ -91,9 +91,9 @@ pub enum UserRate {
 pub struct ReportOptions {
     /// Latency bounds of good requests.
     pub slo: Slo,
-    /// Records of requests in the report. Default [`KeptRecords::All`].
+    /// Policy for the request records in the report. Default [`KeptRecords::All`].
     pub records: KeptRecords,
-    /// Maximum number of requests whose phases are kept for the HTML page. Default 0.
+    /// Maximum number of requests whose phases are kept for the HTML page's timeline. Default 0.
     pub drawn_requests: usize,
     /// Samples of tokens per second and user. Default [`UserRate::PerRequest`].
     pub user_rate: UserRate,
@@ -110,20 +110,20 @@ impl Default for ReportOptions {
     }
 }
 
-/// Totals of the run as a whole, which no single request has.
+/// Totals of a replay as a whole, which are not sums over its requests.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RunTotals {
-    /// Number of requests that arrived.
+    /// Number of requests that arrived during the replay.
     pub requests: u64,
     /// Total lifetime of prefill workers, in seconds; 0 in an aggregated deployment.
     pub prefill_worker_seconds: f64,
     /// Total lifetime of the other workers, in seconds; `None` uses duration times `workers`.
     pub decode_worker_seconds: Option<f64>,
-    /// Number of workers at the start.
+    /// Number of workers at the start of the replay.
     pub workers: u32,
-    /// GPUs per prefill worker, and per other worker.
+    /// Number of GPUs per prefill worker, and per other worker.
     pub gpus: (u32, u32),
-    /// Number of prompt tokens that the steps computed, with recomputed output.
+    /// Number of prompt tokens that engine steps computed, including recomputed output.
     ///
     /// `None` uses the uncached tokens of all admissions.
     pub prefill_tokens: Option<u64>,
@@ -160,8 +160,8 @@ pub struct Collector {
     timeline: Timeline,
     over_time: OverTime,
     spans: RequestSpans,
-    /// Number of tokens cached on a better worker than the chosen one, if the router scores the
-    /// cache.
+    /// Number of prompt tokens cached on a better worker than the chosen one, if the router scores
+    /// the cache.
     regret: Option<u64>,
 }
 
@@ -199,7 +199,7 @@ impl Sending {
 }
 
 impl Collector {
-    /// Creates a collector without outcomes.
+    /// Creates a report collector without outcomes.
     pub fn new(options: ReportOptions) -> Self {
         Self {
             options,
@@ -278,7 +278,7 @@ impl Collector {
         }
     }
 
-    /// Builds the report.
+    /// Builds the report of the replay from the collected outcomes.
     pub fn finish(mut self, facts: &RunTotals) -> Report {
         // By arrival, then in the order of dispatch.
         self.kept.sort_by_key(|kept| (kept.arrival, kept.number()));
@@ -379,7 +379,7 @@ impl Collector {
         map
     }
 
-    /// Adds the keys that Dynamo's report does not have.
+    /// Adds the summary keys that Dynamo's report does not have.
     fn ours(
         &self,
         map: &mut Map<String, Value>,
@@ -464,7 +464,8 @@ impl Sink for Collector {
     }
 }
 
-/// Adds mean, extremes, percentiles and deviation under the keys of Dynamo's report.
+/// Adds mean, extremes, percentiles and standard deviation of a metric under the keys of Dynamo's
+/// report.
 fn describe(map: &mut Map<String, Value>, name: &str, samples: &mut Samples) {
     let [median, p75, p90, p95, p99] = samples.percentiles([50.0, 75.0, 90.0, 95.0, 99.0]);
     for (kind, value) in [
@@ -490,39 +491,39 @@ fn curve(samples: &mut Samples) -> Vec<f64> {
     samples.percentiles(percents).to_vec()
 }
 
-/// Results of a run.
+/// Report of a replay: summary, distributions, timelines and request records.
 #[derive(Debug)]
 pub struct Report {
-    /// Totals, throughputs and latency statistics by key.
+    /// Totals, throughputs and latency statistics of the replay, by key.
     pub summary: Map<String, Value>,
     /// Latency distributions by name: quantiles at even steps, in milliseconds.
     pub curves: [(&'static str, Vec<f64>); 4],
-    /// Sampled gauges of the workers.
+    /// Sampled gauges of the workers over time.
     pub timeline: Timeline,
-    /// Worker count, attainment and prefix reuse over time.
+    /// Number of workers, fraction of good requests, and prefix reuse over time.
     pub over_time: OverTime,
-    /// Phases of requests on workers.
+    /// Phases of sampled requests on their workers.
     pub spans: RequestSpans,
     captured: bool,
-    /// Number of requests from which records are omitted, if they are.
+    /// Number of requests at which the report stopped keeping records, if it did.
     left_out: Option<usize>,
     first_error: Option<String>,
     kept: Vec<OutcomeRecord>,
 }
 
 impl Report {
-    /// Returns a number of the summary; 0 if it is missing.
+    /// Returns a number of the report's summary; 0 if the key is missing.
     pub fn number(&self, key: &str) -> f64 {
         self.summary.get(key).and_then(Value::as_f64).unwrap_or(0.0)
     }
 
-    /// Adds the cost of the run, from the price of a GPU hour.
+    /// Adds the cost of the replay to the summary, from the price of a GPU hour.
     pub fn price(&mut self, gpu_hour: f64) {
         let cost = self.number("gpu_hours") * gpu_hour;
         self.summary.insert("cost".to_owned(), json!(cost));
     }
 
-    /// Returns the records of all kept requests, by arrival.
+    /// Returns the records of all kept requests, in order of arrival.
     pub fn records(&self) -> impl ExactSizeIterator<Item = RequestRecord> {
         self.kept.iter().map(OutcomeRecord::record)
     }
@@ -530,7 +531,7 @@ impl Report {
     /// Writes the report as JSON.
     ///
     /// # Errors
-    /// Returns the errors of the writer.
+    /// Returns the I/O errors of `out`.
     pub fn write_json(&self, out: &mut dyn Write) -> std::io::Result<()> {
         serde_json::to_writer_pretty(&mut *out, self)?;
         out.write_all(b"\n")
@@ -574,7 +575,7 @@ impl Serialize for Report {
     }
 }
 
-/// Serializes records one by one, so that they need not all be in memory.
+/// Serializes request records one by one, so that they need not all be in memory.
 struct RequestRecords<'a>(&'a [OutcomeRecord]);
 
 impl Serialize for RequestRecords<'_> {

@@ -1,14 +1,14 @@
-//! Tracks the worker count, good requests and prefix reuse over time.
+//! Tracks the number of workers, good requests and prefix reuse over time.
 
 use std::collections::BTreeSet;
 
 use crate::outcome::{Outcome, PoolRole, WorkerChange};
 use vllm_sim_engine::SimTime;
 
-/// Maximum number of intervals; beyond it, pairs are merged.
+/// Maximum number of intervals in a time series; beyond it, pairs are merged.
 const MAX_POINTS: usize = 480;
 
-/// Time series of a run.
+/// Time series of a replay: serving workers, good requests and prefix reuse.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct OverTime {
     /// Times in seconds, with the number of serving workers from then on.
@@ -89,23 +89,23 @@ impl OverTime {
         self.reused.add(outcome.arrival, part);
     }
 
-    /// Returns times in seconds, with the percentage of good requests among those scheduled then.
+    /// Returns the percentage of good requests, by scheduled time of the requests in seconds.
     pub fn attainment(&self) -> Vec<(f64, f64)> {
         self.good.percentages()
     }
 
-    /// Returns times in seconds, with the percentage of cached prompt tokens of requests scheduled
-    /// then.
+    /// Returns the percentage of prompt tokens found in the prefix cache, by scheduled time of the
+    /// requests in seconds.
     pub fn prefix_reuse(&self) -> Vec<(f64, f64)> {
         self.reused.percentages()
     }
 
-    /// Whether the number of workers changed.
+    /// Returns whether the number of workers changed during the replay.
     pub fn is_scaled(&self) -> bool {
         self.workers.len() > 1
     }
 
-    /// Returns the accumulated cost over time, which is `total` at `end` seconds.
+    /// Returns the accumulated GPU cost over time in seconds, which is `total` at `end` seconds.
     pub fn cost(&self, end: f64, total: f64) -> Vec<(f64, f64)> {
         let (mut paid, mut before) = (0.0, (0.0, 0));
         let ends = self.existing.iter().copied().chain([(end, 0)]);

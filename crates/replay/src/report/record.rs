@@ -1,4 +1,4 @@
-//! Stores finished requests, and serializes them as records.
+//! Stores finished requests, and serializes them as records of the report.
 
 use std::sync::Arc;
 
@@ -74,7 +74,7 @@ impl From<&Outcome<'_>> for OutcomeRecord {
     }
 }
 
-/// Record of one request, with times in milliseconds since the start.
+/// Record of one request in the report's JSON, with times in milliseconds since the start.
 ///
 /// Keys and their order are those of Dynamo's replay 1.6.1 (`dynamo/replay/report.py`).
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -118,7 +118,7 @@ pub struct RequestRecord {
     pub admission_history: Vec<AdmissionRecord>,
     pub routing_history: Value,
     pub pressure_record_ordinals: Vec<u64>,
-    /// Send time of the request; the arrival is its scheduled time (online only).
+    /// Send time of the request in a replay over HTTP; the arrival is its scheduled time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sent_time_ms: Option<f64>,
     /// Error message of a failed request.
@@ -126,7 +126,7 @@ pub struct RequestRecord {
     pub error: Option<Box<str>>,
 }
 
-/// Record of one admission to a running batch.
+/// Record of one admission of a request to a running batch.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[expect(missing_docs, reason = "fields of the peer's report, named by it")]
 pub struct AdmissionRecord {
@@ -151,7 +151,7 @@ pub(super) fn word(status: Status) -> &'static str {
     }
 }
 
-/// Returns the id of an unnamed request: its number plus one, as a UUID.
+/// Returns the id of a request without one: its number plus one, formatted as a UUID.
 fn numbered_uuid(number: u64) -> String {
     let hex = format!("{:032x}", u128::from(number) + 1);
     let [a, b, c, d, e] = [0..8, 8..12, 12..16, 16..20, 20..32].map(|part| &hex[part]);
@@ -167,7 +167,7 @@ impl OutcomeRecord {
         self.number
     }
 
-    /// Builds the record of the request.
+    /// Builds the request's record in the report's JSON.
     pub fn record(&self) -> RequestRecord {
         let split = self.is_split();
         let arrival = ms(self.arrival);

@@ -1,4 +1,4 @@
-//! Writes one row per request as requests end.
+//! Writes one CSV or JSONL row per request as requests end.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -8,17 +8,17 @@ use crate::outcome::{Outcome, Sink};
 
 use super::record::{OutcomeRecord, RequestRecord};
 
-/// Format of a file of rows.
+/// File format for one row per request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowForm {
-    /// CSV with a header line, which `--format csv` reads.
+    /// CSV with a header line, a format that the workload loader reads.
     Csv,
-    /// Records of the report, one per line.
+    /// JSON lines: the request records of the report, one per line.
     Jsonl,
 }
 
 impl RowForm {
-    /// Selects the format by the extension of a file name.
+    /// Selects the row format by the extension of a file name, `.csv` or `.jsonl`.
     ///
     /// # Errors
     /// Returns a message for an unknown extension.
@@ -54,7 +54,7 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// Creates a writer of rows and writes the header.
+    /// Creates a writer of request rows and writes the CSV header.
     ///
     /// # Errors
     /// Returns the error of `out` if the header cannot be written.
@@ -69,10 +69,10 @@ impl Rows {
         })
     }
 
-    /// Writes the buffered rows.
+    /// Writes the buffered request rows.
     ///
     /// # Errors
-    /// Returns the first error of this call or of any row.
+    /// Returns the first error of this call or of an earlier row.
     pub fn finish(mut self) -> io::Result<()> {
         match self.failed {
             Some(error) => Err(error),

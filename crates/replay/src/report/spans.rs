@@ -7,20 +7,20 @@ use vllm_sim_random::mix;
 /// Phase of a request on a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SpanPhase {
-    /// Waiting for a worker, or for capacity on it.
+    /// The request waits for a worker, or for capacity on it.
     Queue,
-    /// Computing the prompt.
+    /// The worker computes the prompt.
     Prefill,
-    /// Transferring the KV cache to another worker.
+    /// The prompt's KV cache is transferred to another worker.
     Transfer,
-    /// Generating output tokens.
+    /// The worker generates output tokens.
     Decode,
-    /// Preempted, and waiting to resume.
+    /// The request is preempted, and waits to resume.
     Preempted,
 }
 
 impl SpanPhase {
-    /// All phases with their names.
+    /// All phases of a request with their names in the HTML page.
     pub const NAMES: [(&str, Self); 5] = [
         ("queue", Self::Queue),
         ("prefill", Self::Prefill),
@@ -39,13 +39,13 @@ pub struct WorkerSpan {
     pub worker: u32,
     /// Number of the request in dispatch order.
     pub number: u64,
-    /// Start and kind of each phase; a phase lasts until the next one.
+    /// Start and kind of each phase of the request; a phase lasts until the next one.
     pub phases: Vec<(SimTime, SpanPhase)>,
-    /// End of the last phase.
+    /// End of the request's last phase on this worker.
     pub end: SimTime,
 }
 
-/// Spans of all requests, or of a uniform sample of them.
+/// Phases on workers of all requests, or of a uniform sample of them.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RequestSpans {
     most: usize,
@@ -63,7 +63,7 @@ impl RequestSpans {
         }
     }
 
-    /// Returns the kept spans.
+    /// Returns the phases of the sampled requests.
     pub fn kept(&self) -> &[WorkerSpan] {
         &self.kept
     }
@@ -73,7 +73,7 @@ impl RequestSpans {
         self.seen
     }
 
-    /// Returns the sampling interval: one of this number of requests is kept.
+    /// Returns the sampling interval `n`: one of `n` requests is kept.
     pub fn one_of(&self) -> u64 {
         self.one_of
     }
@@ -99,7 +99,8 @@ impl RequestSpans {
     }
 }
 
-/// Hashes the number: every n-th request might always be on the same worker.
+/// Returns whether a request is sampled, by a hash: every n-th request might always be on the same
+/// worker.
 fn is_chosen(number: u64, one_of: u64) -> bool {
     mix(0, number).is_multiple_of(one_of)
 }

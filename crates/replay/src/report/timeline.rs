@@ -4,17 +4,17 @@ use crate::outcome::{PoolRole, WorkerSample};
 
 const MAX_POINTS: usize = 1024;
 
-/// Sampled gauges of all workers.
+/// Sampled gauges of all workers over time.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Timeline {
-    /// Tracks in order of worker number, prefill workers first.
+    /// Gauge series of each worker, in order of worker number, prefill workers first.
     pub tracks: Vec<WorkerTrack>,
 }
 
-/// Averaged gauges of one worker.
+/// Gauges of one worker, averaged over consecutive time intervals.
 #[derive(Debug, Clone, PartialEq)]
 pub struct WorkerTrack {
-    /// Number of the worker.
+    /// Number of the worker in its pool.
     pub worker: u32,
     /// Pool of the worker.
     pub pool: PoolRole,
@@ -24,20 +24,20 @@ pub struct WorkerTrack {
     open: u32,
 }
 
-/// Averages over one time interval.
+/// Averages of a worker's gauges over one time interval.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct TimelinePoint {
     /// End of the interval, in seconds.
     pub at: f64,
-    /// Number of running sequences.
+    /// Mean number of running sequences.
     pub running: f64,
-    /// Number of waiting sequences.
+    /// Mean number of waiting sequences.
     pub waiting: f64,
-    /// Fraction of KV cache blocks in use, 0 to 1.
+    /// Mean fraction of KV cache blocks in use, 0 to 1.
     pub kv_usage: f64,
-    /// Number of KV cache blocks in use.
+    /// Mean number of KV cache blocks in use.
     pub kv_blocks: f64,
-    /// Number of preemptions since the start.
+    /// Mean number of preemptions since the start of the replay.
     pub preemptions: f64,
 }
 

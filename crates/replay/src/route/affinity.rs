@@ -11,7 +11,8 @@ pub(super) struct Affinity {
 }
 
 impl Affinity {
-    /// Returns 1 for the worker of the session's last request, else 0.
+    /// Returns the session-affinity score of a worker: 1 if it served the session's last request,
+    /// else 0.
     pub(super) fn session(&self, ask: &RouteRequest, worker: u32) -> f64 {
         match self.sessions.get(&ask.session) {
             Some(last) if *last == worker => 1.0,
@@ -19,7 +20,8 @@ impl Affinity {
         }
     }
 
-    /// Returns 1 if the adapter is active on the worker, 0.8 if another adapter fits, else 0.
+    /// Returns a worker's LoRA-affinity score: 1 if the adapter is active there, 0.8 if one more
+    /// fits, else 0.
     pub(super) fn adapter(&self, ask: &RouteRequest, worker: u32, most: usize) -> f64 {
         let Some(adapter) = ask.adapter else {
             return 0.0;

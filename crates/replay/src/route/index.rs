@@ -13,14 +13,15 @@ use super::key_table::KeyTable;
 #[derive(Debug, Default)]
 pub(super) struct BlockIndex {
     table: KeyTable,
-    /// Per node: key, one bit per worker that caches it, one bit per worker whose requests use it.
+    /// Words per node (indexed block): key, one bit per worker that caches it, one bit per worker
+    /// whose requests use it.
     ///
     /// Stored together because they are read together.
     nodes: Vec<u64>,
     free: Vec<u32>,
     words: usize,
     workers: usize,
-    /// Number of further copies of a block cached twice or more on a worker.
+    /// Number of further copies of a KV block cached twice or more on a worker.
     copies: NodeCounts,
     users: NodeCounts,
     overlaps: Vec<u32>,
@@ -50,13 +51,13 @@ impl Hasher for NodeHasher {
     }
 }
 
-/// Packs node and worker into a key of [`NodeCounts`]; the node, which varies more, is in the low
-/// bits.
+/// Packs an index node and a worker into a key of [`NodeCounts`]; the node, which varies more, is
+/// in the low bits.
 fn pair(node: u32, worker: u32) -> u64 {
     u64::from(worker) << 32 | u64::from(node)
 }
 
-/// Number of blocks that are read ahead before lookups, so that their cache misses overlap.
+/// Number of KV blocks read ahead before lookups, so that their cache misses overlap.
 const READ_AHEAD: usize = 32;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -139,7 +140,7 @@ impl BlockIndex {
         self.drop_unused(node);
     }
 
-    /// Prefetches the nodes of `keys` into the CPU cache, so that their cache misses overlap.
+    /// Prefetches the index nodes of `keys` into the CPU cache, so that their cache misses overlap.
     fn touch(&self, keys: impl Iterator<Item = BlockKey>) {
         let stride = self.stride();
         let nodes = keys.filter_map(|key| self.table.guess(key.0));
@@ -147,7 +148,7 @@ impl BlockIndex {
         std::hint::black_box(read.fold(0, |all, key| all ^ key));
     }
 
-    /// Returns, per worker, how many leading blocks of a prompt it has cached.
+    /// Returns, per worker, how many leading KV blocks of a prompt it has cached.
     pub(super) fn overlaps(&mut self, keys: &[BlockKey]) -> &[u32] {
         let mut overlaps = std::mem::take(&mut self.overlaps);
         self.walk(BlockUse::Cached, keys, &mut overlaps);
@@ -155,12 +156,12 @@ impl BlockIndex {
         &self.overlaps
     }
 
-    /// Returns the worker's entry of the last [`BlockIndex::overlaps`].
+    /// Returns the worker's number of cached blocks in the last lookup of [`BlockIndex::overlaps`].
     pub(super) fn overlap(&self, worker: u32) -> u32 {
         self.overlaps[worker as usize]
     }
 
-    /// Returns, per worker, how many leading blocks of a prompt its requests use.
+    /// Returns, per worker, how many leading KV blocks of a prompt its requests use.
     pub(super) fn shared(&mut self, keys: &[BlockKey]) -> &[u32] {
         let mut shared = std::mem::take(&mut self.shared);
         self.walk(BlockUse::Used, keys, &mut shared);
@@ -168,7 +169,7 @@ impl BlockIndex {
         &self.shared
     }
 
-    /// Returns the worker's entry of the last [`BlockIndex::shared`].
+    /// Returns the worker's number of used blocks in the last lookup of [`BlockIndex::shared`].
     pub(super) fn shared_with(&self, worker: u32) -> u32 {
         self.shared[worker as usize]
     }
@@ -209,9 +210,9 @@ impl BlockIndex {
         self.alive = alive;
     }
 
-    /// Records that a request uses these blocks.
+    /// Records that a request on a worker uses the KV blocks of `keys`.
     ///
-    /// Returns their nodes and how many of them no other request on the worker used.
+    /// Returns their nodes in the index, and how many of them no other request on the worker used.
     pub(super) fn enter(
         &mut self,
         worker: u32,
@@ -236,7 +237,8 @@ impl BlockIndex {
         (nodes, fresh)
     }
 
-    /// Records that a request has ended; returns how many of its blocks no request uses after that.
+    /// Records that a request has ended; returns how many of its blocks no request on the worker
+    /// uses after that.
     pub(super) fn leave(&mut self, worker: u32, nodes: &[u32]) -> u32 {
         let mut freed = 0;
         for &node in nodes {

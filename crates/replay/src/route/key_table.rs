@@ -1,4 +1,4 @@
-//! Maps block keys to node numbers.
+//! Maps KV block keys to node numbers of the router's block index.
 
 /// Open-addressing hash table with eight bytes per slot, at most half full, without tombstones.
 ///
@@ -28,7 +28,7 @@ impl KeySlot {
 }
 
 impl KeyTable {
-    /// Returns the node of a key; `is` compares the key with that of a node.
+    /// Returns the index node of a block key; `is` compares the key with that of a node.
     pub(super) fn find(&self, key: u64, is: impl Fn(u32) -> bool) -> Option<u32> {
         if self.slots.is_empty() {
             return None;
@@ -36,13 +36,15 @@ impl KeyTable {
         self.seek(hash(key), is).ok()
     }
 
-    /// Returns the node in the home slot of a key, usually its own, for read-ahead.
+    /// Returns the node in the home slot of a block key, usually the key's own node, for
+    /// read-ahead.
     pub(super) fn guess(&self, key: u64) -> Option<u32> {
         let slot = self.slots.get(self.home(hash(key)))?;
         Some(slot.node).filter(|_| !slot.is_empty())
     }
 
-    /// Returns the node of a key, or the slot for it: call [`KeyTable::fill`] with that slot first.
+    /// Returns the node of a block key, or the free slot for it: call [`KeyTable::fill`] with that
+    /// slot first.
     pub(super) fn entry(&mut self, key: u64, is: impl Fn(u32) -> bool) -> Result<u32, usize> {
         if 2 * (self.len + 1) > self.slots.len() {
             self.grow();
@@ -56,7 +58,7 @@ impl KeyTable {
         self.len += 1;
     }
 
-    /// Removes a node by backward-shift deletion.
+    /// Removes an index node from the table by backward-shift deletion.
     ///
     /// Moves later entries of the probe sequence into the gap, so lookups need no tombstones.
     pub(super) fn remove(&mut self, key: u64, node: u32) {
@@ -118,7 +120,8 @@ impl KeyTable {
     }
 }
 
-/// Block keys are hashes already, except in tests, whose keys one multiplication spreads.
+/// Hashes a block key, for tests: real keys are hashes already, those of tests need one
+/// multiplication.
 fn hash(key: u64) -> u32 {
     (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
 }

@@ -18,30 +18,31 @@ use super::request::{RouteChoice, RouteRequest};
 /// Source: dynamo-kv-router `src/scheduling/selector/reference.rs`, 1.6.1.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KvConfig {
-    /// Blocks saved per cached block. Default 1.
+    /// Number of prefill blocks saved per cached block. Default 1.
     pub overlap_score_credit: f64,
-    /// Decay of the credit with a worker's excess of uncomputed prompt blocks. Default 0: no decay.
+    /// Decay of the overlap credit with a worker's excess of uncomputed prompt blocks. Default 0:
+    /// no decay.
     pub overlap_score_credit_decay: f64,
     /// Weight of the prefill cost relative to the decode cost. Default 1.
     pub prefill_load_scale: f64,
     /// Cost of each active request, in blocks. Default 0.
     pub decode_active_request_weight: f64,
-    /// Temperature of a softmax over negative costs; 0 selects the lowest cost. Default 0.
+    /// Temperature of a softmax over negated worker costs; 0 selects the lowest cost. Default 0.
     pub temperature: f64,
     /// Number of steps of uncomputed prompts above which a worker is busy; requests wait while all
     /// are.
     ///
     /// Default `None`: no queue.
     pub queue_threshold: Option<f64>,
-    /// Order of waiting requests.
+    /// Order of requests that wait in the router's queue.
     pub policy: QueuePolicy,
-    /// Whether uncomputed prompts count in the cost. Default true.
+    /// Whether uncomputed prompts count in the cost of a worker. Default true.
     pub track_prefill_tokens: bool,
-    /// Whether blocks of running requests count in the cost. Default true.
+    /// Whether KV blocks of running requests count in the cost of a worker. Default true.
     pub track_active_blocks: bool,
-    /// Whether equal blocks of several running requests count once. Default true.
+    /// Whether equal KV blocks of several running requests count once. Default true.
     pub assume_kv_reuse: bool,
-    /// Delay of KV events on the way to the router. Default 0.
+    /// Delay of KV events from the workers to the router. Default 0.
     pub event_lag: Duration,
 }
 
@@ -64,7 +65,7 @@ impl Default for KvConfig {
 }
 
 impl KvConfig {
-    /// Returns the configuration for a prefill pool: decode blocks do not count.
+    /// Returns the router configuration for a prefill pool: decode blocks do not count.
     pub(crate) fn for_prefill(&self) -> Self {
         Self {
             track_active_blocks: false,
@@ -72,7 +73,8 @@ impl KvConfig {
         }
     }
 
-    /// Returns the configuration for a decode pool: only load counts, and blocks are not shared.
+    /// Returns the router configuration for a decode pool: only load counts, and blocks are not
+    /// shared.
     pub(crate) fn for_decode(&self) -> Self {
         Self {
             overlap_score_credit: 0.0,
@@ -104,7 +106,7 @@ struct RoutedRequest {
     worker: u32,
     prefill_tokens: u32,
     nodes: Vec<u32>,
-    /// Number of blocks counted without the block index.
+    /// Number of the request's KV blocks that were counted without the block index.
     blocks: u32,
 }
 
@@ -127,7 +129,7 @@ impl KvState {
         })
     }
 
-    /// Returns the cost of each serving worker.
+    /// Returns the routing cost of each serving worker, in blocks.
     ///
     /// `None` for `overlaps` uses the last lookup of the index.
     pub(super) fn costs(
@@ -238,7 +240,8 @@ impl KvState {
     }
 }
 
-/// Selects the lowest cost (a random one of several) at temperature 0, else samples their softmax.
+/// Selects the index of the lowest cost (a random one of several) at temperature 0, else samples
+/// their softmax.
 pub(super) fn pick<D: Draw>(
     costs: &[f64],
     temperature: f64,

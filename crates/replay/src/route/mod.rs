@@ -1,7 +1,7 @@
-//! Routes requests to workers.
+//! Routes requests to workers of a pool.
 //!
 //! A router uses only its own decisions, KV events and scraped gauges. Each request has its own
-//! random stream for ties, so a run is reproducible.
+//! random stream for ties, so a replay is reproducible.
 
 mod affinity;
 mod index;
@@ -27,28 +27,29 @@ use queue::{QueuedRequest, RouterQueue};
 pub(super) use request::{Gauges, RouteChoice, RouteRequest};
 pub use scorers::{Scorer, ScorersConfig};
 
-/// Policy for the selection of a worker per request.
+/// Routing policy: selects the worker of each request.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum RouterConfig {
-    /// Each worker in turn.
+    /// Selects the workers in rotation.
     #[default]
     RoundRobin,
-    /// A random worker.
+    /// Selects a random worker.
     Random,
-    /// Rendezvous hash of the session over the serving workers.
+    /// Selects a serving worker by rendezvous hash of the session.
     SessionHash,
-    /// The worker with the fewest requests; the first of several.
+    /// Selects the worker with the fewest requests; the first of several.
     LeastLoaded,
-    /// The less loaded of two random workers.
+    /// Selects the less loaded of two random workers.
     PowerOfTwo,
-    /// Lowest cost in prefill and decode blocks, as in Dynamo.
+    /// Selects the worker with the lowest cost in prefill and decode blocks, as in Dynamo.
     Kv(KvConfig),
-    /// Highest sum of weighted scores, as in llm-d.
+    /// Selects the worker with the highest sum of weighted scores, as in llm-d.
     Scorers(ScorersConfig),
 }
 
 impl RouterConfig {
-    /// Returns the routers of a disaggregated deployment: for the prefill pool and the decode pool.
+    /// Returns the routing policies of a disaggregated deployment: for the prefill pool and the
+    /// decode pool.
     pub fn split(&self) -> (Self, Self) {
         match self {
             Self::Kv(kv) => (Self::Kv(kv.for_prefill()), Self::Kv(kv.for_decode())),
@@ -73,7 +74,7 @@ impl RouterConfig {
 pub(super) struct Router {
     config: RouterConfig,
     seed: u64,
-    /// Data-parallel ranks per worker; each is a separate destination.
+    /// Number of data-parallel ranks per worker; each rank is a separate routing destination.
     ranks: usize,
     serving: Vec<u32>,
     loads: Vec<u32>,
@@ -81,7 +82,7 @@ pub(super) struct Router {
     index: BlockIndex,
     kv: KvState,
     queue: RouterQueue,
-    /// KV events on the way to the router, with their arrival times.
+    /// KV events on the way from workers to the router, with their arrival times.
     late: VecDeque<(SimTime, u32, Event)>,
     lag: Duration,
     gauges: scorers::ScrapedGauges,
@@ -139,14 +140,14 @@ impl Router {
         self.index.forget(worker);
     }
 
-    /// Drops the block index at the end of a run, which is faster than removing each worker's
+    /// Drops the block index at the end of a replay, which is faster than removing each worker's
     /// blocks.
     pub(super) fn close(&mut self) {
         self.late.clear();
         self.index = BlockIndex::default();
     }
 
-    /// Selects a worker, or queues the request and returns `None`.
+    /// Selects a worker for a request, or queues the request and returns `None`.
     pub(super) fn place(
         &mut self,
         ask: RouteRequest,
@@ -174,9 +175,9 @@ impl Router {
         Some(self.choose(&ask, now, gauges, None))
     }
 
-    /// Removes the next request from the queue if a worker has capacity for it.
+    /// Removes the next request from the router's queue if a worker has capacity for it.
     ///
-    /// Returns its slot, the choice, and the time at which it was queued.
+    /// Returns its slot, the chosen worker, and the time at which the request was queued.
     pub(super) fn release(
         &mut self,
         now: SimTime,
@@ -200,7 +201,7 @@ impl Router {
         Some((ask.slot, choice, since))
     }
 
-    /// Selects a worker; at least one must serve.
+    /// Selects a worker for a request by the configured policy; at least one worker must serve.
     fn choose(
         &mut self,
         ask: &RouteRequest,
@@ -266,7 +267,7 @@ impl Router {
         choice
     }
 
-    /// Chooses a worker without regard to prefix caches.
+    /// Selects a worker for a request without regard to prefix caches.
     fn choose_by_load(&mut self, ask: &RouteRequest) -> u32 {
         let draws = || stream(self.seed, ask.number, Purpose::Routing);
         let serving = &self.serving;

@@ -5,13 +5,13 @@ use vllm_sim_engine::SimTime;
 
 use super::request::RouteRequest;
 
-/// Order of the router's queue among requests with equal strict priority.
+/// Order of requests with equal strict priority in the router's queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum QueuePolicy {
     /// First come, first served; one unit of priority equals one second of waiting.
     #[default]
     Fcfs,
-    /// Last come, first served.
+    /// Last come, first served: the newest request leaves the queue first.
     Lcfs,
     /// Weighted shortest processing time: priority divided by uncached tokens.
     Wspt,
@@ -24,10 +24,10 @@ pub(super) struct QueuedRequest {
     pub since: SimTime,
 }
 
-/// Queue of requests for which no worker has capacity.
+/// Router's queue of requests for which no worker has capacity.
 ///
-/// Order: strict priority, then score, then arrival.
-/// Source: dynamo-kv-router `src/scheduling/policy.rs`, 1.6.1.
+/// Order: strict priority, then score, then arrival. Source: dynamo-kv-router
+/// `src/scheduling/policy.rs`, 1.6.1.
 #[derive(Debug, Default)]
 pub(super) struct RouterQueue {
     policy: QueuePolicy,

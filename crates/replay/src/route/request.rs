@@ -5,11 +5,11 @@ use vllm_sim_engine::{BlockKey, BlockPlan, Stats};
 #[derive(Debug, Clone)]
 pub(in super::super) struct RouteRequest {
     pub slot: u32,
-    /// Number in dispatch order; selects the random stream.
+    /// Number of the request in dispatch order; selects its random stream.
     pub number: u64,
     pub session: u64,
     pub adapter: Option<u64>,
-    /// Block keys of the prompt; `None` if content does not matter.
+    /// KV block keys of the prompt; `None` if its tokens do not matter for routing.
     pub plan: Option<Arc<BlockPlan>>,
     pub prompt: u32,
     pub priority: i32,
@@ -33,9 +33,10 @@ impl RouteRequest {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in super::super) struct RouteChoice {
     pub worker: u32,
-    /// Number of prompt blocks that the router assumes to be cached on the worker.
+    /// Number of prompt blocks that the router assumes to be cached on the chosen worker.
     pub overlap: u32,
-    /// Highest `overlap` of all workers, in blocks; `None` if the router does not use the cache.
+    /// Largest number of prompt blocks cached on any worker; `None` if the router does not use the
+    /// cache.
     pub best: Option<u32>,
 }
 

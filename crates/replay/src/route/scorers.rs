@@ -6,7 +6,7 @@ use vllm_sim_engine::Stats;
 use super::affinity::Affinity;
 use super::request::{Gauges, RouteRequest};
 
-/// Scoring criterion of llm-d's endpoint picker. Every score is between 0 and 1.
+/// Scoring criterion of llm-d's endpoint picker for a worker. Every score is between 0 and 1.
 ///
 /// Source: llm-d-router `pkg/epp/framework/plugins/scheduling/scorer`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,22 +21,23 @@ pub enum Scorer {
     Running,
     /// `session-affinity-scorer`: 1 for the worker of the session's last request.
     Session,
-    /// `lora-affinity-scorer`: 1 if the adapter is active on the worker, 0.8 if another adapter
-    /// fits, else 0.
+    /// `lora-affinity-scorer`: 1 if the LoRA adapter is active on the worker, 0.8 if another
+    /// adapter fits, else 0.
     Lora,
 }
 
-/// Configuration of llm-d's router, which selects the highest sum of weighted scores.
+/// Configuration of llm-d's router, which selects the worker with the highest sum of weighted
+/// scores.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScorersConfig {
     /// Weight of each scorer; a missing scorer has weight 0. Default: queue 2, KV usage 2, prefix
     /// 3.
     pub weights: Vec<(Scorer, f64)>,
-    /// Maximum number of adapters active on a worker, for [`Scorer::Lora`]. Default 1.
+    /// Maximum number of LoRA adapters active on a worker, for [`Scorer::Lora`]. Default 1.
     pub max_loras: u32,
-    /// Scrape interval of queue and usage gauges. Default 50 ms.
+    /// Scrape interval of the workers' queue and cache usage gauges. Default 50 ms.
     pub scrape: Duration,
-    /// Delay of KV events on the way to the router. Default 0.
+    /// Delay of KV events from the workers to the router. Default 0.
     pub event_lag: Duration,
 }
 
@@ -56,7 +57,7 @@ impl Default for ScorersConfig {
 }
 
 impl ScorersConfig {
-    /// Returns the weight of a scorer, 0 if it has none.
+    /// Returns the weight of a scorer, 0 if it has no weight.
     pub fn weight(&self, scorer: Scorer) -> f64 {
         let mut found = self.weights.iter().filter(|(name, _)| *name == scorer);
         found.next().map_or(0.0, |(_, weight)| *weight)
@@ -68,7 +69,7 @@ pub(super) struct ScrapedGauges {
     at: Option<SimTime>,
     workers: usize,
     stats: Vec<Stats>,
-    /// Negated sums, so that the lowest is the best.
+    /// Negated weighted sums of the scores, so that the lowest is the best.
     scores: Vec<f64>,
 }
 
@@ -146,7 +147,8 @@ impl ScoreRange {
         Self { low, high }
     }
 
-    /// Returns 1 for the lowest value, 0 for the highest, and 1 for all if they are equal.
+    /// Returns a value's score: 1 for the lowest value, 0 for the highest, and 1 for all if they
+    /// are equal.
     fn score(&self, value: f64) -> f64 {
         if self.high <= self.low {
             return 1.0;

@@ -14,9 +14,9 @@ pub struct WithAdapters<S> {
 }
 
 impl<S: WorkloadSource> WithAdapters<S> {
-    /// Assigns a random adapter to a fraction `share` (0 to 1) of the sessions of `source`.
+    /// Assigns a random LoRA adapter to a fraction `share` (0 to 1) of the sessions of `source`.
     ///
-    /// Adapters are equally likely.
+    /// Each adapter is equally likely.
     pub fn new(source: S, names: &[String], share: f64, seed: u64) -> Self {
         Self {
             source,

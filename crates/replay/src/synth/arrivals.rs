@@ -5,37 +5,37 @@ use std::str::FromStr;
 use vllm_sim_random::std_rng::StdRng;
 use vllm_sim_random::{Draw, Purpose, stream};
 
-/// Arrival process of sessions.
+/// Random process of the start times of sessions.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Arrivals {
-    /// All immediately; in a closed loop each session starts as soon as a slot is free.
+    /// All sessions arrive at time 0; in a closed loop each starts as soon as a slot is free.
     Burst,
-    /// Constant gap, in milliseconds.
+    /// Constant gap between session arrivals, in milliseconds.
     Interval(f64),
-    /// Poisson process with this mean number of arrivals per second.
+    /// Poisson process with this mean number of session arrivals per second.
     Poisson(f64),
-    /// Gamma-distributed gaps, as in `vllm bench serve`.
+    /// Gamma-distributed gaps between sessions, as in `vllm bench serve`.
     ///
     /// A `burstiness` below 1 makes clusters, above 1 a more even flow. All gaps are scaled so that
     /// the last arrival matches the rate.
     Gamma {
-        /// Mean number of arrivals per second.
+        /// Mean number of session arrivals per second.
         rate: f64,
-        /// Shape parameter of the gamma distribution.
+        /// Shape parameter of the gamma distribution; 1 is Poisson.
         burstiness: f64,
     },
 }
 
 impl Arrivals {
-    /// Creates gamma arrivals, which are Poisson arrivals at burstiness 1.
+    /// Creates gamma-distributed arrivals, which are Poisson arrivals at burstiness 1.
     pub fn at_rate(rate: f64, burstiness: f64) -> Self {
         Self::Gamma { rate, burstiness }
     }
 
-    /// Checks that the parameters are in range, and returns `self`.
+    /// Checks that the arrival parameters are in range, and returns `self`.
     ///
     /// # Errors
-    /// Returns a message that names the parameter.
+    /// Returns a message that names the invalid parameter.
     pub fn check(self) -> Result<Self, String> {
         let positive = |what: &str, value: f64| {
             if value.is_finite() && value > 0.0 {
@@ -62,7 +62,7 @@ impl Arrivals {
 
     /// Returns the start times of `count` sessions.
     ///
-    /// With `count` 0 (unknown), gamma gaps are not scaled.
+    /// If `count` is 0 (unknown), gamma-distributed gaps are not scaled.
     pub fn starts(self, seed: u64, count: u64) -> StartTimes {
         let scale = match self {
             Self::Gamma { rate, burstiness } => {
@@ -133,7 +133,7 @@ pub struct StartTimes {
 }
 
 impl StartTimes {
-    /// Returns the next start time.
+    /// Returns the next session's start time, in ms.
     ///
     /// The first is 0, or one gap after 0 for gamma arrivals, like `vllm bench serve`.
     pub(crate) fn next_ms(&mut self) -> f64 {

@@ -3,7 +3,7 @@ use std::str::FromStr;
 use crate::workload::{Session, WorkloadError, WorkloadSource};
 use vllm_sim_engine::SimTime;
 
-/// Piecewise linear factor of the request rate over time.
+/// Factor of the request rate over time, linear between points.
 ///
 /// The first and last factors also apply before and after all points.
 #[derive(Debug, Clone, PartialEq)]
@@ -12,7 +12,8 @@ pub struct RateCurve {
 }
 
 impl RateCurve {
-    /// Returns the time at which an event occurs that would occur after `seconds` at factor 1.
+    /// Returns the time in seconds at which an event occurs that would occur after `seconds` at a
+    /// constant factor of 1.
     pub fn warp_time(&self, seconds: f64) -> f64 {
         let mut left = seconds;
         let (mut from, mut factor) = (0.0, self.points.first().map_or(1.0, |point| point.1));
@@ -34,7 +35,7 @@ impl RateCurve {
     }
 }
 
-/// Parses `0=0,60=1,600=1,601=5`: times in seconds, each with a rate factor.
+/// Parses a rate curve such as `0=0,60=1,600=1,601=5`: times in seconds, each with a rate factor.
 impl FromStr for RateCurve {
     type Err = String;
 

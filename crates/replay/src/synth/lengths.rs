@@ -6,37 +6,38 @@ use std::str::FromStr;
 use crate::workload::MAX_TOKENS;
 use vllm_sim_random::Draw;
 
-/// Distribution of lengths in tokens.
+/// Distribution of prompt or output lengths, in tokens.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Lengths {
-    /// Always this length.
+    /// Constant length in tokens.
     Constant(u32),
-    /// Uniform between both values, inclusive.
+    /// Uniform distribution between two lengths in tokens, inclusive.
     Uniform(u32, u32),
-    /// Normal distribution, clamped to a range.
+    /// Normal distribution of lengths, clamped to a range.
     Normal {
-        /// Mean length.
+        /// Mean length, in tokens.
         mean: f64,
-        /// Standard deviation.
+        /// Standard deviation of the length, in tokens.
         std_dev: f64,
-        /// Minimum and maximum.
+        /// Minimum and maximum length, in tokens.
         range: (u32, u32),
     },
-    /// Log-normal distribution; its parameters are those of the lengths, not of their logarithms.
+    /// Log-normal distribution; mean and deviation are those of the lengths, not of their
+    /// logarithms.
     LogNormal {
-        /// Mean length.
+        /// Mean length, in tokens.
         mean: f64,
-        /// Standard deviation.
+        /// Standard deviation of the length, in tokens.
         std_dev: f64,
-        /// Minimum and maximum.
+        /// Minimum and maximum length, in tokens.
         range: (u32, u32),
     },
-    /// Lengths with cumulative weights.
+    /// Histogram: lengths in tokens, each with its cumulative weight.
     Histogram(Vec<(u32, f64)>),
 }
 
 impl Lengths {
-    /// Draws one length, at least `least`.
+    /// Draws one random length in tokens, at least `least`.
     pub fn draw(&self, rng: &mut impl Draw, least: u32) -> u32 {
         let within = |x: f64, range: &(u32, u32)| (x.round() as u32).clamp(range.0, range.1);
         let length = match self {
@@ -67,7 +68,7 @@ impl Lengths {
         length.max(least)
     }
 
-    /// Returns the length if it is constant.
+    /// Returns the length in tokens if the distribution is constant.
     pub fn constant(&self) -> Option<u32> {
         match self {
             Self::Constant(n) => Some(*n),
@@ -75,7 +76,8 @@ impl Lengths {
         }
     }
 
-    /// Reads a histogram from lines of `LENGTH` or `LENGTH,WEIGHT` (`#` begins a comment).
+    /// Reads a histogram of lengths from lines of `LENGTH` or `LENGTH,WEIGHT` (`#` begins a
+    /// comment).
     ///
     /// # Errors
     /// Returns a message with the unreadable line.
@@ -110,8 +112,8 @@ fn tokens(text: &str) -> Result<u32, String> {
         .ok_or_else(|| format!("{text:?} is not a whole number from 0 to {MAX_TOKENS}"))
 }
 
-/// Parses `N`, `uniform:LOW:HIGH`, `normal:MEAN:STD[:MIN:MAX]`, `lognormal:MEAN:STD[:MIN:MAX]` or
-/// `histogram:FILE`.
+/// Parses a distribution of lengths: `N`, `uniform:LOW:HIGH`, `normal:MEAN:STD[:MIN:MAX]`,
+/// `lognormal:MEAN:STD[:MIN:MAX]` or `histogram:FILE`.
 impl FromStr for Lengths {
     type Err = String;
 

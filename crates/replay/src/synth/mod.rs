@@ -18,18 +18,18 @@ pub use curve::{RateCurve, RateCurveSource};
 pub use lengths::Lengths;
 use vllm_sim_random::std_rng::StdRng;
 
-/// High bits of the content ids of shared blocks.
+/// High bits of the content ids of prompt blocks that sessions share.
 pub(crate) const SHARED: u64 = 0xD00D << 48;
 
-/// Maximum number of sessions of a synthetic workload, against mistyped counts.
+/// Maximum number of sessions of a synthetic workload, a guard against mistyped counts.
 pub const MAX_REQUESTS: u64 = 100_000_000;
 
 /// Parameters of a synthetic workload.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SyntheticWorkload {
-    /// Number of sessions; with one turn each, of requests.
+    /// Number of sessions; each session with one turn is one request.
     pub sessions: u64,
-    /// Prompt length in tokens; of growing sessions, that of the first turn.
+    /// Prompt length in tokens; for sessions that grow, that of the first turn.
     pub input: Lengths,
     /// Output length in tokens.
     pub output: Lengths,
@@ -37,13 +37,13 @@ pub struct SyntheticWorkload {
     pub arrivals: Arrivals,
     /// Seed of the arrivals. Default 42.
     pub arrival_seed: u64,
-    /// Seed of lengths and pauses. Default 42.
+    /// Seed of the lengths and of the pauses between turns. Default 42.
     pub seed: u64,
-    /// Fraction of a prompt's blocks that its prefix group shares, 0 to 1.
+    /// Fraction of a prompt's blocks shared with its prefix group, 0 to 1.
     pub shared_prefix_ratio: f64,
     /// Number of prefix groups; each session is in a random one. 0 disables shared prefixes.
     pub prefix_groups: u32,
-    /// Number of turns per session.
+    /// Distribution of the number of turns per session.
     pub turns: Lengths,
     /// Number of tokens that each further turn adds to the previous prompt and output.
     ///
@@ -53,7 +53,7 @@ pub struct SyntheticWorkload {
     pub think_ms: f64,
     /// Whether pauses are exponentially distributed, with mean `think_ms`.
     pub think_varies: bool,
-    /// Tokens per block of the shared prefixes.
+    /// Number of tokens per block of the shared prefixes.
     pub block: u32,
 }
 
@@ -78,10 +78,10 @@ impl Default for SyntheticWorkload {
 }
 
 impl SyntheticWorkload {
-    /// Checks the parameters and returns the workload.
+    /// Checks the parameters and returns the workload as a source of sessions.
     ///
     /// # Errors
-    /// Returns [`WorkloadError::Bad`] with the name of the option.
+    /// Returns [`WorkloadError::Bad`] with the name of the invalid option.
     pub fn source(self) -> Result<SyntheticSource, WorkloadError> {
         let bad = |place: &str, problem: String| WorkloadError::Bad {
             place: place.to_owned(),
@@ -112,7 +112,7 @@ impl SyntheticWorkload {
         })
     }
 
-    /// Whether sessions are single requests without shared prefixes and pauses.
+    /// Returns whether sessions are single requests without shared prefixes and pauses.
     fn is_plain(&self) -> bool {
         self.turns == Lengths::Constant(1)
             && self.shared_prefix_ratio == 0.0
@@ -243,7 +243,7 @@ impl WorkloadSource for SyntheticSource {
     }
 }
 
-/// Reschedules the sessions of another workload by an arrival process.
+/// Replaces the start times of another workload's sessions by an arrival process.
 #[derive(Debug)]
 pub struct RescheduledSource<S> {
     source: S,

@@ -1,4 +1,4 @@
-//! Call arguments of templates, by position or by name as in Python.
+//! Arguments of a function call in a chat template, by position or by name as in Python.
 
 use minijinja::value::{Kwargs, from_args};
 use minijinja::{Error, Value};
@@ -15,7 +15,7 @@ impl<'a> Args<'a> {
         Ok(Self { positional, named })
     }
 
-    /// Returns an argument that is not none.
+    /// Returns an argument of the call, unless it is missing, none or undefined.
     pub(super) fn get(&self, position: usize, name: &str) -> Result<Option<Value>, Error> {
         let value = match self.positional.get(position) {
             Some(value) => Some(value.clone()),

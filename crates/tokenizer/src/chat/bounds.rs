@@ -2,7 +2,7 @@
 //!
 //! A request may contain a template (`--trust-request-chat-template`), and minijinja recurses for
 //! each level of an expression and of a value. minijinja's fuel counts instructions, each of which
-//! may copy any amount of text; so bytes are counted here.
+//! may copy any amount of text; so this module counts bytes.
 
 use std::cell::Cell;
 
@@ -13,36 +13,36 @@ use minijinja::{Environment, Error, ErrorKind, State, Value};
 use super::error::TemplateError;
 use super::lexer::{JinjaTag, TokenKind, tags};
 
-/// Maximum size of a template, in bytes.
+/// Maximum size of a chat template, in bytes.
 const MAX_SOURCE_BYTES: usize = 1 << 20;
-/// Maximum size of a malformed template, in bytes; the parser only locates the error.
+/// Maximum size of a malformed chat template, in bytes; the parser only locates the error.
 const MAX_BROKEN_SOURCE_BYTES: usize = 2048;
-/// Maximum number of operators above any part of an expression.
+/// Maximum number of nested operators in an expression of a chat template.
 const MAX_OPERATORS: usize = 300;
 const MAX_CALL_DEPTH: usize = 100;
 const MAX_BRANCHES: usize = 150;
-/// Statements that load another template, of which there is none.
+/// Names of Jinja statements for other templates, which a chat template cannot load.
 const LOADING: [&str; 4] = ["include", "import", "from", "extends"];
-/// Maximum work of one rendering: bytes read, written and stored.
+/// Maximum work of rendering one chat template: bytes read, written and stored.
 const MAX_WORK_BYTES: u64 = 96 << 20;
-/// Maximum nesting of a value that is assigned to a name.
+/// Maximum nesting depth of a template value that is assigned to a name.
 const MAX_VALUE_DEPTH: usize = 500;
-/// Maximum width of a padded format field, in characters.
+/// Maximum width of a padded field in a format string, in characters.
 const MAX_FIELD_WIDTH: usize = 1 << 16;
-/// Cost of a list element, in bytes.
+/// Assumed cost of one list element, in bytes of work.
 const ELEMENT: u64 = 64;
 
-/// Name of the filter that counts a part of an expression.
+/// Name of the template filter that counts the work of a part of an expression.
 pub(super) const PART: &str = "__part__";
-/// Name of the filter that counts a value assigned to a name.
+/// Name of the template filter that counts the work of storing a value under a name.
 pub(super) const KEPT: &str = "__kept__";
-/// Name of the filter that counts the text of a loop body, once per element.
+/// Name of the template filter that counts the text of a loop body, once per element.
 pub(super) const LOOPED: &str = "__looped__";
 
-/// Rejects a source that is too large or too deeply nested.
+/// Rejects a chat template whose source is too large or too deeply nested.
 ///
 /// # Errors
-/// [`TemplateError::Rejected`] with the limit.
+/// [`TemplateError::Rejected`] with the exceeded limit.
 pub(super) fn check_source(source: &str) -> Result<(), TemplateError> {
     let refuse = |what: &str, most: usize| {
         let text = format!("the chat template is too large: {what}; at most {most} are allowed");
@@ -78,8 +78,8 @@ pub(super) fn check_source(source: &str) -> Result<(), TemplateError> {
     Ok(())
 }
 
-/// Returns the maximum number of operators above one part of a tag's expressions; commas separate
-/// parts.
+/// Returns the maximum number of nested operators in a tag's expressions; commas separate
+/// expressions.
 fn operators(tag: &JinjaTag<'_>) -> usize {
     const WORDS: [&str; 8] = ["and", "or", "not", "in", "is", "if", "else", "recursive"];
     // Operators in the current element of each open bracket, and in all brackets around it.
@@ -130,7 +130,7 @@ fn branches(tags: &[JinjaTag<'_>]) -> usize {
 }
 
 thread_local! {
-    /// Work of the current rendering on this thread.
+    /// Work of the current template rendering on this thread, in bytes.
     ///
     /// A rendering stays on one thread and renders no other template. minijinja's own per-rendering
     /// state is looked up by name under a lock.
@@ -141,10 +141,10 @@ pub(super) fn start() {
     DONE.set(0);
 }
 
-/// Counts work of this many bytes.
+/// Adds `bytes` to the work of the current template rendering.
 ///
 /// # Errors
-/// [`Error`] if the rendering exceeds its limit.
+/// [`Error`] if the rendering exceeds its work limit.
 pub(super) fn spend(bytes: u64) -> Result<(), Error> {
     let done = DONE.get().saturating_add(bytes);
     DONE.set(done);
@@ -156,7 +156,7 @@ pub(super) fn spend(bytes: u64) -> Result<(), Error> {
     Ok(())
 }
 
-/// Counts the work of writing a value with all nested values.
+/// Counts the work of writing a template value with all nested values.
 ///
 /// # Errors
 /// Those of [`spend`], and [`Error`] for a value that is nested too deeply.
@@ -199,12 +199,12 @@ pub(super) fn spend_element() -> Result<(), Error> {
     spend(ELEMENT)
 }
 
-/// Counts the work of reading a value without its elements.
+/// Counts the work of reading a template value without its elements.
 pub(super) fn spend_on(value: &Value) -> Result<(), Error> {
     spend(size(value))
 }
 
-/// Returns the size of a value without its elements, in bytes.
+/// Returns the size of a template value without its elements, in bytes.
 fn size(value: &Value) -> u64 {
     match value.as_str() {
         Some(text) => text.len() as u64,
@@ -213,10 +213,10 @@ fn size(value: &Value) -> u64 {
     }
 }
 
-/// Counts the work of a string method with these arguments.
+/// Counts the work of calling a Python string method with these arguments.
 ///
 /// # Errors
-/// Those of [`spend`], and [`Error`] for a width that is too large.
+/// Those of [`spend`], and [`Error`] for a padding width that is too large.
 pub(super) fn spend_method(text: &str, method: &str, args: &[Value]) -> Result<(), Error> {
     let length = text.len() as u64;
     match method {
@@ -246,7 +246,7 @@ pub(super) fn spend_method(text: &str, method: &str, args: &[Value]) -> Result<(
     }
 }
 
-/// Counts the work of replacing every `old` by `new`.
+/// Counts the work of replacing every `old` by `new` in a text.
 ///
 /// # Errors
 /// Those of [`spend`].
@@ -256,7 +256,7 @@ pub(super) fn spend_replacing(text: &str, old: &str, new: &str) -> Result<(), Er
     spend(grown.saturating_add(text.len() as u64))
 }
 
-/// Counts the work of a format string whose fields begin with `open`.
+/// Counts the work of formatting by a format string whose fields begin with `open`.
 ///
 /// Assumes the largest width and the largest argument for each field.
 fn spend_formatting(text: &str, args: &[Value], open: char) -> Result<(), Error> {
@@ -354,8 +354,8 @@ pub(super) fn add(env: &mut Environment<'_>) {
     });
 }
 
-/// Replaces a filter of minijinja by one that counts `factor` times the size of its value, and its
-/// arguments.
+/// Replaces a filter of minijinja by one that also counts work: `factor` times the size of its
+/// value, and the size of its arguments.
 fn counted<F, Rv, Args>(env: &mut Environment<'_>, name: &'static str, factor: u64, filter: F)
 where
     F: Function<Rv, Args>,

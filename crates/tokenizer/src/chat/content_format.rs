@@ -1,25 +1,25 @@
-//! Detects whether a template expects message content as text or as a list of parts.
+//! Detects whether a chat template expects message content as text or as a list of parts.
 //!
-//! vLLM searches the template's syntax tree for a loop over `message.content`. This module finds it
-//! in the tags: it follows assignments of `messages`, loops over it, and macros with a message's
-//! content as argument.
+//! vLLM searches the template's syntax tree for a loop over `message.content`. This module finds
+//! such a loop in the tags: it follows assignments of `messages`, loops over it, and macros with a
+//! message's content as argument.
 //!
 //! **Source:** `vllm/renderers/hf.py`, `_detect_content_format`.
 
 use super::lexer::{JinjaTag, JinjaToken, TokenKind, tags};
 
-/// Message content format of a chat template.
+/// Format of message content that a chat template expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ContentFormat {
-    /// One string; the parts of a list are joined by newlines.
+    /// One string; the parts of a content list are joined by newlines.
     #[default]
     String,
-    /// List of parts, as in OpenAI's API.
+    /// List of content parts, as in OpenAI's API.
     Openai,
 }
 
 impl ContentFormat {
-    /// Returns the format that `template` expects; `String` if it cannot be determined.
+    /// Returns the content format that `template` expects; `String` if it cannot be determined.
     pub(super) fn detect(template: &str) -> Self {
         let found = tags(template).and_then(|tags| TemplateSyntax::read(&tags).iterates_content());
         if found == Some(true) {
@@ -38,14 +38,14 @@ struct TemplateSyntax<'t> {
     calls: Vec<(&'t str, Vec<CallArgument<'t>>)>,
 }
 
-/// Statement `{% set name = value %}`; the target is `name.attribute` for a namespace.
+/// Template statement `{% set name = value %}`; the target is `name.attribute` for a namespace.
 struct Assignment<'t> {
     target: String,
     value: Option<AttributePath<'t>>,
     namespace: Vec<CallArgument<'t>>,
 }
 
-/// Statement `{% for item in iter %}`.
+/// Template statement `{% for item in iter %}`.
 struct ForLoop<'t> {
     item: Option<&'t str>,
     iter: Option<AttributePath<'t>>,
@@ -64,7 +64,8 @@ struct CallArgument<'t> {
 
 struct AttributePath<'t> {
     path: Vec<PathSegment<'t>>,
-    /// Whether there is no filter, test or slice; only these may follow one.
+    /// Whether the path has no filter, test or slice; after one of these, only more of them may
+    /// follow.
     whole: bool,
     bare: bool,
 }
@@ -76,7 +77,7 @@ enum PathSegment<'t> {
 }
 
 impl<'t> AttributePath<'t> {
-    /// Parses an expression; `None` if it is not a path.
+    /// Parses a template expression as a path of attributes; `None` if it is not a path.
     fn read(tokens: &'t [JinjaToken<'t>]) -> Option<Self> {
         let (first, rest) = tokens.split_first()?;
         let (mut access, mut rest) = if first.is_op("(") {
@@ -128,7 +129,8 @@ impl<'t> AttributePath<'t> {
         Some(access)
     }
 
-    /// Whether this is `name` (dots allowed), or `name.key` or `name['key']` with a key.
+    /// Returns whether the path is `name` (dots allowed), or `name.key` or `name['key']` with a
+    /// key.
     fn is(&self, name: &str, key: Option<&str>) -> bool {
         let mut path = self.path.as_slice();
         if let Some(key) = key {
@@ -247,7 +249,7 @@ impl<'t> TemplateSyntax<'t> {
         }
     }
 
-    /// Returns the names, dots included, that hold `messages` or a part of it.
+    /// Returns the template variables, dots included, that hold `messages` or a part of it.
     fn holders(&self) -> Vec<String> {
         let mut holders = vec!["messages".to_owned()];
         let mut next = 0;
@@ -279,7 +281,7 @@ impl<'t> TemplateSyntax<'t> {
         holders
     }
 
-    /// Whether a loop iterates over a message's content.
+    /// Returns whether a loop of the template iterates over a message's content.
     ///
     /// `None` where vLLM gives up: the deciding loop has several targets.
     fn iterates_content(&self) -> Option<bool> {
@@ -317,7 +319,7 @@ impl<'t> TemplateSyntax<'t> {
         Some(false)
     }
 
-    /// Returns the parameters of a macro that receive a message's content in some call.
+    /// Returns the parameters of a template macro that receive a message's content in some call.
     fn bound(
         &self,
         of: &MacroDefinition<'t>,
@@ -350,7 +352,7 @@ impl<'t> AttributePath<'t> {
 
 const MAX_HOLDERS: usize = 64;
 
-/// Parses the arguments of a call; `tokens` starts with the opening parenthesis.
+/// Parses the arguments of a call in a template; `tokens` starts with the opening parenthesis.
 fn arguments<'t>(tokens: &'t [JinjaToken<'t>]) -> Vec<CallArgument<'t>> {
     let Some(end) = closing(tokens) else {
         return Vec::new();
@@ -396,7 +398,7 @@ fn closing(tokens: &[JinjaToken<'_>]) -> Option<usize> {
     (close > 0).then_some(close)
 }
 
-/// Returns the tokens after the arguments of a filter or test, if it has any.
+/// Returns the tokens after the arguments of a template filter or test, if it has any.
 fn after_arguments<'t>(tokens: &'t [JinjaToken<'t>]) -> Option<&'t [JinjaToken<'t>]> {
     match tokens {
         [open, ..] if open.is_op("(") => Some(&tokens[closing(tokens)? + 1..]),

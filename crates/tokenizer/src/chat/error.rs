@@ -1,20 +1,20 @@
-//! Errors of rendering a conversation.
+//! Errors of rendering a conversation with a chat template.
 
-/// Error of rendering a conversation, to be returned to the client.
+/// Error of rendering a conversation to a prompt, to be returned to the client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
-    /// The template raised an exception (`raise_exception`, message unchanged), failed, or does not
-    /// compile.
+    /// The chat template raised an exception (`raise_exception`, message unchanged), failed, or
+    /// does not compile.
     #[error("{0}")]
     Rejected(String),
-    /// A message that vLLM rejects.
+    /// vLLM rejects a message of the conversation.
     #[error("{message} (parameter={parameter}{})", tail(value.as_deref()))]
     Message {
-        /// Error message.
+        /// Error message of vLLM.
         message: String,
-        /// Name of the invalid field.
+        /// Name of the invalid request field.
         parameter: &'static str,
-        /// Value of the field, if the message shows it.
+        /// Value of the invalid field, if the error message shows it.
         value: Option<String>,
     },
 }

@@ -141,7 +141,7 @@ fn join(value: &Value, args: Rest<Value>) -> Result<String, Error> {
     Ok(parts.join(&separator))
 }
 
-/// Returns the value at a dotted path of attributes or indices.
+/// Returns the member of a template value at a dotted path of attributes or indices.
 fn member(value: &Value, path: &str) -> Result<Value, Error> {
     path.split('.')
         .try_fold(value.clone(), |value, step| match step.parse::<usize>() {
@@ -284,7 +284,7 @@ fn last(value: &Value) -> Result<Value, Error> {
     }
 }
 
-/// Parses a number as Python's `int()` and `float()` do.
+/// Parses a number from a template value as Python's `int()` and `float()` do.
 fn numeric(value: &Value) -> Option<f64> {
     match value.as_str() {
         Some(text) => text.trim().replace('_', "").parse().ok(),

@@ -8,7 +8,7 @@ use serde_json::{Map, Value as Json};
 use super::content_format::ContentFormat;
 use super::message::{ChatMessage, TemplateMessage};
 
-/// Formats each message as `### ROLE: TEXT` and a newline.
+/// Formats each message of a conversation as `### ROLE: TEXT` and a newline.
 pub(super) fn flatten(messages: &[ChatMessage], format: ContentFormat) -> String {
     let mut out = String::new();
     for message in messages {
@@ -36,7 +36,7 @@ fn sent(out: &mut String, message: &Map<String, Json>) {
     content(out, message);
 }
 
-/// Appends the role, and the id of the call that a tool message answers.
+/// Appends a message's role, and the id of the tool call that a tool message answers.
 fn head(out: &mut String, role: &str, call: Option<&str>) {
     out.push_str(role);
     if let Some(call) = call.filter(|call| !call.is_empty()) {
@@ -47,7 +47,7 @@ fn head(out: &mut String, role: &str, call: Option<&str>) {
     out.push_str(": ");
 }
 
-/// Returns the text of a message: its texts, image URLs and tool calls.
+/// Returns a message as plain text: its texts, image URLs and tool calls.
 pub fn plain_text(message: &Map<String, Json>) -> String {
     let mut out = String::new();
     content(&mut out, message);

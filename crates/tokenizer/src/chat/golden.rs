@@ -1,4 +1,5 @@
-//! Compares renderings with Python's; `tests/fixtures/generate.py` generates them.
+//! Compares rendered chat templates with those of Python; `tests/fixtures/generate.py` generates
+//! them.
 
 use std::fs;
 use std::path::Path;

@@ -8,7 +8,7 @@ use super::work_filters;
 
 pub(super) const SLICE: &str = "__slice__";
 
-/// Name of the method that replaces subscripts with an expensive lookup.
+/// Name of the method that replaces template subscripts with an expensive lookup.
 pub(super) const ITEM: &str = "__item__";
 
 /// Converts a Jinja2 template to minijinja's syntax.
@@ -44,7 +44,7 @@ pub(super) fn rewrite(source: &str) -> String {
 
 pub(super) type Edit = (std::ops::Range<usize>, String);
 
-/// Returns the replacements in one tag, in order; `counted` encloses whole expressions.
+/// Returns the replacements in one template tag, in order; `counted` encloses whole expressions.
 fn edits(tag: &JinjaTag<'_>, counted: Vec<Edit>) -> Vec<Edit> {
     let mut edits = Vec::new();
     let slices = slices(tag);
@@ -91,7 +91,8 @@ fn edits(tag: &JinjaTag<'_>, counted: Vec<Edit>) -> Vec<Edit> {
     edits
 }
 
-/// Returns insertions that put brackets around an expression and a filter behind it.
+/// Returns text insertions that put parentheses around a template expression and a filter behind
+/// it.
 pub(super) fn enclosed(tokens: &[JinjaToken<'_>], filter: &str) -> Vec<Edit> {
     let (Some(first), Some(last)) = (tokens.first(), tokens.last()) else {
         return Vec::new();
@@ -112,7 +113,7 @@ fn joined(tag: &JinjaTag<'_>) -> BTreeSet<Operand> {
     both.filter(|operand| !operand.is_plain(tag)).collect()
 }
 
-/// Returns the operands of binary `+`, except for string and number literals.
+/// Returns the operands of binary `+` in a template tag, except for string and number literals.
 fn summed(tag: &JinjaTag<'_>) -> BTreeSet<Operand> {
     let both = binary(tag, "+").flat_map(|at| {
         let ends = |index: usize| ends_operand(&tag.tokens, index) && !tag.tokens[index].is_op("~");
@@ -122,8 +123,8 @@ fn summed(tag: &JinjaTag<'_>) -> BTreeSet<Operand> {
         .collect()
 }
 
-/// Returns the operands of comparisons and of `in` without a literal: both are read, with nested
-/// values.
+/// Returns the operands of comparisons and of `in`, except literals; comparing reads them with all
+/// nested values.
 fn compared(tag: &JinjaTag<'_>) -> BTreeSet<Operand> {
     const SIGNS: [&str; 6] = ["==", "!=", "<", ">", "<=", ">="];
     let tokens = &tag.tokens;
@@ -166,7 +167,8 @@ fn compared(tag: &JinjaTag<'_>) -> BTreeSet<Operand> {
     operands
 }
 
-/// Returns the keys of dicts, which are hashed whole, and the arguments of `loop.changed(…)`.
+/// Returns the keys of dict literals, which are hashed whole, and the arguments of
+/// `loop.changed(…)`.
 fn keyed(tag: &JinjaTag<'_>) -> BTreeSet<Operand> {
     let tokens = &tag.tokens;
     let comma = |index: usize| tokens[index].text == "," && tokens[index].kind == TokenKind::Other;
@@ -310,15 +312,15 @@ fn ends_value(token: &JinjaToken<'_>, keywords: &[&str]) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum SliceToken {
     None,
-    /// `[`; `empty` if nothing precedes the colon.
+    /// Opening `[` of a slice; `empty` if nothing precedes the colon.
     Open {
         empty: bool,
     },
-    /// `:`; `empty` if nothing follows it.
+    /// Colon in a slice; `empty` if nothing follows it.
     Colon {
         empty: bool,
     },
-    /// `[` of a subscript with an expensive lookup.
+    /// Opening `[` of a subscript with an expensive lookup.
     Subscript,
     Close,
 }
@@ -385,7 +387,7 @@ fn is_slow_subscript(tag: &JinjaTag<'_>, open: usize, close: usize) -> bool {
     }
 }
 
-/// Converts a Python string literal to one that minijinja reads alike.
+/// Converts a Python string literal to one that minijinja reads as the same text.
 fn literal(token: &str) -> String {
     let mut out = String::from("\"");
     for c in unescape(&token[1..token.len() - 1]).chars() {
@@ -400,7 +402,7 @@ fn literal(token: &str) -> String {
     out
 }
 
-/// Decodes Python's escapes; unknown and malformed ones keep their backslash.
+/// Decodes the escapes of a Python string literal; unknown and malformed ones keep their backslash.
 fn unescape(body: &str) -> String {
     let mut out = String::with_capacity(body.len());
     let mut rest = body;
@@ -434,7 +436,8 @@ fn unescape(body: &str) -> String {
     out
 }
 
-/// Decodes an escape `x41`, `u0041` or `U00000041`; returns the backslash if it is malformed.
+/// Decodes an escape such as `x41`, `u0041` or `U00000041` after its backslash; returns the
+/// backslash if the escape is malformed.
 fn coded(rest: &str, digits: usize) -> (Option<char>, usize) {
     match rest.get(1..=digits).and_then(|text| code(text, 16)) {
         Some(c) => (Some(c), digits + 1),

@@ -9,9 +9,9 @@ use vllm_sim_python::json;
 use super::args::Args;
 use super::bounds;
 
-/// Maximum nesting of a value; JSON from requests is limited to less.
+/// Maximum nesting depth of a value for `tojson`; JSON from requests is limited to less.
 const MAX_DEPTH: usize = 500;
-/// Maximum length of indent and separators, in bytes.
+/// Maximum length of the indent and separators of `tojson`, in bytes.
 const MAX_SEPARATOR_BYTES: usize = 256;
 
 #[derive(Debug)]
@@ -23,7 +23,7 @@ struct Style {
     sort_keys: bool,
 }
 
-/// Implements the filter `tojson(ensure_ascii=False, indent=None, separators=None,
+/// Implements the template filter `tojson(ensure_ascii=False, indent=None, separators=None,
 /// sort_keys=False)`.
 pub(super) fn tojson(value: &Value, args: Rest<Value>) -> Result<String, Error> {
     bounds::spend_all(value)?;

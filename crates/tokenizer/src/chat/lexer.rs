@@ -1,4 +1,4 @@
-//! Tokenizes the tags of a Jinja template, enough to inspect and rewrite it.
+//! Tokenizes the tags of a Jinja template, in enough detail to inspect and rewrite it.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use std::ops::Range;
 pub(super) enum TokenKind {
     Name,
     Str,
-    /// Number or operator.
+    /// Number or operator in a Jinja tag.
     Other,
 }
 
@@ -33,7 +33,7 @@ pub(super) enum TagKind {
     Statement,
 }
 
-/// A `{{ … }}` or `{% … %}` tag; text, comments and raw blocks are skipped.
+/// Tag `{{ … }}` or `{% … %}` of a Jinja template; text, comments and raw blocks are skipped.
 #[derive(Debug)]
 pub(super) struct JinjaTag<'s> {
     pub(super) kind: TagKind,
@@ -46,7 +46,7 @@ impl JinjaTag<'_> {
     }
 }
 
-/// Returns the tags of a template in order; `None` if it is malformed.
+/// Returns the tags of a Jinja template in order; `None` if the template is malformed.
 pub(super) fn tags(source: &str) -> Option<Vec<JinjaTag<'_>>> {
     let mut tags = Vec::new();
     let mut at = 0;
@@ -65,8 +65,8 @@ pub(super) fn tags(source: &str) -> Option<Vec<JinjaTag<'_>>> {
     Some(tags)
 }
 
-/// Returns the length of a `{% raw %}` block at the start of `text`; inner `None` if it is not
-/// closed.
+/// Returns the length of a `{% raw %}` block at the start of `text`; `Some(None)` if the block is
+/// not closed.
 fn raw_end(text: &str) -> Option<Option<usize>> {
     let body = after_word_tag(text, "raw")?;
     let mut at = text.len() - body.len();
@@ -80,7 +80,7 @@ fn raw_end(text: &str) -> Option<Option<usize>> {
     Some(None)
 }
 
-/// Returns the text after a tag that contains only `word`.
+/// Returns the text after a Jinja tag that contains only `word`.
 fn after_word_tag<'t>(text: &'t str, word: &str) -> Option<&'t str> {
     let text = text.strip_prefix("{%")?;
     let text = text.strip_prefix(['-', '+']).unwrap_or(text).trim_start();
@@ -138,7 +138,7 @@ fn tag<'s>(
     }
 }
 
-/// Returns the kind and length of the token at the start of `rest`.
+/// Returns the kind and length in bytes of the Jinja token at the start of `rest`.
 fn token(rest: &str, first: char) -> Option<(TokenKind, usize)> {
     if first == '"' || first == '\'' {
         return string_length(rest, first).map(|length| (TokenKind::Str, length));

@@ -1,4 +1,4 @@
-//! Converts the messages of a request to those that a template receives.
+//! Converts the messages of a chat request to those that a chat template receives.
 //!
 //! **Source:** `vllm/renderers/chat_utils/chat_message.py` (`parse_chat_messages`),
 //! `vllm/renderers/hf.py` (developer messages), `transformers/utils/chat_template_utils.py`
@@ -15,16 +15,16 @@ use super::error::TemplateError;
 use super::part::{MessagePart, wrong};
 use super::python::{Fields, dict, from_json, list};
 
-/// A message of a conversation.
+/// Message of a conversation, as sent by the client or already parsed.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ChatMessage {
-    /// JSON of the OpenAI API, parsed when a template is rendered.
+    /// JSON message of the OpenAI API, parsed when a template is rendered.
     Sent(Json),
-    /// Parsed message.
+    /// Message in parsed form.
     Read(TemplateMessage),
 }
 
-/// A message in the form that templates receive.
+/// Message in the form that chat templates receive.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TemplateMessage {
     pub(super) role: Cow<'static, str>,
@@ -34,9 +34,9 @@ pub struct TemplateMessage {
 
 #[derive(Debug, Clone, PartialEq)]
 enum MessageContent {
-    /// One text, whatever format the template expects.
+    /// Message content as one text, whatever format the template expects.
     Text(String),
-    /// Parts, joined to one text for a template that expects text.
+    /// Message content as parts, joined to one text for a template that expects text.
     Parts(Vec<MessagePart>),
 }
 
@@ -56,7 +56,7 @@ impl ChatMessage {
 }
 
 impl TemplateMessage {
-    /// Creates a message of texts.
+    /// Creates a message whose content parts are these texts.
     pub fn texts(role: &'static str, texts: &[String]) -> Self {
         let parts = texts
             .iter()
@@ -68,7 +68,8 @@ impl TemplateMessage {
         }
     }
 
-    /// Creates a message of these parts; the arguments of its tool calls are not parsed yet.
+    /// Creates a message with these content parts; the arguments of its tool calls are not parsed
+    /// yet.
     pub fn new(message: &Map<String, Json>, parts: Vec<MessagePart>) -> Self {
         let given = |name: &str| message.get(name).filter(|value| !value.is_null());
         let role = message.get("role").and_then(Json::as_str);
@@ -108,12 +109,12 @@ impl TemplateMessage {
         }
     }
 
-    /// Parses the arguments of an assistant's tool calls to objects, which templates expect.
+    /// Parses the arguments of an assistant's tool calls to JSON objects, which templates expect.
     ///
     /// **Source:** `_postprocess_messages`.
     ///
     /// # Errors
-    /// [`TemplateError::Message`] if a call is not of type `function`.
+    /// [`TemplateError::Message`] if a tool call is not of type `function`.
     pub fn parse_arguments(&mut self) -> Result<(), TemplateError> {
         let calls = self.rest.iter_mut().find(|(name, _)| *name == "tool_calls");
         let calls = calls.and_then(|(_, calls)| calls.as_array_mut());
@@ -150,7 +151,8 @@ impl TemplateMessage {
         found.map(|(_, value)| value)
     }
 
-    /// Whether the content is one text in this format; a tool message of text parts always is.
+    /// Returns whether the message's content is one text in this format; a tool message of text
+    /// parts always is.
     fn is_text(&self, format: ContentFormat) -> bool {
         match &self.content {
             MessageContent::Text(_) => true,
@@ -163,7 +165,7 @@ impl TemplateMessage {
         }
     }
 
-    /// Returns the texts of the content, one per line.
+    /// Returns the texts of the message's content, joined by newlines.
     pub(super) fn text(&self, format: ContentFormat) -> Cow<'_, str> {
         let parts = match &self.content {
             MessageContent::Text(text) => return Cow::Borrowed(text),
@@ -182,7 +184,7 @@ impl TemplateMessage {
         }
     }
 
-    /// Appends to the last text; returns the text before the change.
+    /// Appends `tail` to the last text of the message; returns that text before the change.
     pub(super) fn append(&mut self, tail: &str, format: ContentFormat) -> Option<String> {
         if self.is_text(format) {
             let text = self.text(format).into_owned();

@@ -1,4 +1,4 @@
-//! Methods of Python's `str`, `list` and `dict` that templates call.
+//! Methods of Python's `str`, `list` and `dict` that chat templates call.
 
 use minijinja::value::{Rest, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
@@ -9,7 +9,7 @@ use super::bounds;
 use super::jinja2::{ITEM, SLICE};
 use super::python::{list, pair, str_of};
 
-/// Calls `value.method(args)`.
+/// Calls a Python method of a template value, `value.method(args)`.
 ///
 /// # Errors
 /// `UnknownMethod` for an unknown method, other kinds for wrong arguments.
@@ -52,7 +52,8 @@ pub(super) fn call(
     }
 }
 
-/// Returns `value[key]`; finding a character counts characters, and a key is hashed whole.
+/// Returns the template value `value[key]`, and counts its work: the characters before the found
+/// one, and hashing of the whole key.
 fn item(value: &Value, args: &[Value]) -> Result<Value, Error> {
     let (key,): (&Value,) = from_args(args)?;
     bounds::spend_on(key)?;
@@ -124,7 +125,7 @@ fn on_str(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Err
     Ok(Some(answer))
 }
 
-/// Evaluates the `is…` methods; all but `isascii` are false for empty text.
+/// Evaluates Python's `str.is…` methods; all but `isascii` are false for empty text.
 fn is_method(text: &str, method: &str) -> Option<bool> {
     let all = |test: fn(char) -> bool| !text.is_empty() && text.chars().all(test);
     let cased = |wrong: fn(char) -> bool, right: fn(char) -> bool| {
@@ -150,7 +151,7 @@ fn strip_end<'t>(text: &'t str, args: &[Value]) -> Result<&'t str, Error> {
     Ok(text.trim_end_matches(stripped(args)?))
 }
 
-/// Returns a predicate for the characters to strip: the given ones, or whitespace.
+/// Returns a predicate for the characters that `str.strip` removes: the given ones, or whitespace.
 fn stripped(args: &[Value]) -> Result<impl Fn(char) -> bool, Error> {
     let (chars,): (Option<&str>,) = from_args(args)?;
     Ok(move |c: char| chars.map_or_else(|| is_python_whitespace(c), |chars| chars.contains(c)))
@@ -186,7 +187,7 @@ fn split(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     Ok(list(parts.into_iter().map(Value::from).collect()))
 }
 
-/// Splits at whitespace into at most `most` parts; the last part keeps its inner whitespace.
+/// Splits text at whitespace into at most `most` parts; the last part keeps its inner whitespace.
 fn words(text: &str, most: usize) -> Vec<&str> {
     let mut parts = Vec::new();
     let mut rest = text.trim_start_matches(is_python_whitespace);
@@ -221,7 +222,7 @@ fn words_from_right(text: &str, most: usize) -> Vec<&str> {
     parts
 }
 
-/// Returns the lines of `str.splitlines`, each without and with its line end.
+/// Returns the lines of Python's `str.splitlines`, each without and with its line end.
 pub(super) fn lines(text: &str) -> impl Iterator<Item = (&str, &str)> {
     let mut rest = text;
     std::iter::from_fn(move || {
@@ -247,7 +248,8 @@ pub(super) fn lines(text: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// Evaluates `find` and similar methods: positions are in characters, within an optional range.
+/// Evaluates Python's `str.find` and similar methods: positions are in characters, within an
+/// optional range.
 fn search(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     let (what, start, stop): (&str, Option<i64>, Option<i64>) = from_args(args)?;
     let (from, to) = if start.is_none() && stop.is_none() {
@@ -278,7 +280,8 @@ fn search(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
 }
 
 fn pad(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
-    /// Maximum padding, larger than any legitimate use.
+    /// Maximum padding of `str.center` and similar methods, in characters; larger than any
+    /// legitimate use.
     const MAX_PADDING: usize = 1 << 20;
     let (width, fill): (usize, Option<char>) = from_args(args)?;
     let length = text.chars().count();
@@ -355,7 +358,7 @@ fn on_list(value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> 
     }
 }
 
-/// Evaluates `value[start:stop:step]`, which replaces slices in templates.
+/// Evaluates `value[start:stop:step]`; calls of this method replace slices in templates.
 fn slice(value: &Value, args: &[Value]) -> Result<Value, Error> {
     let (bounds,): (Rest<Option<i64>>,) = from_args(args)?;
     let at = |n: usize| bounds.get(n).copied().flatten();
@@ -393,7 +396,7 @@ fn slice(value: &Value, args: &[Value]) -> Result<Value, Error> {
     }
 }
 
-/// Returns the indices of a slice of `length` elements.
+/// Returns the indices that a Python slice selects from `length` elements.
 fn slice_indices(
     start: Option<i64>,
     stop: Option<i64>,

@@ -1,4 +1,4 @@
-//! Renders a conversation to the model's prompt text.
+//! Renders a conversation to the model's prompt text with a chat template.
 
 mod args;
 mod bounds;

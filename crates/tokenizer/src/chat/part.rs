@@ -1,4 +1,4 @@
-//! Parts of a message's content.
+//! Represents the parts of a message's content.
 //!
 //! **Source:** `vllm/renderers/chat_utils/chat_message.py` (`parse_chat_message_content_part`).
 
@@ -11,7 +11,7 @@ use vllm_sim_python::{Py, repr_str, str as python_str};
 use super::error::TemplateError;
 use super::python::{Fields, dict, from_json};
 
-/// A part of a message's content.
+/// Part of a message's content: text, media or a tool reference.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MessagePart {
     content: PartContent,
@@ -22,11 +22,11 @@ pub struct MessagePart {
 enum PartContent {
     Text(String),
     ToolReference(Json),
-    /// Media part, one of [`TYPES`].
+    /// Media part; its type is one of [`TYPES`].
     Media(&'static str),
 }
 
-/// Fields of content parts that vLLM reads; other fields reach the template.
+/// Fields of content parts that vLLM reads; all other fields are passed to the template.
 ///
 /// **Source:** `_KNOWN_CONTENT_PART_FIELDS`.
 const KNOWN: [&str; 18] = [
@@ -50,7 +50,7 @@ const KNOWN: [&str; 18] = [
     "video_url",
 ];
 
-/// Part types known to vLLM, sorted as in its error message.
+/// Types of content parts known to vLLM, sorted as in its error message.
 const TYPES: [&str; 16] = [
     "audio_embeds",
     "audio_url",
@@ -72,14 +72,14 @@ const TYPES: [&str; 16] = [
 
 /// Start of the line that Claude Code adds to its system prompt.
 ///
-/// It differs per request, so vLLM drops it to keep the prefix cache effective.
+/// The line differs per request, so vLLM drops it to keep the prefix cache effective.
 const BILLING_HEADER: &str = "x-anthropic-billing-header";
 
 impl MessagePart {
-    /// Parses a part of a message by `role`; returns `None` for an empty one.
+    /// Parses a content part of a message by `role`; returns `None` for an empty part.
     ///
     /// # Errors
-    /// [`TemplateError::Message`] if vLLM does not know the type of the part.
+    /// [`TemplateError::Message`] if vLLM does not know the type of the content part.
     pub fn read(role: &str, part: &Json) -> Result<Option<Self>, TemplateError> {
         let text = match part {
             Json::String(text) => Some(text.as_str()),
@@ -141,7 +141,7 @@ impl MessagePart {
         }))
     }
 
-    /// Returns the type of a media part.
+    /// Returns the type of a media part, such as `image_url`; `None` for other parts.
     pub fn media_type(&self) -> Option<&'static str> {
         match self.content {
             PartContent::Media(kind) => Some(kind),
@@ -163,7 +163,7 @@ impl MessagePart {
         }
     }
 
-    /// Returns the line for a template that expects text.
+    /// Returns the content part as text for a template that expects text; `None` for media.
     pub(super) fn line(&self) -> Option<Cow<'_, str>> {
         let line = match &self.content {
             PartContent::Text(text) => Cow::Borrowed(text.as_str()),
@@ -202,7 +202,7 @@ impl From<PartContent> for MessagePart {
     }
 }
 
-/// Returns the text after the first line if that starts with [`BILLING_HEADER`].
+/// Returns the text after the first line if a system message starts with [`BILLING_HEADER`].
 fn after_billing_header<'t>(role: &str, text: &'t str) -> Option<&'t str> {
     (role == "system" && text.starts_with(BILLING_HEADER))
         .then(|| text.split_once('\n').map_or("", |(_, rest)| rest))
@@ -216,7 +216,8 @@ fn modality(kind: &str) -> &'static str {
     }
 }
 
-/// Returns the type of a part; without a type, or with a `uuid`, the media field determines it.
+/// Returns the type of a content part; without a type, or with a `uuid`, the media field determines
+/// it.
 fn part_type(part: &Map<String, Json>) -> Result<&'static str, TemplateError> {
     const MEDIA: [&str; 10] = [
         "image_url",

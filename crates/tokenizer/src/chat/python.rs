@@ -104,7 +104,7 @@ pub(super) fn list(items: Vec<Value>) -> Value {
     Value::from_object(List(items))
 }
 
-/// Returns a tuple, as in `dict.items()`.
+/// Returns a Python tuple of two template values, as in `dict.items()`.
 pub(super) fn pair(first: Value, second: Value) -> Value {
     Value::from_object(Tuple(vec![first, second]))
 }
@@ -120,7 +120,7 @@ pub(super) fn fields(object: &serde_json::Map<String, Json>) -> Fields {
         .collect()
 }
 
-/// Converts JSON to the value that Python's `json.loads` returns.
+/// Converts JSON to the template value that Python's `json.loads` returns.
 pub(super) fn from_json(json: &Json) -> Value {
     match Py::of(json) {
         Py::None => Value::from(()),

@@ -28,7 +28,7 @@ const MONTHS: [&str; 12] = [
     "December",
 ];
 
-/// Formats `at`; an unknown directive is kept.
+/// Formats the time `at` by Python's `strftime` format; unknown directives are kept.
 ///
 /// As with Python's `datetime.now()` there is no time zone, so `%z` and `%Z` are empty.
 pub(super) fn strftime(at: OffsetDateTime, format: &str) -> String {

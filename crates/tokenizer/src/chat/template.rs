@@ -1,4 +1,4 @@
-//! Compiled chat templates and their caches.
+//! Compiles and caches chat templates.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,12 +15,12 @@ use super::filters::{self, Clock, Raised, local_time};
 use super::jinja2;
 use super::python::{Fields, dict, write_str};
 
-/// Maximum number of instructions per rendering.
+/// Maximum number of minijinja instructions per rendering of a chat template.
 ///
-/// It is far more than ten thousand messages need, and ends a hostile template within seconds.
+/// Far more than ten thousand messages need; a hostile template ends within seconds.
 const FUEL: u64 = 20_000_000;
 
-/// Number of cached templates from requests, as in vLLM.
+/// Maximum number of cached chat templates from requests, as in vLLM.
 const MAX_CACHED_TEMPLATES: usize = 32;
 
 const NAME: &str = "chat_template";
@@ -33,7 +33,7 @@ pub(super) struct CompiledTemplate {
 }
 
 impl CompiledTemplate {
-    /// Compiles `source`; `strftime_now` uses `clock`.
+    /// Compiles the chat template `source`; its function `strftime_now` uses `clock`.
     pub(super) fn new(source: &str, clock: Clock) -> Result<Self, TemplateError> {
         bounds::check_source(source)?;
         let mut env = Environment::new();
@@ -77,7 +77,8 @@ impl CompiledTemplate {
     }
 }
 
-/// Returns the error for the client: the argument of `raise_exception` if there is one.
+/// Returns the error of a failed rendering for the client: the argument of `raise_exception` if
+/// there is one.
 fn failed(error: &minijinja::Error) -> TemplateError {
     let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(next) = source {
@@ -114,7 +115,7 @@ impl LazyTemplate {
     }
 }
 
-/// Cache of templates from requests and flags, by source.
+/// Cache of compiled chat templates from requests and flags, by source text.
 #[derive(Debug, Default)]
 pub(super) struct TemplateCache(RwLock<HashMap<String, Arc<CompiledTemplate>>>);
 

@@ -1,4 +1,4 @@
-//! Chat templates of a model.
+//! Selects and renders the chat templates of a model.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -14,31 +14,32 @@ use super::message::{self, ChatMessage, TemplateMessage};
 use super::python::{self, Fields, from_json, list};
 use super::template::{CompiledTemplate, LazyTemplate, TemplateCache};
 
-/// Conversation and options of a rendering.
+/// Conversation to render with a chat template, and options of the rendering.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ChatInput<'a> {
     /// Messages of the conversation.
     pub messages: &'a [ChatMessage],
-    /// Tools; `None` differs from an empty list.
+    /// Tool definitions; `None` differs from an empty list.
     pub tools: Option<&'a [Json]>,
-    /// Documents for retrieval templates.
+    /// Documents for templates of retrieval-augmented generation.
     pub documents: Option<&'a Json>,
-    /// Whether the text ends with the start of the assistant's message.
+    /// Whether the prompt ends with the start of the assistant's message.
     pub add_generation_prompt: bool,
-    /// Whether the text ends right after the last message, for the model to continue it.
+    /// Whether the prompt ends right after the last message, for the model to continue it.
     pub continue_final_message: bool,
-    /// Template to use instead of the model's: its source, or the name of one of the model's.
+    /// Chat template instead of the model's default: its source, or the name of one of the model's
+    /// templates.
     pub chat_template: Option<&'a str>,
-    /// Variables for the template.
+    /// Further variables for the template (`chat_template_kwargs`).
     pub kwargs: Option<&'a Map<String, Json>>,
-    /// Format of message content; `None`: detected from the template.
+    /// Format of message content; `None` detects it from the template.
     pub content_format: Option<ContentFormat>,
 }
 
 /// Chat templates of a model, with its special tokens.
 #[derive(Debug, Default)]
 pub struct ChatTemplates {
-    /// Templates by name; a model with one template has only `default`.
+    /// Templates by name; a model with one template has only the name `default`.
     named: Vec<(String, LazyTemplate)>,
     special_tokens: Fields,
     others: TemplateCache,
@@ -47,7 +48,7 @@ pub struct ChatTemplates {
 const DEFAULT: &str = "default";
 
 impl ChatTemplates {
-    /// Creates the templates of a model, by name, with its special tokens.
+    /// Creates the chat templates of a model from their names and sources, with its special tokens.
     pub fn new(named: Vec<(String, String)>, special_tokens: &Map<String, Json>) -> Self {
         Self {
             named: named
@@ -70,7 +71,7 @@ impl ChatTemplates {
         self.lazy(DEFAULT).map(LazyTemplate::source)
     }
 
-    /// Returns the template of a request; `None` if the model has none for it.
+    /// Returns the chat template for a request; `None` if the model has none.
     ///
     /// **Source:** `transformers`, `PreTrainedTokenizerBase.get_chat_template`.
     fn pick(
@@ -89,10 +90,11 @@ impl ChatTemplates {
         lazy.map(LazyTemplate::get).transpose()
     }
 
-    /// Renders a conversation; without a template, as llm-d-inference-sim does.
+    /// Renders a conversation to prompt text; without a template, in the format of
+    /// llm-d-inference-sim.
     ///
     /// # Errors
-    /// [`TemplateError`] if vLLM rejects a message, or the template fails.
+    /// [`TemplateError`] if vLLM rejects a message, or the chat template fails.
     pub fn render(&self, chat: &ChatInput<'_>) -> Result<String, TemplateError> {
         let Some(template) = self.pick(chat.chat_template, chat.tools.is_some())? else {
             let format = chat.content_format.unwrap_or_default();
@@ -178,10 +180,10 @@ impl ChatTemplates {
     }
 }
 
-/// Text that transformers appends to the last message, to find its end in the rendered text.
+/// Marker appended to the last message, as in transformers, to find its end in the rendered text.
 const CONTINUE_TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 
-/// Marks the end of the last message and returns its text.
+/// Appends [`CONTINUE_TAG`] to the last message and returns the message's text.
 ///
 /// **Source:** `transformers/utils/chat_template_utils.py`, `render_jinja_template`.
 fn tag_end(
@@ -206,7 +208,7 @@ fn tag_end(
     }
 }
 
-/// Cuts the text at the tag.
+/// Cuts the rendered text at [`CONTINUE_TAG`].
 ///
 /// A template that trims messages removes the trailing space of the tag; then the text before the
 /// tag is trimmed, too.

@@ -1,4 +1,5 @@
-//! Inserts filters that count work into a template: for assigned values and for the text of loops.
+//! Inserts filters into a chat template that count work: for assigned values and for the text of
+//! loops.
 
 use super::bounds::{KEPT, LOOPED};
 use super::jinja2::{Edit, enclosed};
@@ -33,7 +34,7 @@ fn kept(tokens: &[JinjaToken<'_>]) -> Vec<Edit> {
     equals.map_or_else(Vec::new, |at| enclosed(&tokens[at + 1..], KEPT))
 }
 
-/// Returns the iterable of a loop; `tokens` follow its keyword.
+/// Returns the tokens of a loop's iterable; `tokens` follow the keyword `for`.
 fn iterated<'a, 't>(tokens: &'a [JinjaToken<'t>]) -> &'a [JinjaToken<'t>] {
     let Some(at) = tokens.iter().position(|token| token.is_name("in")) else {
         return &[];
@@ -74,7 +75,7 @@ fn recursions(tokens: &[JinjaToken<'_>], body: usize) -> Vec<Edit> {
     edits
 }
 
-/// Returns the bytes of text in the body of each loop, without nested loops.
+/// Returns the size of the text in each loop's body, in bytes, without nested loops.
 fn bodies(tags: &[JinjaTag<'_>]) -> Vec<usize> {
     let mut bodies = vec![0; tags.len()];
     let mut open = Vec::new();

@@ -16,26 +16,27 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::split_pattern::SplitPattern;
 use super::vocabulary::character;
 
-/// Encodes text without the general encoder.
+/// Fast encoder for byte-level BPE tokenizers, without the general encoder of the tokenizers crate.
 #[derive(Debug)]
 pub(super) struct ByteLevelEncoder {
     pattern: SplitPattern,
-    /// Whether text must already be in NFC, the tokenizer's normalizer.
+    /// Whether text must already be in Unicode NFC because the tokenizer's normalizer converts to
+    /// NFC.
     composed: bool,
     added: AddedTokens,
     words: Box<[RwLock<WordCache>]>,
 }
 
-/// Ids of words, by hash; the word itself resolves collisions.
+/// Cache of the token ids of words, by the word's hash; the stored word resolves collisions.
 type WordCache = HashMap<u64, (Box<str>, Box<[u32]>), BuildHasherDefault<PrehashedHasher>>;
 
-/// Number of cache shards, which reduces lock contention between encoders.
+/// Number of word cache shards, which reduces lock contention between encoders.
 const SHARDS: usize = 64;
 
-/// Maximum number of words in a shard; a full shard is cleared.
+/// Maximum number of words in a cache shard; a full shard is cleared.
 const MAX_CACHED_WORDS: usize = 1024;
 
-/// Maximum length of a cached word, in bytes; longer ones are rare.
+/// Maximum length of a cached word, in bytes; longer words are rare.
 const MAX_CACHED_BYTES: usize = 64;
 
 #[derive(Debug, Default)]
@@ -76,7 +77,8 @@ impl ByteLevelEncoder {
         })
     }
 
-    /// Returns the ids of a text; `None` if only the general encoder is certain to be correct.
+    /// Returns the token ids of a text; `None` if only the general encoder is certain to be
+    /// correct.
     pub(super) fn encode(&self, tokenizer: &Tokenizer, text: &str) -> Option<Vec<u32>> {
         if self.composed && !text.chars().all(is_composed) {
             return None;
@@ -136,7 +138,7 @@ fn bpe(tokenizer: &Tokenizer) -> Option<&BPE> {
     }
 }
 
-/// Returns the pattern of a pre-tokenizer that splits by a pattern and then maps bytes.
+/// Returns the split pattern of a pre-tokenizer that splits by a pattern and then maps bytes.
 fn pattern(steps: &Json) -> Option<SplitPattern> {
     let [split, bytes] = steps.get("pretokenizers")?.as_array()?.as_slice() else {
         return None;
@@ -156,13 +158,13 @@ fn pattern(steps: &Json) -> Option<SplitPattern> {
 
 #[derive(Debug)]
 struct AddedTokens {
-    /// Whether a token starts with this byte.
+    /// For each byte, whether an added token starts with it.
     starts: Box<[bool; 256]>,
     tokens: Vec<(Box<str>, u32)>,
 }
 
 impl AddedTokens {
-    /// Reads the added tokens; `None` if some of them match by more than their text.
+    /// Reads the tokenizer's added tokens; `None` if some of them match by more than their text.
     fn new(tokenizer: &Tokenizer) -> Option<Self> {
         let tokens = tokenizer.get_added_tokens_decoder();
         let normalized = tokens.values().filter(|token| token.normalized).count();
@@ -187,8 +189,8 @@ impl AddedTokens {
         Some(Self { starts, tokens })
     }
 
-    /// Returns the start of the first token, its length and its id; the text's end if there is
-    /// none.
+    /// Returns the position of the first added token in `text`, with its length and id; the text's
+    /// end if there is none.
     fn next(&self, text: &str) -> (usize, Option<(usize, u32)>) {
         for (at, byte) in text.bytes().enumerate() {
             if self.starts[usize::from(byte)] {
@@ -206,7 +208,7 @@ impl AddedTokens {
     }
 }
 
-/// Whether NFC never changes a character within these ranges: no combining marks, nothing that
+/// Returns whether NFC leaves the character unchanged in any text: no combining marks, nothing that
 /// decomposes.
 fn is_composed(c: char) -> bool {
     matches!(

@@ -1,4 +1,4 @@
-//! Configuration files next to a `tokenizer.json`.
+//! Reads the model configuration files next to a `tokenizer.json`.
 
 use std::path::Path;
 
@@ -15,10 +15,10 @@ pub(super) struct ModelFiles {
 }
 
 impl ModelFiles {
-    /// Reads the files that exist.
+    /// Reads the configuration files and chat templates that exist in `folder`.
     ///
     /// # Errors
-    /// [`TokenizerError::Broken`] for a file that is not valid.
+    /// [`TokenizerError::Broken`] for a configuration file that is not valid.
     pub(super) fn read(folder: &Path) -> Result<Self, TokenizerError> {
         let mut files = Self {
             tokenizer_config: object(folder, "tokenizer_config.json")?,
@@ -30,12 +30,13 @@ impl ModelFiles {
         Ok(files)
     }
 
-    /// Returns a special token of `tokenizer_config.json`: text, or an object with the text.
+    /// Returns the text of a special token in `tokenizer_config.json`, given as text or as an
+    /// object.
     pub(super) fn special_token(&self, name: &str) -> Option<&str> {
         content(self.tokenizer_config.get(name)?)
     }
 
-    /// Returns the special tokens that templates may use: all names that end in `_token`.
+    /// Returns the special tokens that chat templates may use: all names that end in `_token`.
     pub(super) fn special_tokens(&self) -> Map<String, Json> {
         let extra = self
             .tokenizer_config
@@ -62,7 +63,7 @@ impl ModelFiles {
             .collect()
     }
 
-    /// Returns the end-of-sequence ids of `generation_config.json`, else of `config.json`.
+    /// Returns the end-of-sequence token ids of `generation_config.json`, else of `config.json`.
     pub(super) fn eos_ids(&self) -> Vec<u32> {
         let ids = [&self.generation_config, &self.config]
             .into_iter()
@@ -75,7 +76,8 @@ impl ModelFiles {
         }
     }
 
-    /// Returns the size of the model's vocabulary, which may exceed the tokenizer's by padding.
+    /// Returns the size of the model's vocabulary, in tokens; padding may make it exceed the
+    /// tokenizer's.
     pub(super) fn vocab_size(&self) -> Option<u32> {
         let text = self
             .config
@@ -90,7 +92,7 @@ impl ModelFiles {
     }
 }
 
-/// Returns the text of a token, given as text or as `{"content": text, …}`.
+/// Returns the text of a special token, given as text or as `{"content": text, …}`.
 pub(super) fn content(token: &Json) -> Option<&str> {
     token.as_str().or_else(|| token.get("content")?.as_str())
 }
@@ -117,8 +119,8 @@ fn broken(folder: &Path, name: &str, reason: impl std::fmt::Display) -> Tokenize
     }
 }
 
-/// Reads the chat templates. `chat_template.jinja` and `additional_chat_templates/` override
-/// `tokenizer_config.json`, which overrides `chat_template.json` of multimodal processors.
+/// Reads the chat templates of a model. `chat_template.jinja` and `additional_chat_templates/`
+/// override `tokenizer_config.json`, which overrides `chat_template.json` of multimodal processors.
 ///
 /// **Source:** `transformers/tokenization_utils_base.py`, `from_pretrained`.
 fn templates(

@@ -4,13 +4,13 @@
 
 use serde_json::Value as Json;
 
-/// Maximum growth factor, in bytes; Unicode's normal forms need at most 11.
+/// Maximum growth factor of a text's length in bytes; Unicode's normal forms need at most 11.
 const MAX_GROWTH: f64 = 256.0;
 
-/// Checks a normalizer or decoder.
+/// Checks that a normalizer or decoder (`part`) cannot make text much longer.
 ///
 /// # Errors
-/// A message if the part may make text too long.
+/// A message if the part may lengthen a text by more than [`MAX_GROWTH`].
 pub(super) fn check(what: &str, part: &Json) -> Result<(), String> {
     let mut unicode = 1.0_f64;
     let growth = growth(part, &mut unicode) * unicode;
@@ -23,7 +23,7 @@ pub(super) fn check(what: &str, part: &Json) -> Result<(), String> {
     ))
 }
 
-/// Returns the maximum growth factor of a part.
+/// Returns the maximum factor by which a normalizer or decoder lengthens a text.
 ///
 /// Several Unicode normal forms grow a text only once: their factor is returned in `unicode`.
 fn growth(part: &Json, unicode: &mut f64) -> f64 {

@@ -9,8 +9,8 @@ use tokenizers::Tokenizer;
 
 use super::files::{ModelFiles, content};
 
-/// Returns the fields in vLLM's order: the class, `tokenizer_config.json`, additions of vLLM and
-/// transformers.
+/// Returns the fields of `GET /tokenizer_info` in vLLM's order: the class, `tokenizer_config.json`,
+/// additions of vLLM and transformers.
 pub(super) fn describe(
     files: &ModelFiles,
     tokenizer: &Tokenizer,
@@ -58,7 +58,7 @@ pub(super) fn describe(
     info.into()
 }
 
-/// Returns the name of the class with which vLLM wraps the tokenizer of transformers.
+/// Returns the name of vLLM's class that wraps the tokenizer of transformers.
 fn class(files: &ModelFiles) -> String {
     let named = files
         .tokenizer_config

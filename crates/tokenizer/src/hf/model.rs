@@ -1,4 +1,4 @@
-//! Tokenizer of a model, loaded from its files.
+//! Loads the Hugging Face tokenizer of a model from its files.
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -18,7 +18,7 @@ use crate::chat::ChatTemplates;
 use crate::error::{EncodingGivenUp, TokenizerError};
 use crate::source::{ModelFolder, TOKENIZER};
 
-/// Tokenizer of a `tokenizer.json` and the configuration files next to it.
+/// Hugging Face tokenizer of a `tokenizer.json` and the configuration files next to it.
 #[derive(Debug)]
 pub struct Hf {
     tokenizer: Tokenizer,
@@ -27,7 +27,7 @@ pub struct Hf {
     special: HashSet<u32>,
     eos: Option<u32>,
     stop_ids: Vec<u32>,
-    /// Character for a space before a word, in SentencePiece vocabularies.
+    /// Character in place of a space before a word, in SentencePiece vocabularies.
     blank: Option<char>,
     /// Whether decoding removes spaces before punctuation.
     clean_up: bool,
@@ -141,7 +141,7 @@ impl Hf {
         ids
     }
 
-    /// Encodes with the general encoder of the tokenizers crate.
+    /// Encodes text to token ids with the general encoder of the tokenizers crate.
     pub(crate) fn encode_generally(&self, text: &str, special: SpecialTokens) -> Vec<u32> {
         let encode = || {
             self.tokenizer
@@ -184,7 +184,7 @@ impl Hf {
         })
     }
 
-    /// Returns the text of one token, with the spaces that decoding it alone would drop.
+    /// Returns the text of one token id, with the leading spaces that decoding it alone would drop.
     ///
     /// **Source:** `vllm/tokenizers/detokenizer_utils.py`, `convert_ids_list_to_tokens`.
     pub(crate) fn token_text(&self, id: u32) -> String {
@@ -214,12 +214,12 @@ impl Hf {
         &self.stop_ids
     }
 
-    /// Returns the content of `generation_config.json`; empty without the file.
+    /// Returns the JSON object in `generation_config.json`; empty without the file.
     pub fn generation_config(&self) -> &Map<String, Json> {
         &self.files.generation_config
     }
 
-    /// Returns the content of `config.json`; empty without the file.
+    /// Returns the JSON object in `config.json`; empty without the file.
     pub fn config(&self) -> &Map<String, Json> {
         &self.files.config
     }
@@ -239,8 +239,8 @@ impl Hf {
 /// panic on runs of some ten million spaces.
 const MAX_PART_BYTES: usize = 1 << 20;
 
-/// Returns the end of the first part: before the space after a word if one is near, because no
-/// token spans it.
+/// Returns the end of a text's first part for encoding: before the space after a word if one is
+/// near, because no token spans it.
 fn part_end(text: &str) -> usize {
     const NEAR: usize = 1 << 16;
     if text.len() <= MAX_PART_BYTES {
@@ -325,7 +325,7 @@ fn special_ids(tokenizer: &Tokenizer) -> HashSet<u32> {
         .collect()
 }
 
-/// Returns the space character of a Metaspace pre-tokenizer, also within a sequence.
+/// Returns the space character of a Metaspace pre-tokenizer, alone or within a sequence.
 fn blank(pre_tokenizer: &PreTokenizerWrapper) -> Option<char> {
     match pre_tokenizer {
         PreTokenizerWrapper::Metaspace(metaspace) => Some(metaspace.get_replacement()),

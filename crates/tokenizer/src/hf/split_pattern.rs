@@ -27,7 +27,7 @@ impl SplitPattern {
         }
     }
 
-    /// Returns the length of the first word of a text; zero only for empty text.
+    /// Returns the length of the first word of a text, in bytes; zero only for empty text.
     pub(super) fn word(self, text: &str) -> usize {
         let mut chars = text.chars();
         let Some(first) = chars.next() else { return 0 };
@@ -124,7 +124,7 @@ fn run(text: &str, of: impl Fn(char) -> bool) -> usize {
     text.find(|c| !of(c)).unwrap_or(text.len())
 }
 
-/// Returns the length of the leading letters; most are ASCII.
+/// Returns the length of the leading letters of a text, in bytes; most are ASCII.
 fn letters(text: &str) -> usize {
     let ascii = text.bytes().position(|byte| !byte.is_ascii_alphabetic());
     match ascii {
@@ -134,7 +134,7 @@ fn letters(text: &str) -> usize {
     }
 }
 
-/// Returns the length of leading punctuation and the newlines after it.
+/// Returns the length of a text's leading punctuation and the newlines after it, in bytes.
 fn signs(text: &str) -> usize {
     match run(text, |c| char_class(c) == CharClass::Sign) {
         0 => 0,
@@ -142,8 +142,8 @@ fn signs(text: &str) -> usize {
     }
 }
 
-/// Returns the length of whitespace: up to the last newline, else all but the last character, which
-/// belongs to the next word.
+/// Returns the length of a word of leading whitespace, in bytes: up to the last newline, else all
+/// but the last character, which belongs to the next word.
 fn blanks(text: &str) -> usize {
     let length = run(text, char::is_whitespace);
     let run = &text[..length];

@@ -7,7 +7,7 @@ use super::model::Hf;
 use super::vocabulary::Vocabulary;
 use crate::SpecialTokens;
 
-/// Incremental decoder of one text.
+/// Incremental decoder of one sequence of token ids.
 ///
 /// **Source:** `tokenizers/src/tokenizer/mod.rs`, `step_decode_stream`;
 /// `vllm/v1/engine/detokenizer.py`.
@@ -20,7 +20,7 @@ pub(crate) struct DecodeStream<'t> {
 
 #[derive(Debug)]
 enum StreamState<'t> {
-    /// Byte-level tokens; only the bytes held back are kept.
+    /// Decoding of byte-level tokens; keeps only the bytes of an incomplete character.
     Bytes {
         vocabulary: &'t Vocabulary,
         held: Vec<u8>,
@@ -59,7 +59,7 @@ impl<'t> DecodeStream<'t> {
         }
     }
 
-    /// Adds a token and appends the text that is complete.
+    /// Decodes one more token id and appends the text that is complete to `out`.
     pub(crate) fn push(&mut self, id: u32, out: &mut String) {
         let skip = self.skip_special && self.hf.is_special(id);
         match &mut self.state {
@@ -95,7 +95,8 @@ impl<'t> DecodeStream<'t> {
         }
     }
 
-    /// Appends the text that is still held back, including replacement characters.
+    /// Appends the text still held back for incomplete characters, including replacement
+    /// characters.
     pub(crate) fn finish(self, out: &mut String) {
         match self.state {
             StreamState::Bytes { held, .. } => out.push_str(&String::from_utf8_lossy(&held)),
@@ -114,7 +115,7 @@ impl<'t> DecodeStream<'t> {
     }
 }
 
-/// Whether bytes end with a complete character other than the replacement character.
+/// Returns whether bytes end with a complete UTF-8 character other than the replacement character.
 fn ends_whole(bytes: &[u8]) -> bool {
     let tail = &bytes[bytes.len().saturating_sub(4)..];
     let Some(lead) = tail.iter().rposition(|byte| byte & 0xc0 != 0x80) else {

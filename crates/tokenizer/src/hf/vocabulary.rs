@@ -1,13 +1,13 @@
-//! Table of the tokens of a Hugging Face tokenizer.
+//! Builds a table of the tokens of a Hugging Face tokenizer.
 
 use tokenizers::{DecoderWrapper, Tokenizer};
 
 #[derive(Debug)]
 pub(super) struct Vocabulary {
     pub(super) size: u32,
-    /// Length of the longest piece, in characters.
+    /// Length of the longest token, in characters.
     pub(super) longest: usize,
-    /// Bytes of every token, for byte-level tokenizers.
+    /// Bytes of every token; `None` unless the tokenizer is byte-level.
     bytes: Option<Table>,
 }
 
@@ -47,7 +47,7 @@ impl Vocabulary {
         }
     }
 
-    /// Returns the bytes of a token, empty for an unknown one; `None` if the tokenizer is not
+    /// Returns the bytes of a token id, empty for an unknown id; `None` if the tokenizer is not
     /// byte-level.
     pub(super) fn bytes(&self, id: u32) -> Option<&[u8]> {
         let table = self.bytes.as_ref()?;
@@ -76,7 +76,7 @@ impl Table {
     }
 }
 
-/// Appends the bytes of a byte-level piece; a piece with any other character is appended as text.
+/// Appends the bytes of a byte-level token; a token with any other character is appended as text.
 ///
 /// **Source:** `tokenizers/src/pre_tokenizers/byte_level.rs`, `bytes_char` and `decode_chain`.
 fn push_bytes(out: &mut Vec<u8>, piece: &str) {
@@ -93,9 +93,9 @@ fn push_bytes(out: &mut Vec<u8>, piece: &str) {
     }
 }
 
-/// Returns the byte of a character in GPT-2's alphabet.
+/// Returns the byte that a character represents in GPT-2's byte-level alphabet.
 ///
-/// Printable Latin-1 characters stand for themselves, the characters from U+0100 on for the other
+/// Printable Latin-1 characters represent their own code, the characters from U+0100 on the other
 /// 68 bytes in order.
 fn byte(c: char) -> Option<u8> {
     let code = u32::from(c);
