@@ -189,7 +189,8 @@ fn measured_front_end(mut base: Coefficients, typed: &Args) -> Coefficients {
     base
 }
 
-/// Returns the explicitly set flags for the profile, as names and YAML values.
+/// Returns the explicitly set flags with which a fitted latency profile describes its deployment,
+/// as names and YAML values.
 fn deployment(loaded: &Loaded) -> Vec<(String, String)> {
     let own = [
         "config",

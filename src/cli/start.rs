@@ -10,7 +10,7 @@ use crate::server::{Fleet, Server};
 use vllm_sim_command_line::{outputs, quoted};
 use vllm_sim_config::{CliMode, Config, Loaded};
 
-/// Logs one line with the imitated release and the explicitly set flags.
+/// Logs one line at the start with the imitated release and the explicitly set flags.
 pub(super) fn log_start(loaded: &Loaded) {
     let model = &loaded.config.model;
     let command_line = match model.cli_mode {
@@ -52,7 +52,7 @@ fn text(value: &Value) -> String {
     }
 }
 
-/// Logs one line with the address, the model and the main paths.
+/// Logs one line with the listening address, the model and the main paths of the servers.
 pub(super) fn log_listening(fleet: &Fleet) {
     let Some(first) = fleet.servers().first() else {
         return;
@@ -91,7 +91,8 @@ fn url(server: &Server) -> Option<String> {
     Some(format!("{scheme}://{}", reachable(address)))
 }
 
-/// Replaces the unspecified address by loopback, because some clients cannot connect to it.
+/// Replaces an unspecified IP address such as `0.0.0.0` by loopback, because some clients cannot
+/// connect to it.
 fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         ip if !ip.is_unspecified() => ip,
@@ -104,7 +105,8 @@ fn reachable(address: SocketAddr) -> SocketAddr {
 /// Maximum number of bytes read to recognize a ready file.
 const MAX_READY_FILE_BYTES: u64 = 1 << 20;
 
-/// The file of `--ready-file`, which exists while the server listens or its engines have joined.
+/// The file of `--ready-file`, which exists while the server listens or its engines are connected
+/// to an API server.
 pub(super) struct ReadyFile(PathBuf);
 
 impl ReadyFile {
@@ -157,7 +159,10 @@ fn pid_of(path: &Path) -> Option<u32> {
     u32::try_from(ready.get("pid")?.as_u64()?).ok()
 }
 
-/// Returns `{"pid": …, "model": …, "servers": [{"url": …, "grpc": …}]}`.
+/// Returns the contents of the ready file of servers: `{"pid": …, "model": …, "servers": [{"url":
+/// …, "grpc": …}]}`.
+///
+/// A server on a Unix socket is `{"uds": …}`.
 ///
 /// A Unix socket is `{"uds": …}`.
 pub(super) fn of_servers(fleet: &Fleet) -> Value {
@@ -180,7 +185,8 @@ pub(super) fn of_servers(fleet: &Fleet) -> Value {
     json!({"pid": std::process::id(), "model": model, "servers": servers})
 }
 
-/// Returns `{"pid": …, "model": …, "front_end": …, "ranks": […]}` of engines that have joined.
+/// Returns the contents of the ready file of headless engines: `{"pid": …, "model": …, "front_end":
+/// …, "ranks": […]}`.
 pub(super) fn of_engines(config: &Config) -> Value {
     let parallel = &config.engine.parallel;
     let (first, count) = parallel.local_ranks;

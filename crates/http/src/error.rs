@@ -6,7 +6,7 @@ use axum::http::{HeaderValue, Response, StatusCode, header};
 use vllm_sim_service::ServeError;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
-/// Result of a handler; a [`Fault`] becomes an error in OpenAI's envelope.
+/// Result of an HTTP handler; a [`Fault`] becomes an error response in OpenAI's format.
 pub(super) type HandlerResult = Result<Response<Body>, Fault>;
 
 pub(super) fn response(fault: &Fault) -> Response<Body> {
@@ -56,7 +56,7 @@ pub(super) fn not_found() -> Response<Body> {
     )
 }
 
-/// Converts a status code; an invalid code, a bug of ours, becomes 500.
+/// Converts the status code of an error; an invalid code, a bug of the simulator, becomes 500.
 pub(super) fn status(code: u16) -> StatusCode {
     StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }

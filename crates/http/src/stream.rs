@@ -19,13 +19,13 @@ use vllm_sim_engine::driver::SequenceState;
 use vllm_sim_service::fault::Ending;
 use vllm_sim_service::{Choice, FaultInjector, InjectorAction, Reply};
 
-/// Result of polling a body.
+/// Result of polling the body of a stream.
 type Polled = Poll<Option<Result<Frame<Bytes>, SimulatedBreak>>>;
 
-/// Approximate maximum size of one frame, in bytes.
+/// Approximate maximum size of one body frame of a stream, in bytes.
 const MAX_FRAME_BYTES: usize = 16 * 1024;
 
-/// Approximate size of one event, in bytes, to reserve capacity for a frame.
+/// Approximate size of one event of a stream, in bytes, to reserve capacity for a frame.
 const EVENT_BYTES: usize = 320;
 
 /// Number of events at the start of a stream that are sent one per frame.
@@ -34,20 +34,21 @@ const EVENT_BYTES: usize = 320;
 /// take about a third of the CPU time, so later frames combine them.
 const SINGLE_EVENT_FRAMES: u32 = 24;
 
-/// Tokens of one choice to render together, and the end of the choice if it follows them.
+/// Tokens of one choice to render together as stream events, and the end of the choice if it
+/// follows them.
 pub(super) struct ChoiceStep {
     /// Index of the choice.
     pub(super) index: usize,
     /// Number of tokens to read from the choice's script at its cursor; 0 only at an early end.
     pub(super) tokens: u32,
-    /// Whether these are the first tokens of the choice.
+    /// Whether the step has the first tokens of the choice.
     pub(super) first: bool,
     /// End of the choice, if this is its last step.
     pub(super) end: Option<End>,
 }
 
 impl ChoiceStep {
-    /// Splits the step into one with its tokens and one with its end.
+    /// Splits a step of a choice into one with its tokens and one with its end.
     pub(super) fn apart(&self) -> (Self, Self) {
         let said = Self { end: None, ..*self };
         let over = Self {
@@ -59,14 +60,14 @@ impl ChoiceStep {
     }
 }
 
-/// Renders the events of one API.
+/// Renders the stream events of one API.
 pub(super) trait Render: Send + 'static {
     /// Appends the events at the start of the stream, before any token is available.
     fn open(&mut self, _out: &mut String) {}
     /// Appends the events that precede the first token of any choice, in their own frame.
     fn first(&mut self, _out: &mut String) {}
-    /// Appends the events of one step; advances the choice's cursor by exactly `step.tokens`
-    /// tokens.
+    /// Appends the events of one step of a choice; advances the choice's cursor by exactly
+    /// `step.tokens` tokens.
     fn step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep);
     /// Appends up to `most` tokens of the only choice, one event each, until `bytes` is reached.
     ///
@@ -83,17 +84,17 @@ pub(super) trait Render: Send + 'static {
     }
     /// Appends the events that follow the end of all choices, such as usage and `[DONE]`.
     fn close(&mut self, out: &mut String, reply: &Reply);
-    /// Appends the events of a failed choice; returns false if the connection breaks off
+    /// Appends the events that report a failed choice; returns false if the connection breaks off
     /// afterwards.
     fn fail(&mut self, out: &mut String) -> bool {
         out.push_str(&error::last_events(&error::engine_failure(), false));
         true
     }
-    /// Returns the comment that is sent while no token is available.
+    /// Returns the keep-alive comment, sent while no token is available.
     fn keep_alive(&self) -> &'static str {
         ": keep-alive\n\n"
     }
-    /// Returns an event that breaks off inside its JSON.
+    /// Returns an event that breaks off inside its JSON, as an injected fault.
     fn garbled(&self) -> &'static str {
         "data: {\"id\":\"garbled\",\"object\":\n\n"
     }
@@ -102,16 +103,16 @@ pub(super) trait Render: Send + 'static {
 /// Time of a simulated disconnect.
 #[derive(Clone, Copy)]
 enum BreakOff {
-    /// After the data that was written has been sent.
+    /// The connection breaks off after the data written so far has been sent.
     Soon,
-    /// Immediately.
+    /// The connection breaks off immediately.
     Now,
 }
 
-/// A value to hold until the stream ends.
+/// A value to hold until the stream of a reply ends.
 pub(super) type Guard = Option<Box<dyn std::any::Any + Send>>;
 
-/// The body of a streamed reply.
+/// The body of a reply that is streamed as server-sent events.
 pub(super) struct EventStream<R> {
     reply: Reply,
     render: R,
@@ -120,14 +121,14 @@ pub(super) struct EventStream<R> {
     frames: u32,
     opened: bool,
     begun: bool,
-    /// Index of the next choice to write, if there are several.
+    /// Index of the next choice whose tokens are written, if there are several.
     turn: usize,
     closed: bool,
-    /// Pending disconnect after the last frame.
+    /// Simulated disconnect after the last frame; `None` if the stream ends properly.
     breaks: Option<BreakOff>,
     ended: Vec<bool>,
     keep_alive: Option<(Duration, Pin<Box<Sleep>>)>,
-    /// Faults to inject, if any.
+    /// Faults to inject into the stream; `None` without faults.
     faults: Option<Box<FaultInjector>>,
     _guard: Guard,
 }
@@ -176,7 +177,7 @@ impl<R: Render> EventStream<R> {
         }
     }
 
-    /// Appends the next event, or all available events up to the size of a frame.
+    /// Appends the next event of the stream, or all available events up to the size of a frame.
     fn write(&mut self, out: &mut String) {
         if self.closed {
             return;
@@ -244,7 +245,7 @@ impl<R: Render> EventStream<R> {
         }
     }
 
-    /// Returns the number of tokens that may be sent before the next fault.
+    /// Returns the number of tokens that may be sent before the next injected fault.
     fn room(&self) -> u32 {
         self.faults
             .as_ref()
@@ -329,7 +330,8 @@ impl<R: Render> EventStream<R> {
         steps > 0
     }
 
-    /// Returns the result after the last frame: the end, or a disconnect.
+    /// Returns the result of polling after the last frame: the end of the body, or a simulated
+    /// disconnect.
     fn over(&mut self, cx: &Context<'_>) -> Polled {
         match self.breaks.take() {
             None => Poll::Ready(None),
@@ -350,7 +352,7 @@ impl<R: Render> EventStream<R> {
         }
     }
 
-    /// Returns the action of a fault that occurs now, if any.
+    /// Returns the result of polling for an injected fault that occurs now; `None` without one.
     fn poll_faults(&mut self, cx: &mut Context<'_>) -> Option<Polled> {
         let action = match self.faults.as_mut()?.poll(cx) {
             Poll::Pending => return Some(Poll::Pending),
@@ -382,7 +384,8 @@ impl<R: Render> EventStream<R> {
     }
 }
 
-/// Appends tokens of the only choice that need no special handling; returns their number.
+/// Appends the events of tokens of the only choice that need no special handling; returns the
+/// number of tokens.
 fn write_tokens<R: Render>(
     render: &mut R,
     out: &mut String,
@@ -403,7 +406,7 @@ fn write_tokens<R: Render>(
     written as usize
 }
 
-/// Removes or repeats the last event after `start`.
+/// Removes or repeats the last event after `start`, as an injected fault at the end of a stream.
 fn apply_ending(out: &mut String, start: usize, ending: Ending) {
     let whole = out[start..].trim_end_matches('\n');
     let last = start + whole.rfind("\n\n").map_or(0, |at| at + 2);

@@ -170,7 +170,7 @@ async fn answer(
     }
 }
 
-/// Runs the checks that precede the lookup in the store.
+/// Runs the checks of a Responses request that precede the lookup of the previous response.
 fn checks(app: &App, request: &ResponsesRequest) -> Result<(), Fault> {
     let refuse = |text: &str, param: &str| {
         Err(Fault {
@@ -193,7 +193,7 @@ fn checks(app: &App, request: &ResponsesRequest) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Parts of a Responses request that its response depends on.
+/// The values of a Responses request that determine its response, apart from the generated tokens.
 struct PreparedResponse {
     request: Arc<ResponsesRequest>,
     terms: TransferTerms,
@@ -201,7 +201,7 @@ struct PreparedResponse {
     parses: bool,
 }
 
-/// Converts a Responses request to a generation request, after looking up the earlier response.
+/// Converts a Responses request to a generation request, after looking up the previous response.
 fn prepared(
     app: &App,
     head: &RequestHead,
@@ -255,7 +255,7 @@ fn prepared(
     Ok((generation, asked))
 }
 
-/// Returns the conversation so far, and the slot to store the response in.
+/// Returns the chat messages of a Responses request, and the slot in which to store its response.
 fn messages(
     app: &App,
     request: &mut ResponsesRequest,
@@ -307,13 +307,13 @@ impl PreparedResponse {
     }
 }
 
-/// Returns whether the tool parser reads the reply to a chat.
+/// Returns whether a tool parser would find tool calls in the reply to a chat request.
 fn finds_calls(chat: &ChatRequest) -> bool {
     let offered = chat.tools.as_ref().is_some_and(|tools| !tools.is_empty());
     offered && chat.tool_choice != Some(ToolChoice::None)
 }
 
-/// Waits for the reply to end and returns the response object.
+/// Waits for the reply to end and returns the Responses API object.
 ///
 /// # Errors
 /// Same errors as [`prepare::render_finished`].
@@ -328,7 +328,8 @@ async fn ended(frame: Arc<ResponseObjectBuilder>, reply: Reply) -> Result<Value,
     .await
 }
 
-/// Returns a queued response immediately and generates in a background task.
+/// Returns a background response with status `queued` immediately, and generates in a background
+/// task.
 fn in_background(
     app: &Arc<App>,
     head: &RequestHead,
@@ -373,7 +374,7 @@ fn in_background(
     prepare::events(log.body(0))
 }
 
-/// Returns a stream that breaks off after its first events.
+/// Returns a Responses stream that breaks off after its first events, because the request failed.
 ///
 /// No event can report a failed response, and vLLM never decrements `/load` then (measured on
 /// 0.33).
