@@ -1,4 +1,4 @@
-//! TLS certificates: from files, reloaded when they change, or self-signed at start.
+//! TLS certificates of a server: from files, reloaded when they change, or self-signed at start.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -256,8 +256,6 @@ async fn engines_alone(
 ///
 /// Returns the failure, and the ready file, which is written once all engines have joined the API
 /// server.
-///
-/// Returns the failure, and the ready file, which is written once all engines have joined.
 async fn until_ended(
     headless: &mut Headless,
     signals: &mut Signals,

@@ -163,8 +163,6 @@ fn pid_of(path: &Path) -> Option<u32> {
 /// …, "grpc": …}]}`.
 ///
 /// A server on a Unix socket is `{"uds": …}`.
-///
-/// A Unix socket is `{"uds": …}`.
 pub(super) fn of_servers(fleet: &Fleet) -> Value {
     let servers: Vec<Value> = fleet
         .servers()

@@ -203,9 +203,6 @@ pub(super) fn typed(loaded: &Loaded) -> impl Iterator<Item = (&'static FlagSpec,
 ///
 /// Without configured step times the deployment uses Dynamo's polynomial, because zero latency
 /// gives no result.
-///
-/// Without any configured step times it uses Dynamo's polynomial, because zero latency gives no
-/// result.
 fn deploy(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Deployment> {
     let mut flags = words.to_vec();
     let (mut loaded, _) = load_engine(&flags, CliMode::Vllm, env)?;

@@ -17,9 +17,6 @@ use vllm_sim_engine::sched::vllm::{EncoderConfig, Speculation, VllmConfig};
 ///
 /// `epoch` is the start of the engines' clock and `port` the port of their server. `extra` observes
 /// the first engine in addition to `observers`. With `ranks`, all engines run every step together.
-///
-/// `epoch` is the start of their clock and `port` the server's. `extra` observes the first engine
-/// in addition to `observers`. With `ranks`, all engines run in lockstep.
 pub(super) fn start(
     config: &Config,
     seed: u64,

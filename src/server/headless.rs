@@ -273,12 +273,12 @@ impl Headless {
         })
     }
 
-    /// Never resolves: there are no engines.
+    /// Never resolves: without the Cargo feature `zmq` there are no engines.
     pub fn joined(&mut self) -> impl Future<Output = ()> + Send + use<> {
         std::future::pending()
     }
 
-    /// Never resolves: there are no engines.
+    /// Never resolves: without the Cargo feature `zmq` there are no engines.
     pub async fn failed(&mut self) -> StartError {
         std::future::pending().await
     }
@@ -289,9 +289,6 @@ impl Headless {
     ///
     /// The engines take no new requests. Running requests may end within the shutdown timeout and
     /// are then aborted. The API servers are notified of every end.
-    ///
-    /// They take no new work. Running requests may end within the shutdown timeout and are then
-    /// aborted. Front ends are notified of every end.
     pub async fn shutdown(mut self) {
         self.logging.abort_all();
         let mut ending = JoinSet::new();

@@ -214,10 +214,6 @@ impl Server {
     /// `/health` returns 503 and no new requests are accepted. Running requests may end within the
     /// shutdown timeout and are then aborted. Connections close after their current response; with
     /// llm-d they stay open until the end.
-    ///
-    /// `/health` returns 503 and no new work is accepted. Running requests may end within the
-    /// shutdown timeout and are then aborted. Connections close after their current response; with
-    /// llm-d they stay open until the end.
     pub async fn shutdown(mut self) {
         self.app.stop();
         let availability = self.app.availability();

@@ -73,8 +73,6 @@ impl EngineObservers {
     ///
     /// `epoch` is the start of the engine's clock and `port` the port of its server.
     ///
-    /// `epoch` is the start of its clock and `port` the server's.
-    ///
     /// # Errors
     /// [`StartError`] if a KV event socket cannot be opened.
     #[cfg_attr(

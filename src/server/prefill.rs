@@ -18,8 +18,6 @@ use {vllm_sim_observe::kv_transfer::ReadListener, vllm_sim_service::Service};
 /// blocks.
 ///
 /// A port that is in use is not an error: the KV blocks are released when their lease expires.
-///
-/// A port that is in use is not an error: the blocks are released when their lease expires.
 #[cfg(feature = "zmq")]
 pub(super) fn listen(config: &Config, service: &Arc<Service>) -> Vec<ReadListener> {
     let transfer = config.kv_transfer.as_ref();

@@ -49,9 +49,6 @@ pub(super) fn http(config: &Config, service: &Service) -> RequestRules {
 ///
 /// That server has no model name and no generation config, and checks admission only when the
 /// request is submitted.
-///
-/// It has no model name and no generation config, and checks admission only when the job is
-/// submitted.
 #[cfg(feature = "grpc")]
 pub(super) fn grpc(config: &Config, service: &Service) -> RequestRules {
     let rules = tokens_api(config, service);

@@ -90,8 +90,6 @@ pub(super) fn has_cache(config: &Config) -> bool {
 /// Returns the number of KV cache blocks of one data-parallel rank, including vLLM's null block.
 ///
 /// The number is the planned or configured one, the number that fits into memory, or a default.
-///
-/// It is the planned or configured number, the number that fits into memory, or a default.
 pub(super) fn blocks(config: &Config) -> u32 {
     let planned = config.engine.kv_cache.as_ref().map(|size| size.blocks);
     let told = planned.or(config.engine.memory.num_blocks);

@@ -2,9 +2,6 @@
 //!
 //! axum's `from_fn` boxes the future of every middleware. These two functions do not wait, so they
 //! need no box.
-//!
-//! axum's `from_fn` boxes the future of every such layer. These two functions do not wait, so their layer
-//! needs no box.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -23,9 +20,6 @@ pub(super) trait Around: Clone {
     ///
     /// # Errors
     /// The response to a request that the inner services do not see.
-    ///
-    /// # Errors
-    /// The response to a request that the layers below do not see.
     #[expect(
         clippy::result_large_err,
         reason = "it is rare, and moved once in either form"

@@ -116,8 +116,6 @@ impl RawRequest {
     ///
     /// Returns `None` if the imitated server checks the body before the schema, or rejects its
     /// media type.
-    ///
-    /// `None` if the API checks the body first, or rejects its media type.
     pub(super) fn schema_only_body(&self, app: &App) -> Option<&[u8]> {
         let schema_first = app.dialect.checks_schema_first();
         self.text(app).filter(|_| schema_first)

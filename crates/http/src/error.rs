@@ -77,7 +77,7 @@ pub(super) fn last_events(fault: &Fault, chat: bool) -> String {
     format!("data: {json}\n\ndata: [DONE]\n\n")
 }
 
-/// Returns the error of a request that the service rejected.
+/// Returns the HTTP error of a request that the service rejected.
 pub(super) fn fault(error: &ServeError) -> Fault {
     let message = error.to_string();
     match error {

@@ -2,9 +2,6 @@
 //!
 //! Faults are selected before routing and stored with the request's head. This code does not run
 //! unless a fault is configured or the header is set.
-//!
-//! Faults are selected before routing and stored with the request's head. This code does not run
-//! unless a fault is configured or the header is set.
 
 use std::sync::Arc;
 

@@ -82,9 +82,6 @@ pub(crate) trait GenerationBody: Sized {
     ///
     /// # Errors
     /// 400 with vLLM's message of the check that fails.
-    ///
-    /// # Errors
-    /// vLLM's 400 of a check.
     fn check_first(&self) -> Result<(), Fault> {
         Ok(())
     }

@@ -62,8 +62,6 @@ impl ImageOutput {
     ///
     /// The header `X-Send-Image` decides, else the configured rate.
     ///
-    /// The header `X-Send-Image` decides, else the configured rate.
-    ///
     /// # Errors
     /// 400 if the header is not a boolean.
     pub(crate) fn draw(&self, headers: &HeaderMap, seed: u64) -> Result<Option<Duration>, Fault> {

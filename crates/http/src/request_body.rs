@@ -18,7 +18,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
 /// dropped after the response, up to the server's size limit.
 pub(super) struct RequestBody<B: HttpBody<Data = Bytes> + Unpin + Send + 'static> {
     body: Option<B>,
-    /// Number of bytes that may still be read.
+    /// Number of bytes of the request body that may still be read.
     left: usize,
     runtime: Handle,
 }

@@ -71,8 +71,6 @@ impl ServerControls {
     ///
     /// Other metrics keep their values, because requests may have changed them and functions of
     /// time go on.
-    ///
-    /// Others are kept, because requests may have changed them and functions of time go on.
     pub(crate) fn set_fake_metrics(&self, new: &Value) {
         let mut last = self.fake_metrics.lock();
         let changed = changes(&last, new);

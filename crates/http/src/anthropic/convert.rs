@@ -28,9 +28,6 @@ pub(super) fn chat(app: &App, request: &MessagesRequest) -> Result<ChatRequest, 
 ///
 /// # Errors
 /// 400 if a `tool_addition` or `tool_removal` block names an unknown tool.
-///
-/// # Errors
-/// 400 for a change of an unknown tool.
 pub(crate) fn body(app: &App, request: &MessagesRequest) -> Result<Value, Fault> {
     let offered = apply_tool_changes(request.tools.as_deref(), &request.messages)?;
     let mut body = Map::new();

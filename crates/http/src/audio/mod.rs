@@ -281,9 +281,6 @@ fn clips(model: &SpeechModel, seconds: f64) -> Vec<Clip> {
 ///
 /// # Errors
 /// 400 for a prompt that exceeds the context length.
-///
-/// # Errors
-/// 400 for a prompt that exceeds the context.
 fn prompts(
     app: &App,
     request: &SpeechRequest,

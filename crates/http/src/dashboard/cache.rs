@@ -29,10 +29,6 @@ pub(crate) async fn show(State(app): State<Arc<App>>) -> Response<Body> {
 /// `shared_blocks` are used by several sequences, which would need `saved_blocks` more without
 /// sharing. `host` counts chunks in host memory and is `null` without offloading to it. A cell is
 /// its number of used, shared and cached blocks.
-///
-/// `shared_blocks` are used by several sequences, which would need `saved_blocks` more without
-/// sharing. `host` counts chunks in host memory and is `null` without a host tier. A cell is its
-/// number of used, shared and cached blocks.
 fn shown(engine: &LiveEngine, rank: u32) -> Value {
     let map = engine.block_map(MAX_CELLS);
     let sum = |count: fn(&BlockUse) -> u32| map.cells.iter().map(count).sum::<u32>();

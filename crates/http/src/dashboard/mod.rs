@@ -55,9 +55,6 @@ pub(super) async fn show(State(app): State<Arc<App>>) -> Response<Body> {
 ///
 /// They are computed from single values, while `/metrics` has only histogram buckets. The body is
 /// `null` with fake metrics.
-///
-/// They come from single values, while `/metrics` has only buckets. The body is `null` with fake
-/// metrics.
 pub(super) async fn latencies(State(app): State<Arc<App>>) -> Response<Body> {
     let recent = serde_json::json!(app.metrics.recent_latencies());
     error::json(StatusCode::OK, recent.to_string())

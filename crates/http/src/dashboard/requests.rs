@@ -47,8 +47,6 @@ pub(crate) async fn list(State(app): State<Arc<App>>, headers: HeaderMap) -> Res
 ///
 /// `model` is the LoRA adapter, if any. `computed_tokens` is `null` if the engine does not count
 /// them.
-///
-/// `model` is the adapter, if any. `computed_tokens` is `null` if the engine does not count them.
 fn shown(app: &App, rank: u32, sequence: &LiveSequence) -> Value {
     let model = app.service.models.displayed();
     json!({

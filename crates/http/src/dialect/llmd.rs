@@ -3,9 +3,6 @@
 //! A request body is checked in that simulator's order and with its messages: JSON, injected
 //! failures, model, numbers, then the context length of the prompt.
 //!
-//! It checks a body in its own order and with its own messages: JSON, injected failures, model,
-//! numbers, then the context length of the prompt.
-//!
 //! Source: llm-d-inference-sim `pkg/communication/http.go`, `pkg/api/request.go`,
 //! `pkg/llm-d-inference-sim/helpers.go`, `validateRequest` (August 2026).
 

@@ -65,9 +65,6 @@ pub(crate) trait ApiDialect: Dialect {
     ///
     /// # Errors
     /// 400 with the message of the imitated server.
-    ///
-    /// # Errors
-    /// 400 with the dialect's message.
     fn check_content(&self, _: Endpoint, _: &Value) -> Result<(), Fault> {
         Ok(())
     }
@@ -76,9 +73,6 @@ pub(crate) trait ApiDialect: Dialect {
     ///
     /// # Errors
     /// 400 with the message of the imitated server.
-    ///
-    /// # Errors
-    /// 400 with the dialect's message.
     fn check(&self, _: Endpoint, _: &Value) -> Result<(), Fault> {
         Ok(())
     }
@@ -103,9 +97,6 @@ pub(crate) trait ApiDialect: Dialect {
     ///
     /// # Errors
     /// The error in `found`, unless the imitated server ignores the name.
-    ///
-    /// # Errors
-    /// The error in `found`, unless the dialect ignores the name.
     fn pooling_model(&self, found: Result<Target, Fault>) -> Result<Option<Target>, Fault> {
         found.map(Some)
     }

@@ -252,7 +252,7 @@ impl CompletionLogprobs {
         self.offset
     }
 
-    /// Adds the first token of an echoed prompt to the lists; it has no log probability.
+    /// Adds the first token of an echoed prompt to the lists of log probabilities; it has none.
     pub(super) fn push_first(
         &mut self,
         tokenizer: &Tokenizer,

@@ -1,8 +1,6 @@
 //! Streams the response of a pooling route row by row, one row per input.
 //!
 //! Only the current frame is in memory, not a tree of JSON values.
-//!
-//! Only the current frame is in memory, not a tree of JSON values.
 
 use std::convert::Infallible;
 
@@ -59,7 +57,7 @@ struct Rows<W> {
     row: W,
     at: usize,
     rows: usize,
-    /// JSON after the last row; `None` after it was written.
+    /// JSON of a pooling response after its last row; `None` after it was written.
     tail: Option<String>,
 }
 

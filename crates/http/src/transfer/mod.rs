@@ -36,8 +36,6 @@ impl TransferTerms {
     /// Reads the `kv_transfer_params` of a request.
     ///
     /// Without a KV connector vLLM ignores the parameters; llm-d needs no connector.
-    ///
-    /// Without a connector vLLM ignores the parameters; llm-d needs no connector.
     pub(crate) fn of(app: &App, id: &str, params: Option<&Map<String, Value>>) -> Self {
         let Some(params) = params else {
             return Self::default();

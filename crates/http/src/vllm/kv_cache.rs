@@ -15,8 +15,6 @@ use crate::app::App;
 /// number.
 ///
 /// `hash` is the block's number in KV events: the last 64 bits of the block hash.
-///
-/// `hash` is the number in KV events: the last 64 bits of the block hash.
 pub(crate) async fn show(State(app): State<Arc<App>>) -> Response<Body> {
     let (first, _) = app.settings.parallel.local_ranks;
     let ranks = app.service.ranks().iter().zip(first..);

@@ -136,9 +136,6 @@ fn flatten(tool: &mut Value) -> Result<(), Fault> {
 ///
 /// The first turn makes one tool call even if the choice is `auto`; once a call has its result, the
 /// reply is text.
-///
-/// The first turn makes one call even if the choice is `auto`; once a call has its result, the
-/// reply is text.
 pub(super) fn choose(request: &ResponsesRequest, chat: &mut ChatRequest) {
     let answered = match &request.input {
         Input::Text(_) => false,

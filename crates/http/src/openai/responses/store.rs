@@ -35,8 +35,6 @@ impl Entries {
     /// Updates the size of a stored response and drops the oldest responses beyond the limits.
     ///
     /// The newest response always stays.
-    ///
-    /// The newest entry always stays.
     fn settle(&mut self, id: &str) {
         if let Some(entry) = self.by_id.get_mut(id) {
             let bytes = entry.size();

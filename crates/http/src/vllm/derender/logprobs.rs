@@ -43,8 +43,6 @@ pub(super) fn chat(
 /// text offset after the last token.
 ///
 /// `offset` is the text offset of the first token, in characters.
-///
-/// `offset` is the offset of the first token, in characters.
 pub(super) fn completion(
     app: &App,
     choice: &TokenChoice<'_>,

@@ -272,9 +272,6 @@ fn role(state: &mut DerenderState) -> Option<&'static str> {
 ///
 /// The state holds recent tokens. The text of the first `read_offset` was sent; later ones wait for
 /// the rest of a character.
-///
-/// The state holds recent tokens. The text of the first `read_offset` was sent; later ones wait for
-/// the rest of a character.
 fn resume(
     app: &App,
     request: &DerenderStreamRequest,
