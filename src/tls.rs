@@ -16,7 +16,7 @@ use vllm_sim_config::{Certificate, ClientCerts, Tls};
 /// Interval between checks of the certificate files.
 const RELOAD_INTERVAL: Duration = Duration::from_millis(500);
 
-/// An error of the TLS setup.
+/// An error of the TLS setup of a server.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A certificate or key file is missing or is not PEM.
@@ -29,7 +29,7 @@ pub enum TlsError {
         /// Reason why the file cannot be used.
         why: String,
     },
-    /// Certificate, key and certificate authorities do not match.
+    /// TLS certificate, key and certificate authorities do not match.
     #[error("TLS: {0}")]
     Rustls(#[from] rustls::Error),
     /// The client certificate authorities cannot be used.

@@ -23,12 +23,12 @@ use vllm_sim_config::{Command, ConfigError, Loaded};
 use vllm_sim_replay::workload::WorkloadError;
 use vllm_sim_tokenizer::TokenizerError;
 
-/// Exit code for wrong arguments or configuration.
+/// Exit code of vllm-sim for wrong arguments or configuration.
 const BAD_CONFIG: u8 = 2;
-/// Exit code for any other failure.
+/// Exit code of vllm-sim for any failure except wrong arguments or configuration.
 const FAILED: u8 = 1;
 
-/// Runs the program named by `args[0]` with the arguments after it.
+/// Runs vllm-sim with the command line `args`, in which `args[0]` names the program.
 pub fn run(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> ExitCode {
     match vllm_sim_config::load(args, env) {
         Ok(Command::Serve(loaded)) => serve(*loaded),
@@ -118,7 +118,7 @@ fn print_error(error: &dyn std::fmt::Display, code: u8) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Prints the usage of the command and the missing argument.
+/// Prints the usage of the command and the name of the missing argument.
 fn print_usage_error(error: &ConfigError) -> ExitCode {
     use std::io::Write;
     let _ = writeln!(

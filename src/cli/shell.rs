@@ -13,7 +13,7 @@ use vllm_sim_config::{CliMode, TOOLS, clap_command, closest};
 use vllm_sim_engine::latency;
 use vllm_sim_plan::{plan, sweep};
 
-/// Subcommands other than the tools.
+/// Subcommands of vllm-sim that are no tools, for completion scripts.
 const COMMANDS: [&str; 4] = ["serve", "config", "launch", "version"];
 
 const SHELLS: &str = "bash, elvish, fish, powershell, zsh";
@@ -141,7 +141,7 @@ pub(super) fn known_hardware() -> String {
     )
 }
 
-/// Returns the long flag names of a tool, without those of `serve`.
+/// Returns the long flag names of a tool of vllm-sim, without the flags of `serve`.
 pub(super) fn long_names(name: &'static str) -> Vec<String> {
     let command = tool(name);
     let commands = std::iter::once(&command).chain(command.get_subcommands());
@@ -222,7 +222,8 @@ fn tool(name: &'static str) -> Command {
     command.name(name)
 }
 
-/// Adds the flags of `serve` to a tool, except those whose name the tool already has.
+/// Adds the flags of `serve` to a tool, except those with the name of a flag that the tool already
+/// has.
 fn with_flags_of_serve(own: Command) -> Command {
     let names: Vec<String> = own
         .get_arguments()

@@ -21,7 +21,7 @@ use vllm_sim_gateway_score::{RunningPods, StartingPods};
 use vllm_sim_plan::{plan, sweep};
 use vllm_sim_replay_cli::{self as replay, Deployment, DoesNotFit};
 
-/// Runs the tool `name` with its arguments; returns the text for standard output.
+/// Runs the tool `name` of vllm-sim with its arguments; returns the text for standard output.
 ///
 /// # Errors
 /// An error in the arguments, or an error of the tool.
@@ -178,7 +178,7 @@ fn sort(
     Ok((words.to_vec(), rest))
 }
 
-/// Returns the error for a flag that neither the tool nor `serve` has.
+/// Returns the error for a flag that neither the tool nor `serve` accepts.
 pub(super) fn unknown(tool: &'static str, word: &str) -> UsageError {
     let typed = word.split('=').next().unwrap_or(word);
     let typed = typed.trim_start_matches('-').replace('_', "-");
@@ -191,7 +191,7 @@ pub(super) fn unknown(tool: &'static str, word: &str) -> UsageError {
     ))
 }
 
-/// Returns the explicitly set flags that are not secret.
+/// Returns the explicitly set flags of `serve` that are not secret, with their values.
 pub(super) fn typed(loaded: &Loaded) -> impl Iterator<Item = (&'static FlagSpec, &[String])> {
     let typed = flags().zip(&loaded.resolved_flags).filter(|(flag, value)| {
         !flag.secret && !matches!(value.source, ValueSource::Default | ValueSource::Derived)

@@ -42,7 +42,7 @@ pub(super) struct BackendParts {
     /// Group of data-parallel ranks for running every step together; `started` is the start of its
     /// clock.
     pub(super) ranks: Option<LiveRanks>,
-    /// Additional observer of the first engine.
+    /// Additional observer of the events of the first engine.
     pub(super) observer: Option<Box<dyn Observer>>,
 }
 

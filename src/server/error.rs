@@ -13,7 +13,7 @@ pub enum StartError {
     Listen {
         /// Socket address or path of the server.
         address: String,
-        /// Error of the operating system.
+        /// Error that the operating system returned.
         why: io::Error,
     },
     /// TLS of the server cannot be set up.
@@ -70,7 +70,7 @@ pub enum StartError {
     Thread(io::Error),
 }
 
-/// Returns the message for a missing Cargo feature.
+/// Returns the error message for a Cargo feature that the program was built without.
 pub(crate) fn without(feature: &str) -> String {
     format!("this program was built without the feature `{feature}`")
 }

@@ -104,7 +104,7 @@ impl Fleet {
         self.supervisor.as_ref().map(|s| s.address)
     }
 
-    /// Returns the servers, in the order of their ports.
+    /// Returns the running servers, in the order of their ports.
     pub fn servers(&self) -> &[Server] {
         &self.servers
     }

@@ -75,7 +75,7 @@ pub fn engine_spec(config: &Config) -> Result<EngineSpec, StartError> {
 
 /// A running server: engines, request service and HTTP and gRPC APIs.
 pub struct Server {
-    /// Address of the server; `None` for a Unix socket.
+    /// Address of the server's HTTP socket; `None` for a Unix socket.
     pub address: Option<SocketAddr>,
     /// Address of the separate gRPC port; `None` if gRPC uses the main address.
     pub grpc_address: Option<SocketAddr>,

@@ -24,7 +24,7 @@ use vllm_sim_wire::Version;
 /// Default number of KV cache blocks per data-parallel rank.
 const BLOCKS: u32 = 16_384;
 
-/// Returns the location of the tokenizer.
+/// Returns the location of the model's tokenizer.
 ///
 /// A model that is not on disk is downloaded only if the configuration requests it.
 pub(super) fn tokenizer(

@@ -52,7 +52,7 @@ impl SharedAssets {
     }
 }
 
-/// Opens the tokenizer.
+/// Opens the configured tokenizer.
 ///
 /// A missing tokenizer that was not explicitly named is replaced by the simulated one.
 fn open_tokenizer(config: &Config) -> Result<Arc<Tokenizer>, StartError> {

@@ -1,4 +1,4 @@
-//! The periodic log line of vLLM about each engine.
+//! The log line of vLLM about each engine, printed at regular intervals.
 //!
 //! Source: vLLM 0.33 `vllm/v1/metrics/loggers.py`, `LoggingStatLogger`.
 
@@ -151,8 +151,8 @@ impl LastDrafts {
     }
 }
 
-/// Returns the log line of an engine, and whether the engine was idle for this and the previous
-/// interval.
+/// Returns the periodic log line of an engine, and whether the engine was idle for this and the
+/// previous interval.
 fn line(
     number: u32,
     stats: &Stats,

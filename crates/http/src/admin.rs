@@ -48,7 +48,8 @@ pub(super) async fn show(
     Ok(ok(&Value::Object(with_pod(&app, shown))))
 }
 
-/// Handles `POST /admin/config`: applies an update to all ranks, or nothing on an error.
+/// Handles `POST /admin/config`: applies an update of settings to all data-parallel ranks, or
+/// nothing on an error.
 pub(super) async fn change(State(app): State<Arc<App>>, request: Request) -> HandlerResult {
     allowed(&app, request.headers())?;
     let rank = rank(request.uri())?;
@@ -90,7 +91,7 @@ pub(super) async fn fake_metrics(State(app): State<Arc<App>>, request: Request) 
     Ok(error::empty(StatusCode::NO_CONTENT))
 }
 
-/// Handles `GET /admin/scenario`: returns the scenario and its current phase.
+/// Handles `GET /admin/scenario`: returns the fault scenario and its current phase.
 pub(super) async fn scenario(State(app): State<Arc<App>>, headers: HeaderMap) -> HandlerResult {
     allowed(&app, &headers)?;
     Ok(ok(&app.admin_state.scenario_status()))
@@ -122,7 +123,8 @@ pub(super) async fn run_scenario(State(app): State<Arc<App>>, request: Request) 
     Ok(ok(&app.admin_state.scenario_status()))
 }
 
-/// Handles `DELETE /admin/scenario`: ends the scenario and restores the settings from before it.
+/// Handles `DELETE /admin/scenario`: ends the fault scenario and restores the settings from before
+/// it.
 pub(super) async fn end_scenario(State(app): State<Arc<App>>, headers: HeaderMap) -> HandlerResult {
     allowed(&app, &headers)?;
     Ok(ok(&json!({"ended": app.admin_state.end_scenario()})))

@@ -1,4 +1,5 @@
-//! Run-time settings of all ranks of a deployment, and the scenario that overrides them.
+//! Run-time settings of all data-parallel ranks of a deployment, and the fault scenario that
+//! overrides them.
 //!
 //! A change is computed for every rank first, and applied only if it is valid for all. While a
 //! scenario runs, its phases override the operator's settings.
@@ -18,7 +19,7 @@ use vllm_sim_service::scenario::{
     PhaseChange, ReplicaId, Scenario, ScenarioError, ScenarioPosition, ScenarioRun,
 };
 
-/// Longest interval between two checks for the next phase of a scenario.
+/// Longest interval between two checks for the next phase of a fault scenario.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Run-time settings of the data-parallel ranks behind one port.
@@ -32,7 +33,7 @@ struct ManagedServer {
     ranks: Vec<Loaded>,
 }
 
-/// Run-time settings of a deployment.
+/// Run-time settings of a deployment, and the fault scenario that overrides them.
 #[derive(Default)]
 pub struct AdminState {
     servers: Mutex<Vec<ManagedServer>>,
@@ -45,13 +46,13 @@ struct ActiveScenario {
     phases: Arc<PhaseSettings>,
 }
 
-/// Applies the settings of a scenario's phases to the servers.
+/// Applies the settings of a fault scenario's phases to the servers.
 struct PhaseSettings {
     servers: Vec<Weak<ServerControls>>,
     scenario: Arc<Scenario>,
     drills: Arc<AnnotationLog>,
-    /// Settings to apply, as `[server][phase]`; the last entry restores the settings from before
-    /// the scenario.
+    /// Settings of the fault scenario, as `[server][phase]`; the last entry restores the settings
+    /// from before it.
     settings: Mutex<Vec<Vec<AppliedSettings>>>,
 }
 
@@ -393,8 +394,8 @@ fn is_engines_own(field: &str) -> bool {
     live(field).is_some_and(|(_, scope)| scope == Scope::Engine)
 }
 
-/// Returns the settings of each scenario phase on each server; the last entry restores the current
-/// settings.
+/// Returns the settings of each phase of a fault scenario on each server; the last entry restores
+/// the current settings.
 fn settings_by_phase(
     scenario: &Scenario,
     servers: &[Vec<Loaded>],
@@ -419,8 +420,8 @@ fn settings_by_phase(
 }
 
 impl PhaseSettings {
-    /// Applies a scenario phase to all servers; `None` restores the settings from before the
-    /// scenario.
+    /// Applies a phase of the fault scenario to all servers; `None` restores the settings from
+    /// before the scenario.
     fn enter(&self, place: Option<(u32, usize)>, change: PhaseChange) {
         let phases = &self.scenario.phases;
         let index = place.map_or(phases.len(), |(_, phase)| phase);

@@ -23,13 +23,13 @@ pub(super) struct Annotation {
 
 #[derive(Debug, Clone)]
 pub(super) enum AnnotationKind {
-    /// Start of a scenario phase; `round` is the repetition of the scenario, from 1.
+    /// Start of a phase of a fault scenario; `round` is the repetition of the scenario, from 1.
     Phase {
         scenario: String,
         phase: String,
         round: u32,
     },
-    /// End of a scenario.
+    /// End of a fault scenario.
     End { scenario: String },
     /// Settings changed by an operator, on one data-parallel rank or on all.
     Settings {
@@ -77,14 +77,14 @@ impl Annotation {
     }
 }
 
-/// Selects whether clients see the values of settings or only their names.
+/// Selects whether clients see the values of run-time settings or only their names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SettingValues {
     Shown,
     Hidden,
 }
 
-/// Returns settings by name, with values or with `null` for hidden values.
+/// Returns run-time settings by name, with values or with `null` for hidden values.
 pub(super) fn shown_settings(
     settings: &Map<String, Value>,
     values: SettingValues,

@@ -29,7 +29,7 @@ pub(super) struct ApiKeyCheck {
 }
 
 impl ApiKeyCheck {
-    /// Creates the API key check of HTTP requests; `None` without `--api-key`.
+    /// Creates the middleware that checks API keys of HTTP requests; `None` without `--api-key`.
     pub(super) fn http(settings: &LayerSettings) -> Option<Self> {
         Self::new(settings, is_guarded_request, || {
             let body = "{\"error\":\"Unauthorized\"}".to_owned();
@@ -37,7 +37,7 @@ impl ApiKeyCheck {
         })
     }
 
-    /// Creates the API key check of gRPC calls; `None` without `--api-key`.
+    /// Creates the middleware that checks API keys of gRPC calls; `None` without `--api-key`.
     pub(super) fn grpc(settings: &LayerSettings) -> Option<Self> {
         Self::new(settings, is_guarded_call, unauthenticated)
     }

@@ -28,7 +28,7 @@ pub struct AppParts {
     pub settings: Settings,
     /// The service that runs generation requests.
     pub service: Arc<Service>,
-    /// Limits and defaults of requests.
+    /// Limits and defaults of request fields.
     pub rules: RequestRules,
     /// The metrics that `GET /metrics` returns.
     pub metrics: Arc<Metrics>,
@@ -38,8 +38,7 @@ pub struct AppParts {
     pub port: u16,
     /// Time of the process's start.
     pub started: Instant,
-    /// Run-time settings of the deployment; a server that does not join them has settings that
-    /// cannot be changed.
+    /// Run-time settings of the deployment; settings of a server that does not join them are fixed.
     pub admin_state: Arc<AdminState>,
     /// Switch that makes the engines drop their KV events.
     pub event_loss: EventLoss,
@@ -133,7 +132,8 @@ impl App {
         &self.admin_state
     }
 
-    /// Makes the server's settings changeable at run time; `loaded` holds their initial values.
+    /// Makes the settings of this server changeable at run time; `loaded` holds their initial
+    /// values.
     pub fn join_admin_state(&self, loaded: Loaded) {
         self.admin_state.join(&self.controls, loaded);
     }

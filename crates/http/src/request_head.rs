@@ -54,7 +54,7 @@ static COMMON_HEADERS: [HeaderName; 10] = [
     header::ACCEPT_LANGUAGE,
 ];
 
-/// Prefix of the headers that OpenAI's clients add.
+/// Prefix of the request headers that OpenAI's SDKs add.
 const OWN_CLIENT: &str = "x-stainless-";
 
 /// Returns whether a request has only common headers, which do not change the response.

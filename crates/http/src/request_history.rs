@@ -105,7 +105,7 @@ enum Outcome {
     Cut,
 }
 
-/// Conditions on recorded requests; all that are set must hold.
+/// Filter for recorded requests; all conditions that are set must hold.
 #[derive(Default)]
 pub(crate) struct RequestFilter {
     pub(crate) path: Option<String>,

@@ -36,7 +36,7 @@ pub struct ServerControls {
     pub(crate) image_output: ImageOutput,
     /// Fake metrics as last configured, by name.
     fake_metrics: Mutex<Value>,
-    /// The old page that `/metrics` returns while it is stale.
+    /// The old page that `/metrics` returns while the fault of stale metrics is active.
     stale_page: Mutex<Option<String>>,
     event_loss: EventLoss,
     caches: bool,

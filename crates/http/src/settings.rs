@@ -31,7 +31,7 @@ pub struct Settings {
     pub cache: CacheSettings,
     /// Settings of the KV connector to other servers; `None` without one.
     pub kv_transfer: Option<KvTransfer>,
-    /// Settings of KV events.
+    /// Settings of the publishing of KV events.
     pub kv_events: KvEvents,
     /// Settings of the server around the HTTP API.
     pub server: ServerSettings,
@@ -63,11 +63,11 @@ pub struct ControlSettings {
 /// Settings of the served model.
 #[derive(Debug)]
 pub struct ModelSettings {
-    /// Name or folder of the model, as configured.
+    /// Name or folder of the served model, as configured.
     pub name: String,
     /// Context length of the model, in tokens.
     pub max_model_len: u32,
-    /// Contents of the model's `config.json`.
+    /// Contents of the served model's `config.json`.
     pub hf_config: Option<Arc<Value>>,
     /// Whether the server only encodes media for another server (`--mm-encoder-only`).
     pub is_encoder: bool,
@@ -105,7 +105,7 @@ pub struct AnswerSettings {
     pub prompt_tokens_details: bool,
     /// Whether responses have a `metrics` object with timings.
     pub per_request_metrics: bool,
-    /// Detail of the draft-token report in responses.
+    /// Detail of the report on draft tokens in responses (`--per-request-spec-decode-metrics`).
     pub per_request_drafts: RequestDrafts,
     /// Number of draft tokens per engine step; `None` without speculative decoding.
     pub draft_tokens: Option<u32>,
@@ -164,7 +164,7 @@ pub struct ServerSettings {
     pub startup_duration: Duration,
     /// Kubernetes pod in which the process runs.
     pub pod: Pod,
-    /// Bearer key of the operator; `None` leaves operator routes open.
+    /// Bearer key for operator routes (`--admin-api-key`); `None` leaves them open.
     pub admin_key: Option<String>,
     /// Whether `/admin/config` is served.
     pub is_administered: bool,
@@ -179,7 +179,7 @@ pub struct ServerSettings {
     pub has_lenient_sleep: bool,
     /// Whether `/load` counts requests (`--enable-server-load-tracking`).
     pub load_tracking: bool,
-    /// Initial factor of all simulated latencies.
+    /// Factor of all simulated latencies when the server starts.
     pub latency_factor: f64,
     /// Maximum number of requests in the request history; 0 records none.
     pub request_history: usize,

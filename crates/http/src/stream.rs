@@ -37,9 +37,9 @@ const SINGLE_EVENT_FRAMES: u32 = 24;
 /// Tokens of one choice to render together as stream events, and the end of the choice if it
 /// follows them.
 pub(super) struct ChoiceStep {
-    /// Index of the choice.
+    /// Index of the choice in the response.
     pub(super) index: usize,
-    /// Number of tokens to read from the choice's script at its cursor; 0 only at an early end.
+    /// Number of tokens to read from the scripted choice at its cursor; 0 only at an early end.
     pub(super) tokens: u32,
     /// Whether the step has the first tokens of the choice.
     pub(super) first: bool,
@@ -62,14 +62,15 @@ impl ChoiceStep {
 
 /// Renders the stream events of one API.
 pub(super) trait Render: Send + 'static {
-    /// Appends the events at the start of the stream, before any token is available.
+    /// Appends the events at the start of the stream of a reply, before any token is available.
     fn open(&mut self, _out: &mut String) {}
-    /// Appends the events that precede the first token of any choice, in their own frame.
+    /// Appends the stream events that precede the first token of any choice, in their own frame.
     fn first(&mut self, _out: &mut String) {}
     /// Appends the events of one step of a choice; advances the choice's cursor by exactly
     /// `step.tokens` tokens.
     fn step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep);
-    /// Appends up to `most` tokens of the only choice, one event each, until `bytes` is reached.
+    /// Appends the events of up to `most` tokens of the only choice, one event each, until `bytes`
+    /// is reached.
     ///
     /// The tokens are neither the first nor the last ones. Returns the number of tokens that the
     /// cursor was advanced by; 0 makes the caller use [`Render::step`].
@@ -82,7 +83,7 @@ pub(super) trait Render: Send + 'static {
     ) -> u32 {
         0
     }
-    /// Appends the events that follow the end of all choices, such as usage and `[DONE]`.
+    /// Appends the stream events that follow the end of all choices, such as usage and `[DONE]`.
     fn close(&mut self, out: &mut String, reply: &Reply);
     /// Appends the events that report a failed choice; returns false if the connection breaks off
     /// afterwards.
@@ -100,7 +101,7 @@ pub(super) trait Render: Send + 'static {
     }
 }
 
-/// Time of a simulated disconnect.
+/// Selects when a simulated disconnect closes the connection of a stream.
 #[derive(Clone, Copy)]
 enum BreakOff {
     /// The connection breaks off after the data written so far has been sent.
@@ -121,7 +122,7 @@ pub(super) struct EventStream<R> {
     frames: u32,
     opened: bool,
     begun: bool,
-    /// Index of the next choice whose tokens are written, if there are several.
+    /// Index of the choice whose tokens are written next, if there are several choices.
     turn: usize,
     closed: bool,
     /// Simulated disconnect after the last frame; `None` if the stream ends properly.
@@ -163,8 +164,8 @@ impl<R: Render> EventStream<R> {
         }
     }
 
-    /// Appends the events that precede the first token, once there is a token or the reply has
-    /// ended.
+    /// Appends the stream events that precede the first token, once there is a token or the reply
+    /// has ended.
     fn begin(&mut self, out: &mut String) {
         let begins = |c: &Choice| {
             let over = matches!(c.state(), SequenceState::Ended(_));
@@ -208,8 +209,8 @@ impl<R: Render> EventStream<R> {
         }
     }
 
-    /// Appends the events of one step of the choice with the fewest sent tokens; returns false if
-    /// no choice has tokens to send.
+    /// Appends the stream events of one step of the choice with the fewest sent tokens; returns
+    /// false if no choice has tokens to send.
     fn write_next(&mut self, out: &mut String) -> bool {
         if self.reply.choices.len() == 1 {
             return !self.ended[0] && self.write_choice(0, 1, out);
@@ -222,8 +223,8 @@ impl<R: Render> EventStream<R> {
             .any(|index| self.write_choice(index, 1, out))
     }
 
-    /// Appends the events of all available tokens, up to the size of a frame. Several choices
-    /// alternate, because each engine step gives each a token.
+    /// Appends the stream events of all available tokens, up to the size of a frame. Several
+    /// choices alternate, because each engine step gives each a token.
     fn write_turns(&mut self, out: &mut String) {
         let choices = self.reply.choices.len();
         let max_steps = if choices == 1 { usize::MAX } else { 1 };

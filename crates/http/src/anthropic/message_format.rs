@@ -37,7 +37,7 @@ impl CacheCounts {
 pub(super) struct MessageFormat {
     pub(super) stop: fn(&mut String, MessageEnd<'_>, Nulls),
     pub(super) usage: fn(&mut String, Counts, CacheCounts),
-    /// Appends the usage object at the end of a stream.
+    /// Appends the usage object at the end of a stream of Anthropic message events.
     pub(super) last_usage: fn(&mut String, Counts, CacheCounts),
     /// The text of the `ping` event, sent after the start of a stream's first content block, or
     /// before it for a tool call.

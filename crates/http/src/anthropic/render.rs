@@ -152,7 +152,8 @@ impl MessageStream {
         out.push_str("}}\n\n");
     }
 
-    /// Writes the start event of a content block, unless the block is open already.
+    /// Writes the start event of a content block of an Anthropic message, unless the block is open
+    /// already.
     fn open(&mut self, out: &mut String, block: Block, choice: &Choice) {
         if self.open == Some(block) {
             return;
@@ -209,7 +210,8 @@ impl MessageStream {
         self.end_event(out);
     }
 
-    /// Appends the content-block index, the last member of every block event, and ends the event.
+    /// Appends the index of the content block, the last member of every block event, and ends the
+    /// event.
     fn end_event(&self, out: &mut String) {
         out.push_str(",\"index\":");
         json::int(out, self.index);

@@ -95,7 +95,7 @@ enum QueuedAudio {
         key: u64,
         samples: u64,
     },
-    /// End of the client's utterance.
+    /// End of the audio of one utterance of the client.
     End,
 }
 
@@ -110,7 +110,7 @@ struct Utterance {
 struct Session {
     app: Arc<App>,
     id: String,
-    /// Whether the client has named a served model.
+    /// Whether the client of `/v1/realtime` has named a served model.
     validated: bool,
     queue: VecDeque<QueuedAudio>,
     /// Number of audio samples after the last complete segment; `key` is their hash.

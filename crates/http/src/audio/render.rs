@@ -236,7 +236,7 @@ pub(super) struct SpeechStream {
     /// Whether text of the current clip's transcript was written.
     has_text: bool,
     completion: u32,
-    /// Output of later clips, buffered until the current clip ends.
+    /// Output of later audio clips, buffered until the current clip ends.
     pending: Vec<PendingOutput>,
 }
 

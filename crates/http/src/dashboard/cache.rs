@@ -1,4 +1,4 @@
-//! `GET /dashboard/cache`: usage of the KV blocks of each rank.
+//! `GET /dashboard/cache`: usage of the KV blocks of each data-parallel rank.
 
 use std::sync::Arc;
 

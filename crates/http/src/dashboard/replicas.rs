@@ -18,7 +18,7 @@ pub(super) fn has_others(app: &App) -> bool {
     !app.peers.is_empty() || app.fleet.get().is_some_and(|fleet| fleet.len() > 1)
 }
 
-/// Handles `GET /dashboard/summary`: the state of this server.
+/// Handles `GET /dashboard/summary`: returns the state of this server.
 pub(crate) async fn summary(State(app): State<Arc<App>>, headers: HeaderMap) -> Response<Body> {
     ok(&state(&app, admin::setting_values(&app, &headers)))
 }

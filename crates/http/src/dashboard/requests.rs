@@ -1,4 +1,5 @@
-//! `GET /dashboard/requests`: the requests in the engines and their phases.
+//! `GET /dashboard/requests`: the sequences in the engines and their phases, such as waiting or
+//! running.
 
 use std::sync::Arc;
 

@@ -151,7 +151,8 @@ pub(crate) trait ApiDialect: Dialect {
         false
     }
 
-    /// Sets the tool choice for one turn of a Responses conversation.
+    /// Sets the tool choice for one turn of a Responses conversation, if the imitated server
+    /// changes it.
     fn set_turn_tool_choice(&self, _: &ResponsesRequest, _: &mut ChatRequest) {}
 
     /// Removes and returns the instructions of a Responses request that the model does not see.
@@ -180,7 +181,7 @@ pub(crate) trait ApiDialect: Dialect {
         ResponseDetail::Full
     }
 
-    /// Returns whether usage always reports cached prompt tokens, regardless of flags.
+    /// Returns whether `usage` always reports cached prompt tokens, regardless of flags.
     fn always_reports_cached_tokens(&self) -> bool {
         false
     }

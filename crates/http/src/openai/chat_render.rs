@@ -236,9 +236,9 @@ const DELTA: &str = ",\"delta\":{";
 
 pub(crate) struct ChatStream {
     chat: Box<ChatView>,
-    /// JSON of a chunk of the first choice, up to the members of its delta.
+    /// JSON of a chat chunk of the first choice, up to the members of its delta.
     head: String,
-    /// Offset in `head` at which the JSON of the choices begins, in bytes.
+    /// Offset in `head` at which the JSON of the chat choices begins, in bytes.
     choices_at: usize,
     prompt: u32,
     so_far: Vec<ChoiceProgress>,
@@ -267,8 +267,8 @@ impl ChatStream {
         }
     }
 
-    /// Returns the token counts for the usage of a chunk: the prompt, and the tokens of this choice
-    /// only.
+    /// Returns the token counts for the usage of a chat chunk: the prompt, and the tokens of this
+    /// choice only.
     fn counts(&self, index: usize) -> Counts {
         Counts {
             prompt: self.prompt,
@@ -278,7 +278,7 @@ impl ChatStream {
         }
     }
 
-    /// Appends the end of a chunk that has no tokens, up to the members that only some of these
+    /// Appends the end of a chat chunk without tokens, up to the members that only some of these
     /// chunks have.
     fn end_opening(&self, out: &mut String, index: usize) {
         out.push_str("},\"logprobs\":null,\"finish_reason\":null}]");
@@ -443,7 +443,7 @@ impl Render for ChatStream {
         true
     }
 
-    /// Appends the chunks with the role of each choice, then those with the echoed text.
+    /// Appends the chat chunks with the role of each choice, then those with the echoed text.
     fn first(&mut self, out: &mut String) {
         for index in 0..self.so_far.len() {
             self.begin(out, index);

@@ -15,7 +15,7 @@ use vllm_sim_wire::Version;
 #[derive(Clone)]
 pub(crate) struct ShownPrompt {
     pub(crate) ids: Arc<[u32]>,
-    /// Prompt text without the special tokens that the tokenizer added.
+    /// The prompt text that `echo` returns, without the special tokens that the tokenizer added.
     pub(crate) text: Arc<str>,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct CompletionView {
     pub(crate) prompt_logprobs: Option<u32>,
     pub(crate) prompts: Option<Arc<[ShownPrompt]>>,
     pub(crate) ec_transfer_params: Option<Arc<str>>,
-    /// Whether the response id ends with the index of the prompt (llm-d).
+    /// Whether the id of a completion response ends with the index of the prompt (llm-d).
     pub(crate) appends_prompt_index: bool,
 }
 
@@ -161,8 +161,8 @@ impl CompletionView {
 
 pub(crate) struct CompletionStream {
     completion: CompletionView,
-    /// JSON of a completion chunk up to its choices, by prompt; the last entry serves all further
-    /// prompts.
+    /// JSON of a completion chunk up to its choices, for each prompt; the last entry serves all
+    /// further prompts.
     heads: Vec<String>,
     prompts: Vec<u32>,
     /// Numbers of sent tokens and of sent characters of log probability texts, by choice.

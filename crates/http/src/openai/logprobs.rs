@@ -1,4 +1,4 @@
-//! Synthetic but deterministic log probabilities, in the JSON of vLLM 0.33.
+//! Computes synthetic but deterministic log probabilities, in the JSON of vLLM 0.33.
 
 use crate::json;
 use vllm_sim_random::mix;

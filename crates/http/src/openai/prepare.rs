@@ -239,7 +239,8 @@ fn load_header(app: &App, format: LoadFormat) -> String {
     }
 }
 
-/// Returns the minimum number of tokens per stream event, clamped to 32 bits.
+/// Returns the minimum number of tokens per stream event that a request asks for, clamped to 32
+/// bits.
 pub(crate) fn tokens_per_event(asked: Option<i128>) -> u32 {
     u32::try_from(asked.unwrap_or(1).max(1)).unwrap_or(u32::MAX)
 }

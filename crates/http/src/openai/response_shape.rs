@@ -71,9 +71,9 @@ pub(crate) enum UsageMembers {
 /// Settings of the report on draft tokens in a response (`--per-request-spec-decode-metrics`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DraftReport {
-    /// Number of draft tokens per engine step.
+    /// Number of draft tokens that each engine step proposes.
     pub(crate) tokens: u32,
-    /// Whether the report lists each engine step.
+    /// Whether the report on draft tokens lists each engine step.
     pub(crate) detailed: bool,
 }
 

@@ -1,4 +1,4 @@
-//! `POST /classify`: class probabilities of texts.
+//! `POST /classify`: class probabilities of texts, from a simulated classifier.
 
 use std::fmt::Write as _;
 use std::sync::Arc;

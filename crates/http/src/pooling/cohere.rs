@@ -85,7 +85,7 @@ pub(crate) async fn create(
     Ok(rows::json(head, rows, row, tail))
 }
 
-/// Returns the text parts of an input, joined by line feeds.
+/// Returns the text parts of an embedding input, joined by line feeds.
 fn text_of(input: &EmbedInput) -> String {
     let texts = input.content.iter().filter_map(|part| part.text.as_deref());
     texts.collect::<Vec<_>>().join("\n")

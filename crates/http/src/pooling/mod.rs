@@ -38,7 +38,7 @@ fn model(app: &App, requested: Option<&str>) -> Result<Arc<str>, Fault> {
     })
 }
 
-/// vLLM's error for input that only a plugin can read.
+/// vLLM's error for pooling input that only a plugin can read.
 const NO_PLUGIN: &str = "No IOProcessor plugin installed. Please refer to the documentation and to \
      the 'prithvi_geospatial_mae_io_processor' offline inference example for more details.";
 

@@ -33,7 +33,7 @@ pub(super) fn check(inputs: usize, length: usize) -> Result<(), Fault> {
     )))
 }
 
-/// Returns status 200 with JSON: `head`, one call of `row` per row number, then `tail`.
+/// Returns a streamed response with JSON: `head`, one call of `row` per row number, then `tail`.
 pub(super) fn json(
     head: String,
     rows: usize,

@@ -60,7 +60,7 @@ pub(crate) async fn score(
     })))
 }
 
-/// Handles `POST /rerank`: documents sorted by descending score.
+/// Handles `POST /rerank`: returns the documents sorted by descending score for a query.
 pub(crate) async fn rerank(
     State(app): State<Arc<App>>,
     JsonRequest { head, value }: JsonRequest,

@@ -32,7 +32,7 @@ struct SourceEngine {
     settings: Arc<Settings>,
     prompt: u32,
     push: bool,
-    /// Whether `remote_registration_generation` is sent (vLLM 0.33).
+    /// Whether the parameters contain `remote_registration_generation` (vLLM 0.33).
     generation: bool,
 }
 

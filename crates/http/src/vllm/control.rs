@@ -1,4 +1,4 @@
-//! Routes that pause, resume and reset the engines.
+//! Routes that pause, resume and reset the engines, or abort requests.
 
 use std::sync::Arc;
 

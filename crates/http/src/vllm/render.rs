@@ -186,7 +186,7 @@ fn shown(
         .show(&prompt.tokens, features, request)
 }
 
-/// Returns the body of a request to `/inference/v1/generate`.
+/// Returns the body of a request to `/inference/v1/generate`, as the render routes return it.
 ///
 /// # Errors
 /// pydantic's error for an empty prompt.

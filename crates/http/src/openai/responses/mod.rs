@@ -65,7 +65,8 @@ pub(crate) async fn create(
     answer(&app, &head, *request, resolved, threshold).await
 }
 
-/// Handles `GET /v1/responses/{id}`: returns a stored response, or the events of a background one.
+/// Handles `GET /v1/responses/{id}`: returns a stored response, or the events of a background
+/// response.
 pub(crate) async fn retrieve(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
@@ -385,7 +386,7 @@ fn failed_stream(frame: Arc<ResponseObjectBuilder>, guard: Option<LoadGuard>) ->
     broken(head)
 }
 
-/// Returns a stream whose connection closes inside the chunked body.
+/// Returns a streamed response that breaks off, so that the client sees an incomplete chunked body.
 fn broken(head: String) -> Response<Body> {
     let parts = [Ok(Bytes::from(head)), Err("the response failed")];
     let parts = futures_util::stream::unfold(parts.into_iter(), |mut parts| async move {

@@ -25,7 +25,7 @@ pub(super) struct ResponseObjectBuilder {
     pub(super) request: Arc<ResponsesRequest>,
     pub(super) temperature: f64,
     pub(super) top_p: f64,
-    /// Maximum number of output tokens in effect.
+    /// Maximum number of output tokens of the response, after all limits.
     pub(super) max_tokens: i128,
     /// Number of alternatives per token with log probabilities; `None` returns no log
     /// probabilities.

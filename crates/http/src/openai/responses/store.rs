@@ -25,7 +25,7 @@ pub(crate) struct ResponseStore(Mutex<Entries>);
 struct Entries {
     by_id: IndexMap<String, StoredResponse>,
     bytes: usize,
-    /// Number of slots reserved so far.
+    /// Number of slots reserved so far in the store of responses.
     slots: u64,
     /// Number of simulated restarts of the server when the stored responses were created.
     lives: u32,
@@ -50,7 +50,7 @@ impl Entries {
 }
 
 struct StoredResponse {
-    /// Size of the stored response when last measured, in bytes.
+    /// Size of the stored Responses API response when last measured, in bytes.
     bytes: usize,
     slot: u64,
     response: Value,
@@ -223,7 +223,7 @@ fn id(response: &Value) -> String {
     response["id"].as_str().unwrap_or_default().to_owned()
 }
 
-/// A reserved slot for one response in the store.
+/// A reserved slot for one response in the store of Responses API responses.
 pub(super) struct StoreSlot {
     store: Arc<ResponseStore>,
     slot: u64,
@@ -238,7 +238,8 @@ impl StoreSlot {
     }
 }
 
-/// Records the events of a background response, so that clients can stream them later.
+/// Records the events of a background Responses API response, so that clients can stream them
+/// later.
 #[derive(Default)]
 pub(super) struct EventLog {
     events: Mutex<(Vec<Bytes>, bool)>,
@@ -263,7 +264,7 @@ impl EventLog {
         self.changed.notify_waiters();
     }
 
-    /// Returns a stream of the recorded events from number `from`; it ends with the log.
+    /// Returns a stream of the recorded response events from number `from`; it ends with the log.
     pub(super) fn body(self: Arc<Self>, from: usize) -> Body {
         let next = |(log, at): (Arc<Self>, usize)| async move {
             loop {

@@ -8,17 +8,17 @@ use vllm_sim_tokenizer::SpecialTokens;
 
 #[derive(Debug, Clone)]
 pub(super) struct RequestOptions {
-    /// Whether the text of the response contains special tokens.
+    /// Whether the text of the derendered response contains special tokens.
     pub(super) special: SpecialTokens,
     pub(super) include_reasoning: bool,
     pub(super) return_token_ids: bool,
-    /// Stop strings of the original request; `include_stop` keeps them in the output.
+    /// Stop strings of the original request; `include_stop` keeps a matched one in the output.
     pub(super) stops: Vec<String>,
     pub(super) include_stop: bool,
     pub(super) stop_ids: Vec<u32>,
     pub(super) ignore_eos: bool,
     pub(super) tools: bool,
-    /// Maximum number of alternative tokens per token; `None` keeps all.
+    /// Maximum number of alternatives per token in log probabilities; `None` keeps all.
     pub(super) top: Option<usize>,
 }
 

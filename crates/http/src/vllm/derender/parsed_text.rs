@@ -33,7 +33,7 @@ pub(super) struct OutputParsers {
     tools: bool,
 }
 
-/// Whether a reply text is complete.
+/// Selects whether a reply text is complete or a prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Portion {
     Whole,

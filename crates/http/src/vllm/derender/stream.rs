@@ -20,7 +20,7 @@ use vllm_sim_wire::vllm::derender::{DerenderStreamRequest, StreamState};
 
 /// Number of earlier tokens that detokenizing a chunk may need.
 const WINDOW: usize = 8;
-/// Number of earlier tokens that the texts of log probabilities may need.
+/// Number of earlier tokens on which the text of a token in log probabilities may depend.
 const CONTEXT: usize = 4;
 
 const STOPS: &str = "stop strings are not supported by streaming derender because text already sent cannot be cut. Use non-streaming derender or output_mode=text on /inference/v1/generate which holds stop strings back.";

@@ -123,7 +123,7 @@ pub(super) fn text_and_stop(
     (text, stop.into())
 }
 
-/// Detokenizes the tokens that follow a prompt.
+/// Detokenizes the output tokens `ids`, which follow the tokens of a prompt.
 pub(super) fn text(app: &App, ids: &[u32], prompt_ids: &[u32], special: SpecialTokens) -> String {
     let mut decoder = app
         .service
