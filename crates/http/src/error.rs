@@ -38,7 +38,7 @@ pub(super) fn empty(status: StatusCode) -> Response<Body> {
     response
 }
 
-/// Returns FastAPI's 405 for a route with other methods.
+/// Returns FastAPI's response with status 405 for a route that exists with other methods.
 pub(super) fn wrong_method(allow: &'static str) -> Response<Body> {
     let body = "{\"detail\":\"Method Not Allowed\"}".to_owned();
     let mut response = json(StatusCode::METHOD_NOT_ALLOWED, body);
@@ -48,7 +48,7 @@ pub(super) fn wrong_method(allow: &'static str) -> Response<Body> {
     response
 }
 
-/// Returns FastAPI's 404 for an unknown path.
+/// Returns FastAPI's response with status 404 for an unknown path.
 pub(super) fn not_found() -> Response<Body> {
     json(
         StatusCode::NOT_FOUND,
@@ -68,7 +68,8 @@ pub(super) fn engine_failure() -> Fault {
     Fault::new(500, ErrorType::InternalServer, "Internal server error")
 }
 
-/// Returns the last events of a stream that fails after its headers; chat uses compact JSON.
+/// Returns the last server-sent events of a stream that fails after its headers; chat uses compact
+/// JSON.
 pub(super) fn last_events(fault: &Fault, chat: bool) -> String {
     let json = match chat {
         true => fault.to_json(),

@@ -20,14 +20,14 @@ use vllm_sim_wire::fault::Fault;
 
 /// A generation request whose reply is being generated.
 pub(crate) struct Started<V> {
-    /// Settings that determine the shape of the response.
+    /// Settings that determine the JSON of the response.
     pub(crate) view: V,
     pub(crate) reply: Reply,
-    /// Keeps the request counted in `/load`.
+    /// Keeps the request counted in the server load of `GET /load`.
     pub(crate) guard: Option<LoadGuard>,
 }
 
-/// An error of a generation request.
+/// An error of a request that generates tokens.
 pub(crate) enum RejectedRequest {
     /// The error occurred before the headers of a stream are sent.
     Early(Fault),
@@ -194,7 +194,7 @@ pub(crate) fn request_without_head(app: &App, id: Arc<str>) -> GenerationRequest
     }
 }
 
-/// Admits a request and starts its generation.
+/// Admits a generation request and starts its generation.
 pub(crate) async fn start(
     app: &App,
     resolved: Resolved,

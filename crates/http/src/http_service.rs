@@ -1,4 +1,4 @@
-//! The outermost HTTP service of a connection.
+//! The outermost service of a connection, for HTTP and gRPC.
 
 use std::convert::Infallible;
 use std::pin::Pin;

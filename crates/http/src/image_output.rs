@@ -20,7 +20,7 @@ pub(crate) const GREY_PIXEL: &str = "data:image/png;base64,iVBORw0KGgoAAAANSUhEU
 /// Rate and delay of images in chat replies, which `/admin/config` may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ImageOutputSettings {
-    /// Percentage of chat replies with an image.
+    /// Percentage of chat replies with a generated image.
     rate: u8,
     /// Mean and standard deviation of the time to generate an image.
     delay: (Duration, Duration),

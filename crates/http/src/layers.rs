@@ -42,13 +42,13 @@ pub(super) type Stack = BoxCloneSyncService<Request, Response, Infallible>;
 pub struct LayerSettings {
     /// The prefix that request paths may have (`--root-path`).
     pub root_path: String,
-    /// API keys that clients need one of (`--api-key`); empty requires none.
+    /// The accepted API keys, of which clients need one (`--api-key`); an empty list requires none.
     pub api_keys: Vec<String>,
     /// CORS settings of all responses.
     pub cors: Cors,
-    /// Pod name and port to report in every response.
+    /// Name of the Kubernetes pod and port of the server, reported in every response.
     pub pod: Option<(String, u16)>,
-    /// Namespace to report in every response.
+    /// Kubernetes namespace, reported in every response.
     pub namespace: Option<String>,
     /// Whether responses have `X-Request-Id` (`--enable-request-id-headers`).
     pub request_id_headers: bool,

@@ -263,7 +263,7 @@ pub(crate) enum RenderFormat {
     Tokens,
 }
 
-/// Behaviour of the LoRA, sleep and settings routes.
+/// Behaviour of the operator routes: those for LoRA, sleep mode and settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OperatorRouteStyle {
     /// The operator routes check requests and return a message on success, as in vLLM.
@@ -320,7 +320,7 @@ impl RenderFormat {
         Ok(shown)
     }
 
-    /// Checks that the render routes support the model.
+    /// Checks that the render routes support the requested model.
     ///
     /// # Errors
     /// llm-d's 400 for an adapter.
