@@ -1,4 +1,4 @@
-//! Entry point: runs the command line and returns its exit code.
+//! Entry point of vllm-sim: runs the command line and returns its exit code.
 
 use std::process::ExitCode;
 

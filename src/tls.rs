@@ -1,4 +1,4 @@
-//! TLS certificates: from files, reloaded when they change, or self-signed at start.
+//! TLS certificates of a server: from files, reloaded when they change, or self-signed at start.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,20 +16,20 @@ use vllm_sim_config::{Certificate, ClientCerts, Tls};
 /// Interval between checks of the certificate files.
 const RELOAD_INTERVAL: Duration = Duration::from_millis(500);
 
-/// An error of the TLS setup.
+/// An error of the TLS setup of a server.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file is missing or is not PEM.
+    /// A certificate or key file is missing or is not PEM.
     #[error("cannot read {what} {path}: {why}")]
     File {
-        /// Expected content, such as `private key`.
+        /// Expected content of the file, such as `private key`.
         what: &'static str,
-        /// Path of the file.
+        /// Path of the certificate or key file.
         path: PathBuf,
-        /// Reason for the failure.
+        /// Reason why the file cannot be used.
         why: String,
     },
-    /// Certificate, key and certificate authorities do not match.
+    /// TLS certificate, key and certificate authorities do not match.
     #[error("TLS: {0}")]
     Rustls(#[from] rustls::Error),
     /// The client certificate authorities cannot be used.
@@ -45,7 +45,7 @@ pub enum TlsError {
 pub struct Acceptor(Arc<ArcSwap<ServerConfig>>);
 
 impl Acceptor {
-    /// Loads the certificate, or creates a self-signed one for `names`.
+    /// Loads the configured certificate, or creates a self-signed one for `names`.
     ///
     /// # Errors
     /// [`TlsError`] if the certificate or an authority cannot be used.
@@ -53,7 +53,7 @@ impl Acceptor {
         Ok(Self(Arc::new(ArcSwap::from_pointee(load(tls, names)?))))
     }
 
-    /// Returns an acceptor with the current configuration.
+    /// Returns a TLS acceptor with the current certificate.
     pub fn current(&self) -> tokio_rustls::TlsAcceptor {
         self.0.load_full().into()
     }

@@ -38,7 +38,7 @@ simulated scheduler, and writes a profile for --config.
   --out FILE          File of the profile [standard output, after the report]
 ";
 
-/// Maximum accepted `--front-end-ms`, in milliseconds.
+/// Maximum value of `--front-end-ms` of `vllm-sim calibrate`, in milliseconds.
 const MAX_FRONT_END_MS: f64 = 10_000.0;
 
 pub(super) fn command() -> Command {
@@ -189,7 +189,8 @@ fn measured_front_end(mut base: Coefficients, typed: &Args) -> Coefficients {
     base
 }
 
-/// Returns the explicitly set flags for the profile, as names and YAML values.
+/// Returns the explicitly set flags with which a fitted latency profile describes its deployment,
+/// as names and YAML values.
 fn deployment(loaded: &Loaded) -> Vec<(String, String)> {
     let own = [
         "config",

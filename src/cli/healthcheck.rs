@@ -1,4 +1,5 @@
-//! `healthcheck`: asks a server whether it is healthy, for container images that have no other client.
+//! `vllm-sim healthcheck`: asks a server whether it is healthy, for container images that have no
+//! HTTP client.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use vllm_sim_command_line::{self as command_line, refuse};
 use vllm_sim_config::Command;
 use vllm_sim_http_client::{CertificateVerification, Client, Connector, Endpoint};
 
-/// Maximum size of a response, in bytes.
+/// Maximum size of the server's response, in bytes.
 const MAX_RESPONSE_BYTES: usize = 1 << 20;
 
 /// Ask a server whether it is healthy: exit with 0 if it is, else with 1.
@@ -31,7 +32,7 @@ pub(super) struct HealthcheckArgs {
     timeout: f64,
 }
 
-/// Asks the server, and returns a line for standard output.
+/// Asks the server for its health, and returns a line for standard output.
 ///
 /// # Errors
 /// A wrong URL; a server that does not answer in time, or with another status than 200.
@@ -68,7 +69,8 @@ pub(super) fn run(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Res
     }
 }
 
-/// Returns the URL of the server that is process 1 of this container, from its command line.
+/// Returns the URL of the vllm-sim server that is process 1 of this container, from its command
+/// line.
 fn container_server(env: &dyn Fn(&str) -> Option<String>) -> Option<String> {
     let program = std::fs::read_link("/proc/1/exe").ok()?;
     if program != std::env::current_exe().ok()? {
@@ -79,7 +81,7 @@ fn container_server(env: &dyn Fn(&str) -> Option<String>) -> Option<String> {
     url_of(&words, env)
 }
 
-/// Returns the URL of the server that a command line starts.
+/// Returns the URL of the vllm-sim server that a command line starts.
 fn url_of(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Option<String> {
     match vllm_sim_config::load(words, env).ok()? {
         Command::Serve(loaded) => {
@@ -104,7 +106,7 @@ fn endpoint(uri: &Uri) -> Option<Endpoint> {
     Endpoint::new(secure, uri.authority()?)
 }
 
-/// Returns the status of the response.
+/// Returns the HTTP status of the server's response to a health check.
 async fn ask(uri: &Uri, endpoint: Endpoint) -> Result<u16> {
     let path = uri.path_and_query().map_or("/", PathAndQuery::as_str);
     let path = if path == "/" { "/health" } else { path };

@@ -28,13 +28,14 @@ pub(super) fn start_plain_log() {
     let _ = builder("warn,vllm_sim=info").with_target(false).try_init();
 }
 
-/// Returns whether standard error is a terminal and `NO_COLOR` is unset (<https://no-color.org>).
+/// Returns whether the log is coloured: standard error is a terminal and `NO_COLOR` is unset
+/// (<https://no-color.org>).
 fn colours() -> bool {
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     std::io::stderr().is_terminal() && !plain
 }
 
-/// Builds a subscriber that writes the lines passing `filter` to standard error.
+/// Builds a tracing subscriber that writes the log lines passing `filter` to standard error.
 fn builder(
     filter: &str,
 ) -> SubscriberBuilder<DefaultFields, Format, EnvFilter, fn() -> std::io::Stderr> {

@@ -1,4 +1,4 @@
-//! Runs the command line and returns an exit code. Only this module prints.
+//! Runs the command line of vllm-sim and returns an exit code. Only this module prints.
 
 mod calibrate;
 mod healthcheck;
@@ -23,12 +23,12 @@ use vllm_sim_config::{Command, ConfigError, Loaded};
 use vllm_sim_replay::workload::WorkloadError;
 use vllm_sim_tokenizer::TokenizerError;
 
-/// Exit code for wrong arguments or configuration.
+/// Exit code of vllm-sim for wrong arguments or configuration.
 const BAD_CONFIG: u8 = 2;
-/// Exit code for any other failure.
+/// Exit code of vllm-sim for any failure except wrong arguments or configuration.
 const FAILED: u8 = 1;
 
-/// Runs the program named by `args[0]` with the arguments after it.
+/// Runs vllm-sim with the command line `args`, in which `args[0]` names the program.
 pub fn run(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> ExitCode {
     match vllm_sim_config::load(args, env) {
         Ok(Command::Serve(loaded)) => serve(*loaded),
@@ -62,8 +62,8 @@ pub fn run(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> ExitCode {
     }
 }
 
-/// Returns the exit code of a failed tool: 2 for an error in the command line, including a missing
-/// file that it names.
+/// Returns the exit code of a failed subcommand: 2 for an error in the command line, including a
+/// missing file that it names.
 fn exit_code(error: &anyhow::Error) -> u8 {
     let usage = error.downcast_ref::<UsageError>().is_some()
         || error.downcast_ref::<ConfigError>().is_some()
@@ -87,7 +87,7 @@ fn is_missing(cause: &(dyn std::error::Error + 'static)) -> bool {
     }
 }
 
-/// Returns whether a start failed because of the configuration.
+/// Returns whether a server failed to start because of its configuration.
 fn is_config(error: &StartError) -> bool {
     matches!(
         error,
@@ -118,7 +118,7 @@ fn print_error(error: &dyn std::fmt::Display, code: u8) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// Prints the usage and the missing argument.
+/// Prints the usage of the command and the name of the missing argument.
 fn print_usage_error(error: &ConfigError) -> ExitCode {
     use std::io::Write;
     let _ = writeln!(
@@ -153,7 +153,7 @@ fn serve(loaded: Loaded) -> ExitCode {
     code
 }
 
-/// Logs every flag without effect; those that matter to users of vLLM as a warning.
+/// Logs every flag that has no effect; flags that matter to users of vLLM are logged as a warning.
 fn log_ignored(loaded: &Loaded) {
     let has_vllm_effect = |flag: &&String| loaded.ignored_with_effect.contains(flag);
     let (with_effect, rest): (Vec<&String>, Vec<&String>) =
@@ -217,7 +217,7 @@ async fn until_signalled(loaded: Loaded) -> ExitCode {
     }
 }
 
-/// Runs engines for an API server of vLLM.
+/// Runs engines without an HTTP server, for an API server of vLLM (`--headless`).
 async fn engines_alone(
     loaded: Loaded,
     mut signals: Signals,
@@ -252,9 +252,10 @@ async fn engines_alone(
     }
 }
 
-/// Waits until an engine fails or a signal arrives.
+/// Waits until a headless engine fails or a signal arrives.
 ///
-/// Returns the failure, and the ready file, which is written once all engines have joined.
+/// Returns the failure, and the ready file, which is written once all engines have joined the API
+/// server.
 async fn until_ended(
     headless: &mut Headless,
     signals: &mut Signals,

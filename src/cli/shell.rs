@@ -13,12 +13,12 @@ use vllm_sim_config::{CliMode, TOOLS, clap_command, closest};
 use vllm_sim_engine::latency;
 use vllm_sim_plan::{plan, sweep};
 
-/// Commands other than the tools.
+/// Subcommands of vllm-sim that are no tools, for completion scripts.
 const COMMANDS: [&str; 4] = ["serve", "config", "launch", "version"];
 
 const SHELLS: &str = "bash, elvish, fish, powershell, zsh";
 
-/// Runs `completions SHELL`: returns the shell's completion script.
+/// Runs `completions SHELL`: returns the completion script of the shell.
 ///
 /// # Errors
 /// An unknown shell.
@@ -40,7 +40,7 @@ pub(super) fn completions(words: &[String]) -> Result<String> {
     })
 }
 
-/// Mends a script of clap_complete for bash, and makes it offer commands before flags.
+/// Corrects a bash completion script of clap_complete, and makes it offer commands before flags.
 ///
 /// The generator writes the program's hyphen in two ways, so that no branch of a command matches.
 fn mended_for_bash(script: &str) -> String {
@@ -83,7 +83,7 @@ pub(super) fn man(words: &[String]) -> Result<String> {
     String::from_utf8(page).context("the manual page")
 }
 
-/// Flags on the help page of `explain`, which takes all of `serve`.
+/// Flags on the help page of `explain`, a selection of all flags of `serve`.
 const EXPLAINED: [&str; 14] = [
     "config",
     "gpu",
@@ -108,7 +108,7 @@ Examples:
 
 Every flag of `vllm-sim serve` is taken: `vllm-sim serve --help=all` lists them.";
 
-/// Returns the help text of a tool that does not render its own.
+/// Returns the help text of a tool that does not render its own help.
 pub(super) fn help(name: &'static str) -> String {
     let command = tool(name).bin_name(format!("vllm-sim {name}"));
     let mut command = match name {
@@ -126,7 +126,7 @@ pub(super) fn help(name: &'static str) -> String {
     command.render_help().to_string()
 }
 
-/// Returns the models and GPUs that are built in: `explain --list`.
+/// Returns the list of built-in models and GPUs that `explain --list` prints.
 pub(super) fn known_hardware() -> String {
     let models: Vec<&str> = latency::known_models().collect();
     let gpus: Vec<String> = latency::GPUS
@@ -141,7 +141,7 @@ pub(super) fn known_hardware() -> String {
     )
 }
 
-/// Returns the long flag names of a tool, without those of `serve`.
+/// Returns the long flag names of a tool of vllm-sim, without the flags of `serve`.
 pub(super) fn long_names(name: &'static str) -> Vec<String> {
     let command = tool(name);
     let commands = std::iter::once(&command).chain(command.get_subcommands());
@@ -152,7 +152,7 @@ pub(super) fn long_names(name: &'static str) -> Vec<String> {
     names.map(str::to_owned).collect()
 }
 
-/// Returns the complete command line: both modes and the tools.
+/// Returns the complete command line of vllm-sim: both modes of `serve`, and the tools.
 fn program() -> Command {
     let models = PossibleValuesParser::new(latency::known_models());
     let model = Arg::new("model_tag")
@@ -222,7 +222,8 @@ fn tool(name: &'static str) -> Command {
     command.name(name)
 }
 
-/// Adds the flags of `serve` to a tool, except those whose name the tool already has.
+/// Adds the flags of `serve` to a tool, except those with the name of a flag that the tool already
+/// has.
 fn with_flags_of_serve(own: Command) -> Command {
     let names: Vec<String> = own
         .get_arguments()

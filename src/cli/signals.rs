@@ -8,7 +8,7 @@ pub(super) struct Signals {
     both: Option<(Signal, Signal)>,
     /// SIGHUP; `None` if the process was started with `nohup`.
     hangup: Option<Signal>,
-    /// Resolves at the end of standard input; `None` if that is not watched or has happened.
+    /// Resolves at the end of standard input; `None` if standard input is not watched or has ended.
     input: Option<oneshot::Receiver<()>>,
 }
 
@@ -90,7 +90,7 @@ fn hangup_is_ignored() -> bool {
     mask.is_some_and(|mask| mask & 1 != 0)
 }
 
-/// Waits for a signal that ends a server.
+/// Waits for a signal that ends a server: SIGINT, SIGTERM or SIGHUP.
 #[cfg(feature = "sqlite")]
 pub(super) async fn signalled() {
     Signals::new().next().await;
@@ -99,7 +99,8 @@ pub(super) async fn signalled() {
 /// Exit code after SIGINT, as in shells.
 pub(super) const INTERRUPTED: u8 = 130;
 
-/// Makes SIGINT stop a job early with its partial result; a second SIGINT ends the process.
+/// Makes SIGINT stop a long-running tool early with its partial result; a second SIGINT ends the
+/// process.
 pub(super) fn stop_jobs_on_interrupt() {
     let listen = || {
         let runtime = tokio::runtime::Builder::new_current_thread()

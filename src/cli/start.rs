@@ -70,7 +70,8 @@ fn url(server: &Server) -> Option<String> {
     Some(format!("{scheme}://{}", reachable(address)))
 }
 
-/// Replaces the unspecified address by loopback, because some clients cannot connect to it.
+/// Replaces an unspecified IP address such as `0.0.0.0` by loopback, because some clients cannot
+/// connect to it.
 fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         ip if !ip.is_unspecified() => ip,
@@ -83,7 +84,8 @@ fn reachable(address: SocketAddr) -> SocketAddr {
 /// Maximum number of bytes read to recognize a ready file.
 const MAX_READY_FILE_BYTES: u64 = 1 << 20;
 
-/// The file of `--ready-file`, which exists while the server listens or its engines have joined.
+/// The file of `--ready-file`, which exists while the server listens or its engines are connected
+/// to an API server.
 pub(super) struct ReadyFile(PathBuf);
 
 impl ReadyFile {
@@ -136,9 +138,10 @@ fn pid_of(path: &Path) -> Option<u32> {
     u32::try_from(ready.get("pid")?.as_u64()?).ok()
 }
 
-/// Returns `{"pid": …, "model": …, "servers": [{"url": …, "grpc": …}]}`.
+/// Returns the contents of the ready file of servers: `{"pid": …, "model": …, "servers": [{"url":
+/// …, "grpc": …}]}`.
 ///
-/// A Unix socket is `{"uds": …}`.
+/// A server on a Unix socket is `{"uds": …}`.
 pub(super) fn of_servers(fleet: &Fleet) -> Value {
     let servers: Vec<Value> = fleet
         .servers()
@@ -159,7 +162,8 @@ pub(super) fn of_servers(fleet: &Fleet) -> Value {
     json!({"pid": std::process::id(), "model": model, "servers": servers})
 }
 
-/// Returns `{"pid": …, "model": …, "front_end": …, "ranks": […]}` of engines that have joined.
+/// Returns the contents of the ready file of headless engines: `{"pid": …, "model": …, "front_end":
+/// …, "ranks": […]}`.
 pub(super) fn of_engines(config: &Config) -> Value {
     let parallel = &config.engine.parallel;
     let (first, count) = parallel.local_ranks;

@@ -1,4 +1,4 @@
-//! Runs the subcommands other than the server.
+//! Runs the subcommands that start no server, such as `explain` and `validate`.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ use vllm_sim_gateway_score::{RunningPods, StartingPods};
 use vllm_sim_plan::{plan, sweep};
 use vllm_sim_replay_cli::{self as replay, Deployment, DoesNotFit, StepTimes};
 
-/// Runs the tool `name` with its arguments; returns the text for standard output.
+/// Runs the tool `name` of vllm-sim with its arguments; returns the text for standard output.
 ///
 /// # Errors
 /// An error in the arguments, or an error of the tool.
@@ -165,7 +165,7 @@ fn run_validate(words: &[String]) -> Result<String> {
     }
 }
 
-/// Separates the flags of `serve` from positional arguments.
+/// Separates the flags of `serve` from the positional arguments of a tool.
 fn sort(
     tool: &'static str,
     words: &[String],
@@ -178,7 +178,7 @@ fn sort(
     Ok((words.to_vec(), rest))
 }
 
-/// Returns the error for a flag that neither the tool nor `serve` has.
+/// Returns the error for a flag that neither the tool nor `serve` accepts.
 pub(super) fn unknown(tool: &'static str, word: &str) -> UsageError {
     let typed = word.split('=').next().unwrap_or(word);
     let typed = typed.trim_start_matches('-').replace('_', "-");
@@ -191,7 +191,7 @@ pub(super) fn unknown(tool: &'static str, word: &str) -> UsageError {
     ))
 }
 
-/// Returns the explicitly set flags that are not secret.
+/// Returns the explicitly set flags of `serve` that are not secret, with their values.
 pub(super) fn typed(loaded: &Loaded) -> impl Iterator<Item = (&'static FlagSpec, &[String])> {
     let typed = flags().zip(&loaded.resolved_flags).filter(|(flag, value)| {
         !flag.secret && !matches!(value.source, ValueSource::Default | ValueSource::Derived)
@@ -201,8 +201,8 @@ pub(super) fn typed(loaded: &Loaded) -> impl Iterator<Item = (&'static FlagSpec,
 
 /// Returns the deployment that flags of `serve` describe.
 ///
-/// Without any configured step times it uses Dynamo's polynomial, because zero latency gives no
-/// result.
+/// Without configured step times the deployment uses Dynamo's polynomial, because zero latency
+/// gives no result.
 fn deploy(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Deployment> {
     let mut flags = words.to_vec();
     let (mut loaded, _) = load_engine(&flags, CliMode::Vllm, env)?;
@@ -242,7 +242,7 @@ fn deploy(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Depl
     })
 }
 
-/// Logs each warning about a setting without effect once.
+/// Logs each warning about a setting without effect, unless it was logged before.
 ///
 /// A search describes many engines with the same flags.
 fn tell_once(without_effect: &[String]) {
@@ -254,7 +254,7 @@ fn tell_once(without_effect: &[String]) {
     }
 }
 
-/// Converts the error for a model that does not fit on its GPUs to [`DoesNotFit`].
+/// Converts an error that the model does not fit on its GPUs to [`DoesNotFit`].
 fn does_not_fit(error: StartError) -> anyhow::Error {
     match error {
         StartError::DoesNotFit(why) => DoesNotFit(why).into(),
@@ -269,7 +269,8 @@ fn start_fleet(loaded: Loaded) -> StartingPods {
     })
 }
 
-/// Returns the known prediction errors of a deployment; `None` if there are none or it is invalid.
+/// Returns the prediction errors known from measured deployments like this one; `None` if there are
+/// none or it is invalid.
 fn evidence(config: &vllm_sim_config::Config) -> Option<explain::DeploymentEvidence> {
     if config.engine.scheduler != SchedulerKind::Vllm {
         return None;
@@ -278,7 +279,7 @@ fn evidence(config: &vllm_sim_config::Config) -> Option<explain::DeploymentEvide
     explain::evidence(&engine, setup.as_ref())
 }
 
-/// Returns the configuration of the servers that `serve` would start with these flags.
+/// Returns the configuration of the servers that `serve` would start with the flags `words`.
 fn serve(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Loaded> {
     let typed = ["vllm-sim", "serve"].map(str::to_owned);
     match vllm_sim_config::load(&[&typed[..], words].concat(), env)? {
@@ -335,7 +336,7 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
     ))
 }
 
-/// Commands to begin with, below the help text.
+/// Example commands below the help text of a tool.
 const EXAMPLES: &str = "\
 Examples:\n\
 \x20 vllm-sim validate --runs recorded --html accuracy.html";

@@ -1,4 +1,4 @@
-//! Accepts connections and serves them with hyper.
+//! Accepts TCP and Unix connections and serves them with hyper.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -27,7 +27,7 @@ use vllm_sim_service::fault::ConnHandle;
 /// Maximum number of concurrent streams of an HTTP/2 connection.
 const MAX_STREAMS: u32 = 16_384;
 
-/// Buffer size of a connection for responses and request heads, in bytes.
+/// Buffer size of a connection for responses and for request heads, in bytes.
 const MAX_BUFFER: usize = 40 * 1024;
 
 pub(super) async fn run(
@@ -92,7 +92,7 @@ pub(super) async fn run(
     }
 }
 
-/// Runs the TLS handshake; `None` if it fails or takes too long.
+/// Runs the TLS handshake of a connection; `None` if it fails or takes too long.
 async fn handshake(
     tls: TlsAcceptor,
     stream: TcpStream,
@@ -112,7 +112,7 @@ enum Protocol {
     Http2,
 }
 
-/// Detects the protocol by peeking at the first bytes.
+/// Detects the protocol of a connection, HTTP/1.1 or HTTP/2, by peeking at its first bytes.
 ///
 /// HTTP/2 with prior knowledge starts with `PRI `.
 ///
@@ -189,10 +189,11 @@ async fn serve<S>(
     }
 }
 
-/// hyper's method that ends a connection after its current response.
+/// A hyper method that ends a connection after its current response.
 type GracefulShutdown<C> = fn(Pin<&mut C>);
 
-/// Runs a connection to its end; if the server leaves or stops, after its current response.
+/// Runs an HTTP connection to its end; closes it after its current response when the server leaves
+/// or stops.
 async fn run_connection<C: Future<Output = hyper::Result<()>>>(
     (mut connection, shut_down): (Pin<Box<C>>, GracefulShutdown<C>),
     conn: &ConnHandle,

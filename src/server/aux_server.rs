@@ -1,4 +1,4 @@
-//! Small HTTP servers on additional ports.
+//! Small HTTP servers on additional ports, such as Mooncake's bootstrap server.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
-/// Delay after a failed accept.
+/// Delay before the next accept after a failed one.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// Serves HTTP/1.1 until dropped, which also closes the connections.
+/// Serves HTTP/1.1 on a listener until dropped, which also closes the connections.
 pub(super) async fn serve(listener: TcpListener, routes: Router) {
     let mut open = JoinSet::new();
     loop {

@@ -1,4 +1,5 @@
-//! Engines, their observers and the service over them, which all APIs share.
+//! Engines, their observers (metrics, KV events, traces) and the request service over them, which
+//! all APIs share.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,7 +20,7 @@ use vllm_sim_service::generate::Generator;
 use vllm_sim_service::prompt::MediaCache;
 use vllm_sim_service::{LoadMode, Models, Service, Settings};
 
-/// Running engines and the service over them.
+/// Running engines, their observers and the request service over them.
 pub(super) struct Backend {
     pub(super) metrics: Arc<Metrics>,
     pub(super) live: Vec<LiveEngine>,
@@ -29,23 +30,24 @@ pub(super) struct Backend {
     _listeners: Vec<ReadListener>,
 }
 
-/// Parameters of a backend in addition to its configuration.
+/// Values from which a backend is created, in addition to its configuration.
 pub(super) struct BackendParts {
     pub(super) texts: SharedAssets,
     pub(super) paths: Vec<String>,
     /// Start of the engines' clock.
     pub(super) started: Instant,
     pub(super) port: u16,
-    /// Tokens that end reasoning, for clients that parse token ids.
+    /// The token ids that end reasoning, for clients that parse token ids.
     pub(super) reasoning_end: Option<Vec<u32>>,
-    /// Lockstep ranks that the engines join; `started` is their clock.
+    /// Group of data-parallel ranks for running every step together; `started` is the start of its
+    /// clock.
     pub(super) ranks: Option<LiveRanks>,
-    /// Additional observer of the first engine.
+    /// Additional observer of the events of the first engine.
     pub(super) observer: Option<Box<dyn Observer>>,
 }
 
 impl Backend {
-    /// Starts the engines of `config`.
+    /// Starts the engines of `config`, their observers and the request service.
     ///
     /// # Errors
     /// [`StartError`] if an engine cannot be built or an observer cannot be opened.
@@ -95,7 +97,7 @@ impl Backend {
         }
     }
 
-    /// Stops the engines and flushes their observers.
+    /// Stops the engines and flushes their metrics, KV events and traces.
     pub(super) async fn close(self) {
         for live in &self.live {
             live.stop();

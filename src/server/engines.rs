@@ -1,4 +1,4 @@
-//! Builds engines from the configuration.
+//! Builds engines and their latency models from the configuration.
 
 use std::time::{Duration, Instant};
 
@@ -16,10 +16,10 @@ use vllm_sim_engine::sched::vllm::{
     VllmConfig,
 };
 
-/// Starts one engine for each rank of this process.
+/// Starts one engine for each data-parallel rank of this process.
 ///
-/// `epoch` is the start of their clock and `port` the server's. `extra` observes the first engine
-/// in addition to `observers`. With `ranks`, all engines run in lockstep.
+/// `epoch` is the start of the engines' clock and `port` the port of their server. `extra` observes
+/// the first engine in addition to `observers`. With `ranks`, all engines run every step together.
 pub(super) fn start(
     config: &Config,
     seed: u64,
@@ -53,7 +53,8 @@ pub(super) fn start(
     Ok(live)
 }
 
-/// Starts the lockstep of `count` ranks of this process; `None` if they run independently.
+/// Creates the group of `count` ranks of this process that run every step together; `None` if they
+/// run independently.
 pub(super) fn in_step(
     config: &Config,
     count: u32,
@@ -130,7 +131,8 @@ fn weights_from_host(engine: &Engine) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }
 
-/// Returns the batching engine of a configuration, and the deployment that its roofline models.
+/// Returns the configuration of the batching engine, and the deployment that its roofline latency
+/// model describes.
 pub(super) fn modelled(
     config: &Config,
     seed: u64,
@@ -205,7 +207,7 @@ pub(super) fn modelled(
     Ok((vllm, setup))
 }
 
-/// Returns the limits of media encoders, and their latency if the deployment is known.
+/// Returns the limits of the media encoder, and its latency if model and GPU are known.
 fn encoder(
     chosen: &Encoder,
     setup: Option<&RooflineSetup>,
@@ -220,7 +222,8 @@ fn encoder(
     }))
 }
 
-/// Returns the time to fetch a remote prompt: fixed, and per token.
+/// Returns the time to fetch the KV cache of a prompt from another server: a fixed time, and a time
+/// per token.
 fn fetch(config: &Config) -> (Duration, Duration) {
     let delays = &config.engine.timing.delays;
     let per_token = match (

@@ -8,69 +8,69 @@ use vllm_sim_tokenizer::TokenizerError;
 /// An error that prevents the server from starting.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The address cannot be bound.
+    /// The server's socket address or path cannot be bound.
     #[error("cannot listen on {address}: {why}{}", hint(address, why))]
     Listen {
-        /// Socket address or path.
+        /// Socket address or path of the server.
         address: String,
-        /// Error of the operating system.
+        /// Error that the operating system returned.
         why: io::Error,
     },
-    /// TLS cannot be set up.
+    /// TLS of the server cannot be set up.
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// The tokenizer cannot be loaded.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
-    /// The dataset cannot be opened.
+    /// The dataset of recorded replies cannot be opened.
     #[error(transparent)]
     Dataset(#[from] DatasetError),
-    /// A setting is invalid that only start-up can check.
+    /// A setting that only start-up can check is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The file of `--scenario` is invalid.
+    /// The scenario file (`--scenario`) is invalid.
     #[error("--scenario {path}: {why}")]
     Scenario {
-        /// Path of the file.
+        /// Path of the scenario file.
         path: String,
-        /// Reason for the failure.
+        /// Reason why the scenario file is invalid.
         why: String,
     },
-    /// The file of `--replies` is invalid.
+    /// The file of scripted replies (`--replies`) is invalid.
     #[error("--replies {path}: {why}")]
     Replies {
-        /// Path of the file.
+        /// Path of the file of scripted replies.
         path: String,
-        /// Reason for the failure.
+        /// Reason why the file of scripted replies is invalid.
         why: String,
     },
-    /// The weights leave no memory for a KV cache.
+    /// The model weights leave no GPU memory for a KV cache.
     #[error("engine: {0}")]
     DoesNotFit(String),
-    /// The engine cannot be built.
+    /// The engine cannot be built from the configuration.
     #[error("engine: {0}")]
     Engine(String),
-    /// The program was built without a required feature.
+    /// The program was built without a Cargo feature that the configuration needs.
     #[error("{flags}: {}", without(feature))]
     MissingFeature {
-        /// Flags that need the feature.
+        /// Flags that need the Cargo feature.
         flags: &'static str,
         /// Name of the Cargo feature.
         feature: &'static str,
     },
-    /// The endpoint of traces is invalid.
+    /// The endpoint for OpenTelemetry traces is invalid.
     #[error("otlp-traces-endpoint {0:?}: {1}")]
     Spans(String, String),
-    /// An engine cannot join vLLM's API server, or lost its connection.
+    /// An engine cannot join vLLM's API server, or lost the connection to it.
     #[cfg(feature = "zmq")]
     #[error("engine core: {0}")]
     Core(#[from] vllm_sim_engine_core::CoreError),
-    /// A thread could not be started.
+    /// A thread of the server could not be started.
     #[error("cannot start the engine thread: {0}")]
     Thread(io::Error),
 }
 
-/// Returns the message for a missing Cargo feature.
+/// Returns the error message for a Cargo feature that the program was built without.
 pub(crate) fn without(feature: &str) -> String {
     format!("this program was built without the feature `{feature}`")
 }
@@ -80,7 +80,7 @@ pub(super) fn wrong(problem: impl ToString) -> StartError {
     StartError::Engine(problem.to_string())
 }
 
-/// Returns the remedy for a port that is in use.
+/// Returns the remedy for an address that cannot be bound because its port is in use.
 fn hint(address: &str, why: &io::Error) -> &'static str {
     let is_path = address.contains('/');
     match why.kind() {

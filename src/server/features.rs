@@ -1,4 +1,4 @@
-//! Cargo features, and the configurations that need them.
+//! Checks that the program was built with the Cargo features that a configuration needs.
 
 use super::error::StartError;
 use super::setup;

@@ -13,7 +13,8 @@ use super::{Server, engines, features, scenario};
 use vllm_sim_config::{Config, Engine, LoadBalancing, Loaded};
 use vllm_sim_observe::kv_events;
 
-/// Servers on consecutive ports: the ranks of the first replica, then those of the next.
+/// Servers of one process on consecutive ports: the data-parallel ranks of the first replica, then
+/// those of the next.
 ///
 /// Each server has its own engines, queues, metrics and settings. All share the tokenizer and the
 /// dataset.
@@ -23,7 +24,8 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Starts the configured servers: one, or several for replicas or a port per rank.
+    /// Starts the configured servers: one, or several for replicas or for a port per data-parallel
+    /// rank.
     ///
     /// # Errors
     /// [`StartError`] of the first server that fails; the others are stopped.
@@ -98,12 +100,13 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// Returns the address of the supervisor in vLLM's multi-port mode.
+    /// Returns the address of the health endpoint for all servers, which vLLM's multi-port mode
+    /// has.
     pub fn supervisor(&self) -> Option<SocketAddr> {
         self.supervisor.as_ref().map(|s| s.address)
     }
 
-    /// Returns the servers, in the order of their ports.
+    /// Returns the running servers, in the order of their ports.
     pub fn servers(&self) -> &[Server] {
         &self.servers
     }
@@ -113,7 +116,7 @@ impl Fleet {
         self.servers.first().and_then(|server| server.address)
     }
 
-    /// Shuts down all servers in parallel, as [`Server::shutdown`] does.
+    /// Shuts down all servers at the same time, as [`Server::shutdown`] does for each.
     pub async fn shutdown(self) {
         let mut ending = JoinSet::new();
         for server in self.servers {
@@ -123,7 +126,7 @@ impl Fleet {
     }
 }
 
-/// Returns the delay before a replica starts.
+/// Returns the delay before the start of a replica; zero for the first replica.
 ///
 /// Source: dynamo-mocker 1.6.1 `dynamo/mocker/main.py`.
 fn pause(engine: &Engine, replica: usize) -> Duration {
@@ -186,7 +189,7 @@ fn moved(port: u16, by: u32) -> Result<u16, StartError> {
     u16::try_from(moved).map_err(|_| StartError::Engine(format!("port {moved} is above 65535")))
 }
 
-/// Sets the KV transfer identity of a prefill server.
+/// Sets ports and engine id for KV transfer in the configuration of one data-parallel rank.
 ///
 /// Ranks listen on consecutive ports, the first rank runs Mooncake's registry, and engine ids are
 /// unique.
@@ -209,7 +212,8 @@ fn move_transfer(config: &mut Config, replica: u32, rank: u32) -> Result<(), Sta
     Ok(())
 }
 
-/// Moves the KV event sockets of a replica; its ranks add their own offset.
+/// Adds `by` to the ports of a replica's KV event sockets; its data-parallel ranks add their own
+/// offset.
 fn move_events(config: &mut Config, by: u32) -> Result<(), StartError> {
     let events = &mut config.kv_events;
     if !events.enabled || by == 0 {

@@ -1,4 +1,4 @@
-//! Engines without an HTTP server, which join an API server of vLLM.
+//! Engines without an HTTP server, which join an API server of vLLM (`--headless`).
 
 use std::time::Duration;
 #[cfg(feature = "zmq")]
@@ -28,7 +28,8 @@ use {
     vllm_sim_service::scripted::ReplyRules,
 };
 
-/// The engines of this process, one per rank; each has its own service.
+/// The headless engines of this process, one per data-parallel rank; each has its own request
+/// service.
 pub struct Headless {
     ranks: Vec<Rank>,
     #[cfg(feature = "zmq")]
@@ -39,7 +40,7 @@ pub struct Headless {
 
 struct Rank {
     backend: Backend,
-    /// Connection to the API server; set once all settings are applied.
+    /// Connection to vLLM's API server; set once all settings are applied.
     #[cfg(feature = "zmq")]
     core: Option<EngineCore>,
     #[cfg(feature = "zmq")]
@@ -48,7 +49,7 @@ struct Rank {
 
 #[cfg(feature = "zmq")]
 impl Headless {
-    /// Starts the engines, which join as soon as the API server is up.
+    /// Starts the engines, which join vLLM's API server as soon as it is up.
     ///
     /// # Errors
     /// [`StartError`]; everything that was started is stopped.
@@ -181,7 +182,7 @@ impl Headless {
         Ok((parts, steps))
     }
 
-    /// Waits until all engines have joined; call it only once.
+    /// Waits until all engines have joined vLLM's API server; call it only once.
     pub fn joined(&mut self) -> impl Future<Output = ()> + Send + use<> {
         let cores = self.ranks.iter_mut().filter_map(|rank| rank.core.as_mut());
         let joined: Vec<_> = cores.map(EngineCore::joined).collect();
@@ -192,7 +193,7 @@ impl Headless {
         }
     }
 
-    /// Waits until an engine fails.
+    /// Waits until one of the engines fails, and returns the error.
     pub async fn failed(&mut self) -> StartError {
         use std::future::Future;
         use std::pin::pin;
@@ -213,7 +214,7 @@ impl Headless {
 
 #[cfg(feature = "zmq")]
 impl Rank {
-    /// Waits until the engine fails, or a scenario restarts its process.
+    /// Waits until the engine fails, or a scenario simulates a restart of its process.
     async fn failed(&mut self) -> CoreError {
         let mut availability = self.controls.availability();
         let Some(core) = &mut self.core else {
@@ -228,20 +229,22 @@ impl Rank {
     }
 }
 
-/// Returns whether the process was restarted; an engine that has joined cannot come back.
+/// Returns whether a restart of the engine's process was simulated; an engine that has joined
+/// cannot come back.
 #[cfg(feature = "zmq")]
 fn is_gone(availability: &Availability) -> bool {
     availability.lives > 0
 }
 
-/// Values that all ranks of the process share.
+/// Objects shared by all data-parallel ranks of the process.
 #[cfg(feature = "zmq")]
 struct Shared {
     waves: Option<Arc<Waves>>,
     thoughts: Option<ReasoningMarkers>,
-    /// Scripted replies; their use counts cover all ranks.
+    /// Scripted replies of `--replies`; their use counts cover all data-parallel ranks.
     replies: Option<Arc<ReplyRules>>,
-    /// Lockstep that the ranks join.
+    /// Group of data-parallel ranks for running every step together; `None` if they run
+    /// independently.
     ranks: Option<LiveRanks>,
 }
 
@@ -258,7 +261,7 @@ fn waves(config: &Config) -> Option<Arc<Waves>> {
 
 #[cfg(not(feature = "zmq"))]
 impl Headless {
-    /// Returns an error: this program was built without the feature.
+    /// Returns an error: this program was built without the Cargo feature `zmq`.
     ///
     /// # Errors
     /// [`StartError::MissingFeature`].
@@ -270,22 +273,22 @@ impl Headless {
         })
     }
 
-    /// Never resolves: there are no engines.
+    /// Never resolves: without the Cargo feature `zmq` there are no engines.
     pub fn joined(&mut self) -> impl Future<Output = ()> + Send + use<> {
         std::future::pending()
     }
 
-    /// Never resolves: there are no engines.
+    /// Never resolves: without the Cargo feature `zmq` there are no engines.
     pub async fn failed(&mut self) -> StartError {
         std::future::pending().await
     }
 }
 
 impl Headless {
-    /// Stops the engines.
+    /// Stops the headless engines.
     ///
-    /// They take no new work. Running requests may end within the shutdown timeout and are then
-    /// aborted. Front ends are notified of every end.
+    /// The engines take no new requests. Running requests may end within the shutdown timeout and
+    /// are then aborted. The API servers are notified of every end.
     pub async fn shutdown(mut self) {
         self.logging.abort_all();
         let mut ending = JoinSet::new();
@@ -318,7 +321,7 @@ fn thoughts(config: &Config, texts: &SharedAssets) -> Option<ReasoningMarkers> {
     thoughts
 }
 
-/// Flags that only affect HTTP.
+/// Flags that only affect HTTP, so they have no effect on headless engines.
 #[cfg(feature = "zmq")]
 const OF_HTTP: &[&str] = &[
     "admin-api-key",
@@ -368,7 +371,7 @@ const OF_HTTP: &[&str] = &[
     "uds",
 ];
 
-/// Returns the flags of [`OF_HTTP`] that were set.
+/// Returns the flags of [`OF_HTTP`] that were explicitly set.
 #[cfg(feature = "zmq")]
 fn without_effect(loaded: &Loaded) -> Vec<String> {
     let chosen = loaded.to_json_set();

@@ -51,7 +51,7 @@ pub(super) fn of(config: &Config) -> Settings {
     }
 }
 
-/// Returns the initial run-time settings.
+/// Returns the initial values of the settings that can change at run time.
 pub(super) fn controls(config: &Config) -> ControlSettings {
     ControlSettings {
         has_images: config.content.omni,
@@ -151,7 +151,8 @@ fn engine_config(config: &Config) -> Map<String, Value> {
     }
 }
 
-/// Returns `vllm-VERSION[-tpN][-ppN][-dpN][-ep]-HASH`, which is constant for a server.
+/// Returns the `system_fingerprint`, `vllm-VERSION[-tpN][-ppN][-dpN][-ep]-HASH`, which is constant
+/// for a server.
 fn fingerprint(config: &Config) -> Option<String> {
     let parallel = &config.engine.parallel;
     match &config.api.fingerprint {
@@ -177,7 +178,7 @@ fn fingerprint(config: &Config) -> Option<String> {
     }
 }
 
-/// Returns eight hex digits that hash the configuration of `/server_info`.
+/// Returns a hash of the configuration of `/server_info`, in eight hex digits.
 fn hash(config: &Config) -> String {
     let shown = Value::Object(engine_config(config)).to_string();
     let digest = Sha256::digest(shown.as_bytes());

@@ -51,7 +51,8 @@ pub use fleet::Fleet;
 pub use headless::Headless;
 pub use timing::{Sampling, read_coefficients};
 
-/// Returns the batching engine of a configuration, and the deployment that its roofline models.
+/// Returns the configuration of the batching engine, and the deployment that its roofline latency
+/// model describes.
 ///
 /// # Errors
 /// [`StartError`] for an unknown model or GPU.
@@ -59,12 +60,12 @@ pub fn modelled(config: &Config) -> Result<(VllmConfig, Option<RooflineSetup>), 
     engines::modelled(config, config.content.seed.unwrap_or(0))
 }
 
-/// Returns how requests without sampling parameters are sampled.
+/// Returns the sampling of requests that set no sampling parameters.
 pub fn sampling(config: &Config) -> Sampling {
     timing::sampling(config)
 }
 
-/// Returns the engine of one rank.
+/// Returns the specification of the engine of one data-parallel rank.
 ///
 /// # Errors
 /// [`StartError`] if a model, GPU or file cannot be used.
@@ -72,11 +73,11 @@ pub fn engine_spec(config: &Config) -> Result<EngineSpec, StartError> {
     engines::spec(config, config.content.seed.unwrap_or(0))
 }
 
-/// A running server.
+/// A running server: engines, request service and HTTP and gRPC APIs.
 pub struct Server {
-    /// Address of the server; `None` for a Unix socket.
+    /// Address of the server's HTTP socket; `None` for a Unix socket.
     pub address: Option<SocketAddr>,
-    /// Separate gRPC address; `None` if gRPC uses the main address.
+    /// Address of the separate gRPC port; `None` if gRPC uses the main address.
     pub grpc_address: Option<SocketAddr>,
     app: Arc<App>,
     config: Arc<Config>,
@@ -197,7 +198,7 @@ impl Server {
         })
     }
 
-    /// Returns the state that handlers share.
+    /// Returns the state that the HTTP handlers of the server share.
     pub fn app(&self) -> &Arc<App> {
         &self.app
     }
@@ -214,7 +215,7 @@ impl Server {
 
     /// Stops the server.
     ///
-    /// `/health` returns 503 and no new work is accepted. Running requests may end within the
+    /// `/health` returns 503 and no new requests are accepted. Running requests may end within the
     /// shutdown timeout and are then aborted. Connections close after their current response; with
     /// llm-d they stay open until the end.
     pub async fn shutdown(mut self) {
@@ -264,7 +265,7 @@ fn spawn_accepting(
     }
 }
 
-/// Returns the names of a self-signed certificate.
+/// Returns the host names and IP addresses of the self-signed certificate.
 fn certificate_names(config: &Config) -> Vec<String> {
     let mut names = vec![
         "localhost".to_owned(),

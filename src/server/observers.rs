@@ -1,4 +1,4 @@
-//! Observers of the engines: metrics, KV events and spans.
+//! Observers of the engines: metrics, KV events and OpenTelemetry spans.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,7 +23,7 @@ use vllm_sim_observe::{
 
 pub(super) struct EngineObservers {
     metrics: Arc<Metrics>,
-    /// Switch that drops KV events.
+    /// Switch that makes the engines drop their KV events.
     pub(super) event_loss: EventLoss,
     #[cfg(feature = "zmq")]
     notifier: Option<ReadNotifier>,
@@ -32,7 +32,7 @@ pub(super) struct EngineObservers {
 }
 
 impl EngineObservers {
-    /// Opens the configured observers.
+    /// Opens the configured observers of the engines: metrics, KV events and spans.
     ///
     /// # Errors
     /// [`StartError`] if the trace endpoint is invalid or a thread cannot be started.
@@ -68,9 +68,10 @@ impl EngineObservers {
         })
     }
 
-    /// Returns the observers of the engine of `rank`, which is number `index` of this process.
+    /// Returns the observers of the engine of data-parallel rank `rank`, which is engine number
+    /// `index` of this process.
     ///
-    /// `epoch` is the start of its clock and `port` the server's.
+    /// `epoch` is the start of the engine's clock and `port` the port of its server.
     ///
     /// # Errors
     /// [`StartError`] if a KV event socket cannot be opened.
@@ -116,7 +117,8 @@ impl EngineObservers {
         Ok(observers)
     }
 
-    /// Sends queued spans and closes the exporter; call it after the engines have stopped.
+    /// Sends queued OpenTelemetry spans and closes the exporter; call it after the engines have
+    /// stopped.
     #[cfg_attr(
         not(feature = "otel"),
         expect(clippy::unused_async, reason = "spans are what is queued")

@@ -12,7 +12,7 @@ use vllm_sim_config::{Config, ConfigError};
 use vllm_sim_http::{DashboardPeer, SUMMARY};
 use vllm_sim_http_client::{CertificateVerification, Client, Connector, Endpoint};
 
-/// Maximum size of a response, in bytes.
+/// Maximum size of a peer server's response, in bytes.
 const MAX_RESPONSE_BYTES: usize = 64 << 10;
 
 struct PeerClient {
@@ -21,7 +21,7 @@ struct PeerClient {
     client: Client<Empty<Bytes>>,
 }
 
-/// Returns the configured peers.
+/// Returns the servers of `--dashboard-peers`.
 ///
 /// # Errors
 /// [`StartError::Config`] for a URL without a valid host.

@@ -1,4 +1,4 @@
-//! Additional sockets of a prefill server.
+//! Additional sockets of a prefill server for KV transfer.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -14,9 +14,10 @@ use vllm_sim_http::{App, bootstrap};
 #[cfg(feature = "zmq")]
 use {vllm_sim_observe::kv_transfer::ReadListener, vllm_sim_service::Service};
 
-/// Starts one listener per rank for read notifications of decode servers.
+/// Starts one listener per data-parallel rank for notifications of decode servers that have read KV
+/// blocks.
 ///
-/// A port that is in use is not an error: the blocks are released when their lease expires.
+/// A port that is in use is not an error: the KV blocks are released when their lease expires.
 #[cfg(feature = "zmq")]
 pub(super) fn listen(config: &Config, service: &Arc<Service>) -> Vec<ReadListener> {
     let transfer = config.kv_transfer.as_ref();
@@ -47,7 +48,7 @@ pub(super) fn listen(config: &Config, service: &Arc<Service>) -> Vec<ReadListene
     listeners
 }
 
-/// Returns a ZeroMQ address to bind.
+/// Returns the ZeroMQ address to bind for a host and port.
 #[cfg(feature = "zmq")]
 fn endpoint(host: &str, port: u32) -> String {
     match host {

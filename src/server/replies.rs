@@ -1,4 +1,4 @@
-//! The scripted replies of `--replies`.
+//! Reads the scripted replies of `--replies`.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Streams that can be closed with a TCP reset.
+//! TCP and Unix streams that can be closed with a TCP reset.
 
 use std::io;
 use std::pin::Pin;
@@ -11,9 +11,9 @@ use tokio_rustls::server::TlsStream;
 
 use vllm_sim_service::fault::ConnHandle;
 
-/// A stream whose socket can be closed with a reset.
+/// A stream whose socket can be closed with a TCP reset.
 pub(super) trait ResetOnClose {
-    /// Makes closing send a reset and discard unsent data.
+    /// Makes closing the socket send a TCP reset and discard unsent data.
     fn reset_on_close(&self);
 }
 
@@ -31,11 +31,11 @@ impl ResetOnClose for TlsStream<TcpStream> {
 }
 
 impl ResetOnClose for UnixStream {
-    /// Does nothing: a Unix socket has no reset, so the peer sees a normal close.
+    /// Does nothing: a Unix socket has no TCP reset, so the peer sees a normal close.
     fn reset_on_close(&self) {}
 }
 
-/// A stream that is closed with a reset if its [`ConnHandle`] requests it.
+/// A stream that is closed with a TCP reset if its [`ConnHandle`] requests it.
 pub(super) struct ResettableStream<S: ResetOnClose> {
     stream: S,
     conn: Arc<ConnHandle>,

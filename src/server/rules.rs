@@ -1,4 +1,4 @@
-//! Limits and defaults of requests, for each API.
+//! Limits and defaults of request fields, for each API.
 
 use serde_json::{Map, Value};
 
@@ -45,10 +45,10 @@ pub(super) fn http(config: &Config, service: &Service) -> RequestRules {
     }
 }
 
-/// Returns the rules of vLLM's gRPC server.
+/// Returns the request limits and defaults of vLLM's gRPC server.
 ///
-/// It has no model name and no generation config, and checks admission only when the job is
-/// submitted.
+/// That server has no model name and no generation config, and checks admission only when the
+/// request is submitted.
 #[cfg(feature = "grpc")]
 pub(super) fn grpc(config: &Config, service: &Service) -> RequestRules {
     let rules = tokens_api(config, service);
@@ -69,7 +69,7 @@ pub(super) fn grpc(config: &Config, service: &Service) -> RequestRules {
     }
 }
 
-/// Returns the rules of the engine core.
+/// Returns the request limits and defaults of a headless engine.
 ///
 /// vLLM's front end has resolved the model, applied its defaults and checked what it can, including
 /// the reasoning budget.
@@ -95,7 +95,7 @@ fn tokens_api(config: &Config, service: &Service) -> RequestRules {
     }
 }
 
-/// Returns the limits that all APIs share.
+/// Returns the limits of requests that all APIs share.
 fn limits(config: &Config, service: &Service) -> Limits {
     let tokenizer = service.generator.tokenizer();
     Limits {

@@ -1,4 +1,4 @@
-//! Reads the file of `--scenario` and counts injected faults.
+//! Reads and starts the scenario of `--scenario`, and counts injected faults.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use vllm_sim_observe::metrics::{Metrics, Rejection};
 use vllm_sim_service::fault::{AdmissionBound, FaultObserver, FaultOrigin};
 use vllm_sim_service::scenario::Scenario;
 
-/// Counts injected faults and admission errors in the metrics, and logs faults.
+/// Counts injected faults and admission errors in the metrics, and logs the faults.
 pub(super) struct FaultCounter(pub(super) Arc<Metrics>);
 
 impl FaultObserver for FaultCounter {
@@ -36,7 +36,7 @@ pub(super) fn read(config: &Config) -> Result<Option<Scenario>, StartError> {
     scenario.map(Some).map_err(|error| failed(config, error))
 }
 
-/// Starts the scenario on all ranks of a deployment.
+/// Starts the fault scenario on all data-parallel ranks of a deployment.
 pub(super) fn start(
     admin_state: &AdminState,
     config: &Config,

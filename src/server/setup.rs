@@ -1,4 +1,4 @@
-//! Builds the settings of each part from the configuration.
+//! Builds the settings of engines, tokenizer, metrics and middleware from the configuration.
 
 use std::path::Path;
 use std::time::Duration;
@@ -21,10 +21,10 @@ use vllm_sim_service::{LiveSettings, NgramLookup};
 use vllm_sim_tokenizer::{Hub, Modality, TokenizerLocation};
 use vllm_sim_wire::Version;
 
-/// Default number of KV cache blocks.
+/// Default number of KV cache blocks per data-parallel rank.
 const BLOCKS: u32 = 16_384;
 
-/// Returns the location of the tokenizer.
+/// Returns the location of the model's tokenizer.
 ///
 /// A model that is not on disk is downloaded only if the configuration requests it.
 pub(super) fn tokenizer(
@@ -66,7 +66,7 @@ pub(super) fn needs_tokenizer(config: &Config) -> bool {
     source.download || source.name != config.model.name
 }
 
-/// Returns the initial settings of a server without run-time settings.
+/// Returns the initial values of the settings that can change at run time.
 pub(super) fn tuned(config: &Config) -> LiveSettings {
     LiveSettings {
         rates: config.faults.rates.clone(),
@@ -87,16 +87,16 @@ pub(super) fn has_cache(config: &Config) -> bool {
     }
 }
 
-/// Returns the number of KV cache blocks of one rank, including vLLM's null block.
+/// Returns the number of KV cache blocks of one data-parallel rank, including vLLM's null block.
 ///
-/// It is the planned or configured number, the number that fits into memory, or a default.
+/// The number is the planned or configured one, the number that fits into memory, or a default.
 pub(super) fn blocks(config: &Config) -> u32 {
     let planned = config.engine.kv_cache.as_ref().map(|size| size.blocks);
     let told = planned.or(config.engine.memory.num_blocks);
     told.or_else(|| timing::blocks(config)).unwrap_or(BLOCKS)
 }
 
-/// Returns the KV cache settings of the pool scheduler.
+/// Returns the KV cache settings of the pool scheduler; `None` without a KV cache.
 pub(super) fn kv(config: &Config) -> Option<KvConfig> {
     has_cache(config).then(|| KvConfig {
         // vLLM's count includes a null block, llm-d's does not.
@@ -108,13 +108,13 @@ pub(super) fn kv(config: &Config) -> Option<KvConfig> {
     })
 }
 
-/// Returns the time that blocks are kept for another server; `None` keeps none.
+/// Returns the time that KV blocks are kept for another server; `None` keeps none.
 pub(super) fn lease(config: &Config) -> Option<Duration> {
     let transfer = config.kv_transfer.as_ref();
     transfer.and_then(KvTransfer::keeps)
 }
 
-/// Returns the policy for prompts whose KV cache cannot be loaded.
+/// Returns the policy for prompts whose KV cache cannot be loaded from another server.
 pub(super) fn load_failure_policy(config: &Config) -> LoadFailurePolicy {
     let transfer = config.kv_transfer.as_ref();
     transfer.map_or_else(Default::default, |t| t.load_failure_policy)
@@ -124,7 +124,7 @@ fn connector(config: &Config) -> Option<Connector> {
     config.kv_transfer.as_ref()?.connector
 }
 
-/// Returns the settings of block hashes; `None` if no prefix is ever looked up.
+/// Returns the settings of KV block hashes; `None` if no prefix is ever looked up.
 pub(super) fn hashes(config: &Config) -> Option<HashConfig> {
     let engine = &config.engine;
     // KV events and `/debug/kv_cache` expose the hashes.
@@ -171,7 +171,7 @@ pub(super) fn prompts(config: &Config) -> PromptSettings {
     }
 }
 
-/// Returns the settings of n-gram speculation, which searches drafts in the text.
+/// Returns the settings of n-gram speculation, which searches draft tokens in prompt and output.
 pub(super) fn ngram(config: &Config) -> Option<NgramLookup> {
     let speculative = config.engine.speculative.as_ref();
     let speculative = speculative.filter(|_| config.engine.scheduler == SchedulerKind::Vllm)?;
@@ -180,7 +180,7 @@ pub(super) fn ngram(config: &Config) -> Option<NgramLookup> {
     Some(NgramLookup { min, max, tokens })
 }
 
-/// Returns the features of the engines that observers need.
+/// Returns the engine features that metrics, KV events and traces depend on.
 pub(super) fn engine_features(config: &Config) -> EngineFeatures {
     EngineFeatures {
         loras: config.lora.enabled,
@@ -197,7 +197,7 @@ fn uses_nixl(config: &Config) -> bool {
     connector(config).is_some_and(|connector| nixl.contains(&connector))
 }
 
-/// Returns the size of a NIXL transfer for a prompt from another engine.
+/// Returns the size of a NIXL transfer of a prompt's KV cache from another engine.
 fn nixl_transfer(config: &Config) -> NixlTransfer {
     let engine = &config.engine;
     let tensor = engine.parallel.tensor;
@@ -253,7 +253,8 @@ pub(super) fn cache_config(config: &Config) -> CacheConfig {
     }
 }
 
-/// Returns the host-memory cache for `/metrics`.
+/// Returns the description of the host-memory KV cache for `/metrics`; `None` without one, or with
+/// LMCache.
 fn offload_info(config: &Config) -> Option<OffloadInfo> {
     // LMCache exports its own metrics.
     let host = config
@@ -271,7 +272,7 @@ fn offload_info(config: &Config) -> Option<OffloadInfo> {
     })
 }
 
-/// Returns the settings of the middleware of a server on `port`.
+/// Returns the settings of the HTTP middleware of a server on `port`.
 pub(super) fn layers(config: &Config, port: u16) -> LayerSettings {
     let server = &config.server;
     LayerSettings {

@@ -1,4 +1,5 @@
-//! Large, immutable data that all servers of a process share: the tokenizer and the dataset.
+//! Large, immutable data that all servers of a process share: the tokenizer and the dataset of
+//! recorded replies.
 
 use std::sync::Arc;
 
@@ -18,8 +19,8 @@ pub(super) struct SharedAssets {
 }
 
 impl SharedAssets {
-    /// Opens the configured tokenizer and dataset, the dataset on the blocking pool, and downloads
-    /// it if configured.
+    /// Opens the configured tokenizer and dataset of recorded replies, the dataset on the blocking
+    /// pool, and downloads it if configured.
     ///
     /// # Errors
     /// [`StartError`] if one of them cannot be opened.
@@ -44,14 +45,14 @@ impl SharedAssets {
 
 #[cfg(feature = "zmq")]
 impl SharedAssets {
-    /// Returns whether recorded replies are found by texts and roles instead of token ids.
+    /// Returns whether the dataset finds recorded replies by texts and roles instead of token ids.
     pub(super) fn hashes_conversations(&self) -> bool {
         let recordings = self.recordings.as_ref();
         recordings.is_some_and(|some| some.dataset.generation() == Generation::Texts)
     }
 }
 
-/// Opens the tokenizer.
+/// Opens the configured tokenizer.
 ///
 /// A missing tokenizer that was not explicitly named is replaced by the simulated one.
 fn open_tokenizer(config: &Config) -> Result<Arc<Tokenizer>, StartError> {
@@ -66,7 +67,7 @@ fn open_tokenizer(config: &Config) -> Result<Arc<Tokenizer>, StartError> {
     Ok(Arc::new(tokenizer))
 }
 
-/// Opens the dataset; `None` if it fails and a fallback is configured.
+/// Opens the dataset of recorded replies; `None` if that fails and a fallback is configured.
 fn open_dataset(config: &vllm_sim_config::Dataset) -> Result<Option<Recordings>, DatasetError> {
     #[cfg(feature = "download")]
     let fetched = match &config.url {

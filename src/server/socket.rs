@@ -8,7 +8,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 use super::error::StartError;
 use vllm_sim_config::Config;
 
-/// Maximum number of pending connections in the kernel.
+/// Maximum number of connections that wait in the kernel to be accepted.
 const BACKLOG: u32 = 4096;
 
 pub(super) enum ServerSocket {

@@ -29,7 +29,8 @@ pub(super) fn engines(config: &Config) {
     );
 }
 
-/// Logs that the server accepts requests; `address` is `None` for a Unix socket.
+/// Logs the lines of vLLM and uvicorn that the server accepts requests; `address` is `None` for a
+/// Unix socket.
 pub(super) fn serving(config: &Config, address: Option<SocketAddr>) {
     if config.model.cli_mode == CliMode::Llmd {
         return;

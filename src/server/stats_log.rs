@@ -1,4 +1,4 @@
-//! The periodic log line of vLLM about each engine.
+//! The log line of vLLM about each engine, printed at regular intervals.
 //!
 //! Source: vLLM 0.33 `vllm/v1/metrics/loggers.py`, `LoggingStatLogger`.
 
@@ -21,11 +21,12 @@ pub(super) struct LoggedEngine {
 #[derive(Debug, Clone, Copy, Default)]
 struct LastLine {
     totals: Totals,
-    /// Tokens per second: prompt and output.
+    /// Prompt tokens and output tokens per second.
     rates: (f64, f64),
 }
 
-/// Returns the engines and the log interval; `None` without a log, as in llm-d.
+/// Returns the engines to log and the log interval; `None` without a periodic log line, as in
+/// llm-d.
 pub(super) fn engines(
     config: &Config,
     metrics: &Arc<Metrics>,
@@ -79,12 +80,12 @@ pub(super) async fn run(engines: Vec<LoggedEngine>, every: Duration) {
     }
 }
 
-/// Counters of host-memory copies at the previous line.
+/// Counters of KV copies between GPU and host memory at the previous log line.
 #[derive(Debug, Clone, Default)]
 struct LastCopies(Vec<f64>);
 
 impl LastCopies {
-    /// Returns the line about copies since the previous line, if there were any.
+    /// Returns the log line about KV copies since the previous log line, if there were any.
     ///
     /// Source: vLLM 0.33 `vllm/distributed/kv_transfer/kv_connector/v1/metrics.py`,
     /// `KVConnectorLogging`.
@@ -105,7 +106,7 @@ impl LastCopies {
     }
 }
 
-/// Counters of speculation at the previous line, and the time since, in seconds.
+/// Counters of draft tokens at the previous log line, and the time since, in seconds.
 #[derive(Debug, Clone, Default)]
 struct LastDrafts {
     totals: DraftTotals,
@@ -113,7 +114,8 @@ struct LastDrafts {
 }
 
 impl LastDrafts {
-    /// Returns the line about speculation since the previous line, if there was any.
+    /// Returns the log line about speculative decoding since the previous log line, if there was
+    /// any.
     ///
     /// Source: vLLM 0.33 `vllm/v1/spec_decode/metrics.py`, `SpecDecodingLogging`.
     fn line(&mut self, now: DraftTotals) -> Option<String> {
@@ -149,7 +151,8 @@ impl LastDrafts {
     }
 }
 
-/// Returns the line, and whether the engine was idle for this and the previous interval.
+/// Returns the periodic log line of an engine, and whether the engine was idle for this and the
+/// previous interval.
 fn line(
     number: u32,
     stats: &Stats,

@@ -1,4 +1,4 @@
-//! Health endpoint that reports whether all ranks of a multi-port deployment are up.
+//! Health endpoint that reports whether all data-parallel ranks of a multi-port deployment are up.
 //!
 //! Source: vLLM 0.33 `entrypoints/launchers/dp_supervisor.py`. Its processes are servers of this
 //! one process here.
@@ -16,14 +16,14 @@ use super::aux_server;
 use super::error::StartError;
 use vllm_sim_http::App;
 
-/// Serves the health endpoint until dropped.
+/// Serves the health endpoint of a multi-port deployment until dropped.
 pub(super) struct Supervisor {
     pub(super) address: SocketAddr,
     _serving: JoinSet<()>,
 }
 
 impl Supervisor {
-    /// Starts the endpoint on `port` of the servers' host.
+    /// Starts the health endpoint on `port` of the servers' host.
     ///
     /// # Errors
     /// [`StartError::Listen`] if the port is in use.

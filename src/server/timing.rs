@@ -1,4 +1,4 @@
-//! Selects the latency model and sizes the KV cache.
+//! Selects the latency model of the engines and computes the size of their KV cache.
 
 use std::path::{Path, PathBuf};
 
@@ -48,7 +48,8 @@ pub(super) fn latency(
     })
 }
 
-/// Returns the time model of the drafter in this deployment.
+/// Returns the latency model of the drafter in speculative decoding; `None` without a drafter that
+/// has one.
 pub(super) fn drafting(
     config: &Config,
     setup: &RooflineSetup,
@@ -65,7 +66,8 @@ pub(super) fn drafting(
     Ok(Some(Box::new(drafting)))
 }
 
-/// Returns the named folder, else the tables of the active Python environment.
+/// Returns the folder of AIConfigurator's kernel tables: the named folder, else that of the active
+/// Python environment.
 fn tables_folder(named: Option<&Path>) -> Result<PathBuf, StartError> {
     let environments = ["VIRTUAL_ENV", "CONDA_PREFIX"];
     let installed = || {
@@ -109,7 +111,7 @@ fn kernel_tables(
     Aic::open(&data, &asked).map_err(refuse)
 }
 
-/// Warns about coefficients of kernels, which have no effect with kernel tables.
+/// Warns about latency coefficients of kernels, which have no effect with kernel tables.
 fn without_effect(given: &Coefficients) {
     let usual = Coefficients::default();
     let of = |co: &Coefficients| {
@@ -180,17 +182,17 @@ fn deployment(config: &Config, coefficients: Option<&Path>) -> Result<RooflineSe
     })
 }
 
-/// Sampling of requests without sampling parameters.
+/// Default sampling of requests that set no sampling parameters.
 pub struct Sampling {
-    /// Whether top-p or top-k limits the vocabulary.
+    /// Whether top-p or top-k limits the vocabulary by default.
     pub truncated: bool,
-    /// Whether a repetition penalty applies.
+    /// Whether a repetition penalty applies by default.
     pub penalized: bool,
-    /// Description of the values and their source, for `explain`.
+    /// Description of the default sampling parameters and their source, for `explain`.
     pub because: String,
 }
 
-/// Returns the sampling of the model's generation config, including overrides.
+/// Returns the default sampling of the model's generation config, including overrides.
 ///
 /// **Source:** vLLM `vllm/config/model.py`, `try_get_generation_config`, `get_diff_sampling_param`.
 pub(super) fn sampling(config: &Config) -> Sampling {
@@ -259,7 +261,8 @@ fn named_gpu(config: &Config) -> Result<&'static Gpu, StartError> {
     })
 }
 
-/// Returns the model's shape; `--quantization` applies if `config.json` has none.
+/// Returns the shape of the model (layers, heads, sizes); `--quantization` applies if `config.json`
+/// names none.
 fn shape(config: &Config) -> Result<ModelShape, StartError> {
     let name = &config.model.name;
     let found = match &config.model.hf_config {
@@ -280,7 +283,8 @@ fn shape(config: &Config) -> Result<ModelShape, StartError> {
     })
 }
 
-/// Returns the cost of a token, with `--enable-mfu-metrics` and a known model shape.
+/// Returns the compute and memory traffic per token, for `--enable-mfu-metrics` and a known model
+/// shape.
 pub(super) fn work(config: &Config) -> Option<WorkModel> {
     if !config.metrics.mfu {
         return None;
@@ -306,7 +310,7 @@ pub(super) fn work(config: &Config) -> Option<WorkModel> {
     ))
 }
 
-/// Returns the number of cache regions per GPU, and their bytes per token.
+/// Returns the number of KV cache regions per GPU, and the bytes per token of each.
 ///
 /// `None` if the model's shape is unknown.
 pub(super) fn cached_layers(config: &Config) -> Option<(u32, f64)> {
@@ -333,14 +337,14 @@ fn memory(config: &Config, shape: &ModelShape, gpu: &Gpu) -> Memory {
     memory.without(engine.memory.reserved.total())
 }
 
-/// Returns the bytes per number in the KV cache, rounded, as step times count them.
+/// Returns the bytes per number in the KV cache, rounded as step times count them.
 fn kv_bytes(config: &Config) -> u32 {
     let width = kv_width(&config.engine.memory.kv_cache_dtype, 128);
     width.map_or(2, |bytes| bytes.round().max(1.0) as u32)
 }
 
-/// Returns the number of blocks that fit into the configured bytes, else into the memory that the
-/// weights leave.
+/// Returns the number of KV blocks that fit into the configured bytes, else into the GPU memory
+/// that the weights leave.
 ///
 /// `None` without a GPU and configured bytes, or if the model's shape is unknown.
 pub(super) fn blocks(config: &Config) -> Option<u32> {
@@ -358,7 +362,8 @@ pub(super) fn blocks(config: &Config) -> Option<u32> {
     Some(fit.max(2))
 }
 
-/// Reads the coefficients that `vllm-sim calibrate` fitted: names and numbers, in YAML or JSON.
+/// Reads the latency coefficients that `vllm-sim calibrate` fitted: names and numbers, in YAML or
+/// JSON.
 ///
 /// A profile for `--config` contains the mapping itself in place of a path.
 ///

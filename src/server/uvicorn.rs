@@ -8,18 +8,18 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Start of hyper's response to an invalid request; other responses do not have these headers
-/// first.
+/// Start of hyper's response to an invalid request; no other response starts with these headers.
 const REFUSED: &[u8] = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n";
-/// Rest of uvicorn's response after status line and date.
+/// Rest of uvicorn's response to an invalid request, after status line and date.
 const EXPLAINED: &[u8] = b"server: uvicorn\r\ncontent-type: text/plain; charset=utf-8\r\n\
 content-length: 30\r\nconnection: close\r\n\r\nInvalid HTTP request received.";
 
-/// A connection that answers invalid requests as uvicorn does.
+/// A connection whose responses to invalid requests are those of uvicorn.
 #[derive(Debug)]
 pub(super) struct UvicornErrors<S> {
     inner: S,
-    /// Replacement for hyper's response, and the number of bytes written.
+    /// Replacement for hyper's response to an invalid request, and the number of its bytes written
+    /// so far.
     instead: Option<(Vec<u8>, usize)>,
 }
 

@@ -22,21 +22,21 @@ use super::around::Around;
 use vllm_sim_config::{Log, LogFormat, LogLevel};
 use vllm_sim_service::RequestContext;
 
-/// Approximate maximum size of the buffer, in bytes.
+/// Approximate maximum size of the buffer of log lines, in bytes.
 const MAX_BYTES: usize = 8 << 20;
-/// Capacity that the buffer keeps between two writes, in bytes.
+/// Capacity of the buffer of log lines between two writes, in bytes.
 const KEPT_BYTES: usize = 64 << 10;
-/// Time to collect further lines before a write.
+/// Waiting time of the log thread for further lines before a write.
 const GATHERED: Duration = Duration::from_millis(5);
 
-/// Prints a line for each request.
+/// Prints a line to the access log for each request.
 #[derive(Clone, Debug)]
 pub(super) struct AccessLog(Arc<Writer>);
 
-/// The thread that writes, until it is dropped.
+/// The thread that writes the access log; it ends when this is dropped.
 #[derive(Debug)]
 struct Writer {
-    /// Paths without a line.
+    /// Request paths for which no line is logged.
     excluded: Vec<String>,
     format: LogFormat,
     lines: Arc<Lines>,
@@ -57,7 +57,7 @@ struct Waiting {
 }
 
 impl AccessLog {
-    /// Creates the log of a server; `None` if it is disabled.
+    /// Creates the access log of a server; `None` if it is disabled.
     pub(super) fn new(log: &Log) -> Option<Self> {
         if !log.access || matches!(log.level, LogLevel::Error | LogLevel::Warn) {
             return None;
@@ -79,7 +79,7 @@ impl AccessLog {
         !self.0.excluded.iter().any(|excluded| excluded == path)
     }
 
-    /// Appends a line.
+    /// Appends the line of one request to the buffer of the access log.
     ///
     /// The request line is copied before the request is handled, because keeping the request's URI
     /// would keep the read buffer of its connection.
@@ -111,7 +111,8 @@ impl AccessLog {
 }
 
 impl Around for AccessLog {
-    /// The client and the request line; `None` for a path without a line.
+    /// Client address and request line of a request, kept until its response; `None` if its path is
+    /// not logged.
     type Kept = Option<(Option<SocketAddr>, String)>;
 
     fn before(&self, request: &mut Request) -> Result<Self::Kept, Response> {

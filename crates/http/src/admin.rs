@@ -48,7 +48,8 @@ pub(super) async fn show(
     Ok(ok(&Value::Object(with_pod(&app, shown))))
 }
 
-/// Handles `POST /admin/config`: applies an update to all ranks, or nothing on an error.
+/// Handles `POST /admin/config`: applies an update of settings to all data-parallel ranks, or
+/// nothing on an error.
 pub(super) async fn change(State(app): State<Arc<App>>, request: Request) -> HandlerResult {
     allowed(&app, request.headers())?;
     let rank = rank(request.uri())?;
@@ -72,7 +73,7 @@ pub(super) async fn change(State(app): State<Arc<App>>, request: Request) -> Han
     Ok(answer)
 }
 
-/// Handles `POST /fake_metrics`: updates some of the fake metrics.
+/// Handles `POST /fake_metrics`: updates the metric values given in the body; others stay.
 pub(super) async fn fake_metrics(State(app): State<Arc<App>>, request: Request) -> HandlerResult {
     allowed(&app, request.headers())?;
     let failed = |text: String| {
@@ -90,13 +91,13 @@ pub(super) async fn fake_metrics(State(app): State<Arc<App>>, request: Request) 
     Ok(error::empty(StatusCode::NO_CONTENT))
 }
 
-/// Handles `GET /admin/scenario`: returns the scenario and its current phase.
+/// Handles `GET /admin/scenario`: returns the fault scenario and its current phase.
 pub(super) async fn scenario(State(app): State<Arc<App>>, headers: HeaderMap) -> HandlerResult {
     allowed(&app, &headers)?;
     Ok(ok(&app.admin_state.scenario_status()))
 }
 
-/// Handles `POST /admin/scenario`: runs a scenario (YAML or JSON) from its first phase.
+/// Handles `POST /admin/scenario`: starts a fault scenario (YAML or JSON) from its first phase.
 ///
 /// `?replica=N` selects the part of replica N of a fleet.
 pub(super) async fn run_scenario(State(app): State<Arc<App>>, request: Request) -> HandlerResult {
@@ -122,13 +123,14 @@ pub(super) async fn run_scenario(State(app): State<Arc<App>>, request: Request) 
     Ok(ok(&app.admin_state.scenario_status()))
 }
 
-/// Handles `DELETE /admin/scenario`: ends the scenario and restores the settings from before it.
+/// Handles `DELETE /admin/scenario`: ends the fault scenario and restores the settings from before
+/// it.
 pub(super) async fn end_scenario(State(app): State<Arc<App>>, headers: HeaderMap) -> HandlerResult {
     allowed(&app, &headers)?;
     Ok(ok(&json!({"ended": app.admin_state.end_scenario()})))
 }
 
-/// Checks the key of `--admin-api-key`, if one is set.
+/// Checks that a request has the key of `--admin-api-key`, if one is set.
 pub(super) fn allowed(app: &App, headers: &HeaderMap) -> Result<(), Fault> {
     let Some(key) = &app.settings.server.admin_key else {
         return Ok(());
@@ -141,7 +143,7 @@ pub(super) fn allowed(app: &App, headers: &HeaderMap) -> Result<(), Fault> {
     Err(Fault::new(401, ErrorType::Authentication, text))
 }
 
-/// Returns whether a client may see the values of settings, as for `/admin/config`.
+/// Returns whether a client may see the values of settings: if it may use `/admin/config`.
 pub(super) fn setting_values(app: &App, headers: &HeaderMap) -> SettingValues {
     match allowed(app, headers) {
         Ok(()) => SettingValues::Shown,
@@ -149,7 +151,7 @@ pub(super) fn setting_values(app: &App, headers: &HeaderMap) -> SettingValues {
     }
 }
 
-/// Parses `?rank=N`.
+/// Parses the data-parallel rank in the query `?rank=N`; without it, all ranks are selected.
 fn rank(uri: &Uri) -> Result<RankSelector, Fault> {
     match query::all(uri, "rank").last() {
         None => Ok(RankSelector::All),
@@ -173,7 +175,8 @@ fn admin_fault(error: AdminError) -> Fault {
     }
 }
 
-/// Returns the configuration as shown; llm-d adds pod data to the flags.
+/// Returns the flags to show to a client; for llm-d, with the names of model and pod and the
+/// address of the pod.
 fn with_pod(app: &App, flags: Map<String, Value>) -> Map<String, Value> {
     let mut flags = hidden(flags);
     if app.dialect.operations() == OperatorRouteStyle::Lenient {

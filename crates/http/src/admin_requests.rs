@@ -1,4 +1,5 @@
-//! `/admin/requests` and `/admin/replies`: recorded requests and scripted replies, for tests.
+//! `/admin/requests` and `/admin/replies`: recorded requests and scripted replies, for clients'
+//! tests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,9 +18,9 @@ use vllm_sim_engine::duration;
 use vllm_sim_service::scripted::ReplyRules;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
-/// Default limit of listed requests.
+/// Default maximum number of requests that `GET /admin/requests` lists.
 const DEFAULT_LIMIT: usize = 1000;
-/// Default and maximum of `timeout`.
+/// Default and maximum of the query parameter `timeout` of `GET /admin/requests`.
 const TIMEOUT_BOUNDS: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
 
 /// Handles `GET /admin/requests`: lists recorded requests; `wait=N` waits until N have ended.
@@ -49,7 +50,7 @@ pub(super) async fn list(
     Ok(error::json(StatusCode::OK, shown))
 }
 
-/// Handles `DELETE /admin/requests`: clears the history.
+/// Handles `DELETE /admin/requests`: clears the history of recorded requests.
 pub(super) async fn clear(State(app): State<Arc<App>>, headers: HeaderMap) -> HandlerResult {
     allowed(&app, &headers)?;
     Ok(ok(&json!({"removed": history(&app)?.clear()})))

@@ -1,4 +1,5 @@
-//! Run-time settings of all ranks of a deployment, and the scenario that overrides them.
+//! Run-time settings of all data-parallel ranks of a deployment, and the fault scenario that
+//! overrides them.
 //!
 //! A change is computed for every rank first, and applied only if it is valid for all. While a
 //! scenario runs, its phases override the operator's settings.
@@ -18,21 +19,21 @@ use vllm_sim_service::scenario::{
     PhaseChange, ReplicaId, Scenario, ScenarioError, ScenarioPosition, ScenarioRun,
 };
 
-/// Longest interval between two ticks of a scenario.
+/// Longest interval between two checks for the next phase of a fault scenario.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Settings of the ranks behind one port.
+/// Run-time settings of the data-parallel ranks behind one port.
 struct ManagedServer {
     controls: Weak<ServerControls>,
-    /// First rank and number of ranks; a changed configuration has those of the whole deployment
-    /// instead.
+    /// First rank and number of ranks of this server; a changed configuration has the ranks of the
+    /// whole deployment instead.
     local_ranks: (u32, u32),
-    /// Replica of this process, and the number of replicas.
+    /// Replica number of this process, and the number of replicas.
     replica: (ReplicaId, u32),
     ranks: Vec<Loaded>,
 }
 
-/// Run-time settings of a deployment.
+/// Run-time settings of a deployment, and the fault scenario that overrides them.
 #[derive(Default)]
 pub struct AdminState {
     servers: Mutex<Vec<ManagedServer>>,
@@ -45,12 +46,13 @@ struct ActiveScenario {
     phases: Arc<PhaseSettings>,
 }
 
-/// Settings that the phases of a scenario apply.
+/// Applies the settings of a fault scenario's phases to the servers.
 struct PhaseSettings {
     servers: Vec<Weak<ServerControls>>,
     scenario: Arc<Scenario>,
     drills: Arc<AnnotationLog>,
-    /// Settings as `[server][phase]`; the last entry restores those from before the scenario.
+    /// Settings of the fault scenario, as `[server][phase]`; the last entry restores the settings
+    /// from before it.
     settings: Mutex<Vec<Vec<AppliedSettings>>>,
 }
 
@@ -60,7 +62,7 @@ pub(super) enum RankSelector {
     One(u32),
 }
 
-/// An error of a change; nothing was applied.
+/// An error of a change of run-time settings; nothing was applied.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AdminError {
     #[error("this server was started without a tunable configuration")]
@@ -76,7 +78,7 @@ pub(super) enum AdminError {
 }
 
 impl AdminState {
-    /// Adds a server whose settings can be changed here.
+    /// Adds a server whose settings can be changed at run time.
     pub fn join(&self, controls: &Arc<ServerControls>, loaded: Loaded) {
         let engine = &loaded.config.engine;
         let local_ranks = engine.parallel.local_ranks;
@@ -95,7 +97,8 @@ impl AdminState {
         });
     }
 
-    /// Returns the warnings about fields of this update that have no effect with the other settings.
+    /// Returns a warning for each field of a settings update that has no effect with the other
+    /// settings.
     pub(super) fn without_effect(&self, update: &Map<String, Value>) -> Vec<String> {
         let servers = self.servers.lock();
         let ranks = servers.first().map(|server| &server.ranks[..]);
@@ -107,7 +110,8 @@ impl AdminState {
         said.filter(concerns).cloned().collect()
     }
 
-    /// Returns the effective settings of a rank, including the scenario's phase.
+    /// Returns the effective settings of a data-parallel rank, including those of the scenario's
+    /// phase.
     ///
     /// `RankSelector::All` selects the server itself.
     pub(super) fn show(
@@ -123,8 +127,8 @@ impl AdminState {
         })
     }
 
-    /// Returns the settings of a rank that were changed since the start, without the scenario's
-    /// phase.
+    /// Returns the settings of a data-parallel rank that were changed since the start, without
+    /// those of the scenario's phase.
     pub(super) fn show_changed(
         &self,
         controls: &Arc<ServerControls>,
@@ -152,7 +156,7 @@ impl AdminState {
         }
     }
 
-    /// Changes settings on all selected ranks, or on none if the update is invalid.
+    /// Changes settings on all selected data-parallel ranks, or on none if the update is invalid.
     pub(super) fn change(
         &self,
         controls: &Arc<ServerControls>,
@@ -199,7 +203,7 @@ impl AdminState {
         self.show(controls, rank)
     }
 
-    /// Runs a scenario on all ranks and ends one that is running.
+    /// Starts a fault scenario on all data-parallel ranks, in place of one that is running.
     ///
     /// `number` selects a replica of a larger fleet; without it, the server's own replica number
     /// counts.
@@ -252,7 +256,7 @@ impl AdminState {
         Ok(())
     }
 
-    /// Runs the scenario of the command line.
+    /// Starts the fault scenario given on the command line.
     ///
     /// # Errors
     /// A message if the scenario is invalid.
@@ -261,7 +265,7 @@ impl AdminState {
             .map_err(|error| error.to_string())
     }
 
-    /// Ends the scenario; returns whether one was running.
+    /// Ends the fault scenario; returns whether one was running.
     pub(super) fn end_scenario(&self) -> bool {
         let Some(active) = self.scenario.lock().take() else {
             return false;
@@ -274,7 +278,7 @@ impl AdminState {
         running
     }
 
-    /// Returns the name of the running scenario and its phase; null without one.
+    /// Returns the name of the running fault scenario and of its phase; null if none is running.
     pub(super) fn running_phase(&self) -> Value {
         let active = self.scenario.lock();
         let position = active.as_ref().map(|active| active.run.position());
@@ -286,7 +290,8 @@ impl AdminState {
         json!({"name": scenario.name, "phase": scenario.phases[phase].name})
     }
 
-    /// Returns the settings changed since the start, overridden by the current phase.
+    /// Returns the settings of a server that were changed since the start, overridden by those of
+    /// the scenario's phase.
     pub(super) fn overlay(&self, controls: &Arc<ServerControls>) -> Map<String, Value> {
         let changed = self.show_changed(controls, RankSelector::All);
         let mut changed = changed.unwrap_or_default();
@@ -323,7 +328,8 @@ fn status(position: &ScenarioPosition) -> Value {
     })
 }
 
-/// Ticks a scenario until it ends or its server is gone.
+/// Moves a fault scenario to its next phases when they are due, until it ends or its server is
+/// gone.
 async fn tick_scenario(run: Arc<ScenarioRun>, clock: Weak<ServerControls>) {
     while let Some(server) = clock.upgrade() {
         let now = server.service.now();
@@ -388,7 +394,8 @@ fn is_engines_own(field: &str) -> bool {
     live(field).is_some_and(|(_, scope)| scope == Scope::Engine)
 }
 
-/// Returns the settings of each phase on each server; the last entry restores the current ones.
+/// Returns the settings of each phase of a fault scenario on each server; the last entry restores
+/// the current settings.
 fn settings_by_phase(
     scenario: &Scenario,
     servers: &[Vec<Loaded>],
@@ -413,7 +420,8 @@ fn settings_by_phase(
 }
 
 impl PhaseSettings {
-    /// Applies a phase on all servers; `None` restores the settings from before the scenario.
+    /// Applies a phase of the fault scenario to all servers; `None` restores the settings from
+    /// before the scenario.
     fn enter(&self, place: Option<(u32, usize)>, change: PhaseChange) {
         let phases = &self.scenario.phases;
         let index = place.map_or(phases.len(), |(_, phase)| phase);

@@ -1,4 +1,4 @@
-//! Annotations for charts: scenario phases and changed settings, with their times.
+//! Annotations for charts of the dashboard: scenario phases and changed settings, with their times.
 
 use std::collections::VecDeque;
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use vllm_sim_engine::driver::unix_now;
 
-/// Maximum number of annotations; the oldest is dropped.
+/// Maximum number of chart annotations kept; the oldest is dropped.
 const MAX_ANNOTATIONS: usize = 200;
 
 #[derive(Default)]
@@ -23,15 +23,15 @@ pub(super) struct Annotation {
 
 #[derive(Debug, Clone)]
 pub(super) enum AnnotationKind {
-    /// Start of a scenario phase; `round` counts from 1.
+    /// Start of a phase of a fault scenario; `round` is the repetition of the scenario, from 1.
     Phase {
         scenario: String,
         phase: String,
         round: u32,
     },
-    /// End of a scenario.
+    /// End of a fault scenario.
     End { scenario: String },
-    /// Settings changed by an operator, on one rank or on all.
+    /// Settings changed by an operator, on one data-parallel rank or on all.
     Settings {
         changed: Map<String, Value>,
         rank: Option<u32>,
@@ -48,7 +48,7 @@ impl AnnotationLog {
         }
     }
 
-    /// Returns all annotations as JSON, oldest first.
+    /// Returns all chart annotations as JSON, oldest first.
     pub(super) fn to_json(&self, values: SettingValues) -> Vec<Value> {
         let events = self.events.lock();
         events.iter().map(|event| event.to_json(values)).collect()
@@ -77,14 +77,14 @@ impl Annotation {
     }
 }
 
-/// Selects whether clients see the values of settings or only their names.
+/// Selects whether clients see the values of run-time settings or only their names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SettingValues {
     Shown,
     Hidden,
 }
 
-/// Returns settings by name; hidden values are `null`.
+/// Returns run-time settings by name, with values or with `null` for hidden values.
 pub(super) fn shown_settings(
     settings: &Map<String, Value>,
     values: SettingValues,

@@ -11,16 +11,16 @@ use super::bearer::is_bearer;
 use super::error;
 use super::layers::LayerSettings;
 
-/// Path prefixes that need a key.
+/// Path prefixes of requests that need an API key.
 ///
 /// Source: vLLM 0.33 `entrypoints/serve/middleware.py`, `AuthenticationMiddleware`.
 const GUARDED: [&str; 4] = ["/v1", "/v2", "/inference", "/cohere"];
 
-/// Prefix of the gRPC calls that need a key, and the call that needs none, like `/health`.
+/// Prefix of the gRPC calls that need an API key, and the call that needs none, like `/health`.
 const GUARDED_SERVICE: &str = "/vllm.grpc.engine.VllmEngine/";
 const HEALTH_CHECK: &str = "/vllm.grpc.engine.VllmEngine/HealthCheck";
 
-/// Rejects requests without a required key.
+/// Middleware that rejects requests without a required API key.
 #[derive(Clone)]
 pub(super) struct ApiKeyCheck {
     keys: Arc<Vec<String>>,
@@ -29,7 +29,7 @@ pub(super) struct ApiKeyCheck {
 }
 
 impl ApiKeyCheck {
-    /// Creates the check of HTTP requests; `None` without `--api-key`.
+    /// Creates the middleware that checks API keys of HTTP requests; `None` without `--api-key`.
     pub(super) fn http(settings: &LayerSettings) -> Option<Self> {
         Self::new(settings, is_guarded_request, || {
             let body = "{\"error\":\"Unauthorized\"}".to_owned();
@@ -37,7 +37,7 @@ impl ApiKeyCheck {
         })
     }
 
-    /// Creates the check of gRPC calls; `None` without `--api-key`.
+    /// Creates the middleware that checks API keys of gRPC calls; `None` without `--api-key`.
     pub(super) fn grpc(settings: &LayerSettings) -> Option<Self> {
         Self::new(settings, is_guarded_call, unauthenticated)
     }

@@ -1,4 +1,4 @@
-//! The state that all handlers share.
+//! The state of a server that all HTTP handlers share.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -23,31 +23,31 @@ use vllm_sim_observe::metrics::Metrics;
 use vllm_sim_service::{RequestRules, Service};
 use vllm_sim_wire::Version;
 
-/// Parts to create an [`App`] from.
+/// The values from which an [`App`] is created.
 pub struct AppParts {
     /// Settings of the HTTP API.
     pub settings: Settings,
-    /// The service that runs requests.
+    /// The service that runs generation requests.
     pub service: Arc<Service>,
-    /// Limits and defaults of requests.
+    /// Limits and defaults of request fields.
     pub rules: RequestRules,
-    /// Metrics of `/metrics`.
+    /// The metrics that `GET /metrics` returns.
     pub metrics: Arc<Metrics>,
     /// Index of the served routes ([`crate::routes`]).
     pub routes: RouteIndex,
-    /// Port to report in `x-inference-port`.
+    /// Port of the server, which responses report in `x-inference-port`.
     pub port: u16,
-    /// Start of the process.
+    /// Time of the process's start.
     pub started: Instant,
-    /// Run-time settings of the deployment; a server that does not join them cannot be changed.
+    /// Run-time settings of the deployment; settings of a server that does not join them are fixed.
     pub admin_state: Arc<AdminState>,
-    /// Switch that drops KV events of the engines.
+    /// Switch that makes the engines drop their KV events.
     pub event_loss: EventLoss,
-    /// Servers of `--dashboard-peers`.
+    /// Servers of `--dashboard-peers`, which the dashboard lists.
     pub peers: Vec<DashboardPeer>,
 }
 
-/// The state that all handlers share.
+/// The state of a server that all HTTP handlers share.
 pub struct App {
     pub(super) settings: Arc<Settings>,
     pub(super) service: Arc<Service>,
@@ -59,16 +59,16 @@ pub struct App {
     pub(super) rules: RequestRules,
     pub(super) load: Arc<AtomicI64>,
     pub(super) routes: RouteIndex,
-    /// Weight version that responses report.
+    /// Version of the model weights that responses report.
     pub(super) weight_version: ArcSwap<String>,
     pub(super) responses: Arc<ResponseStore>,
-    /// Recent requests; `None` without `--request-history`.
+    /// Recorded recent requests; `None` without `--request-history`.
     pub(super) history: Option<Arc<RequestHistory>>,
     pub(super) peers: Peers,
     pub(super) fleet: OnceLock<Vec<Weak<App>>>,
     pub(super) admin_state: Arc<AdminState>,
     pub(super) controls: Arc<ServerControls>,
-    /// Cached `/openapi.json`.
+    /// Cached body of `GET /openapi.json`.
     pub(super) openapi: OnceLock<Arc<str>>,
     pub(super) engine_id: Arc<str>,
     pub(super) transfer_warnings: TransferWarnings,
@@ -77,7 +77,7 @@ pub struct App {
 }
 
 impl App {
-    /// Creates the state of a server.
+    /// Creates the state of an HTTP server.
     pub fn new(parts: AppParts) -> Self {
         let AppParts {
             settings,
@@ -120,12 +120,12 @@ impl App {
         }
     }
 
-    /// Returns the service that runs requests.
+    /// Returns the service that runs generation requests.
     pub fn service(&self) -> &Arc<Service> {
         &self.service
     }
 
-    /// Returns the sender of the server's availability.
+    /// Returns the sender of changes of the server's simulated availability.
     pub fn availability(&self) -> &watch::Sender<Availability> {
         &self.controls.availability
     }
@@ -135,7 +135,8 @@ impl App {
         &self.admin_state
     }
 
-    /// Makes the server's settings changeable at run time; `loaded` holds their initial values.
+    /// Makes the settings of this server changeable at run time; `loaded` holds their initial
+    /// values.
     pub fn join_admin_state(&self, loaded: Loaded) {
         self.admin_state.join(&self.controls, loaded);
     }
@@ -145,7 +146,7 @@ impl App {
         let _ = self.fleet.set(fleet);
     }
 
-    /// Returns whether the server accepts requests.
+    /// Returns whether the server is ready and not shutting down.
     pub fn is_up(&self) -> bool {
         !self.is_stopping() && self.is_ready()
     }
@@ -166,14 +167,14 @@ impl App {
         simulated <= Duration::ZERO || Instant::now().duration_since(self.started) >= simulated
     }
 
-    /// Counts a request in `/load` until the guard is dropped.
+    /// Counts a request in the server load that `GET /load` reports, until the guard is dropped.
     pub(super) fn load_guard(&self) -> LoadGuard {
         self.load.fetch_add(1, Ordering::Relaxed);
         LoadGuard(self.load.clone())
     }
 }
 
-/// Keeps one request counted in `/load`.
+/// Keeps one request counted in the server load that `GET /load` reports.
 pub(super) struct LoadGuard(Arc<AtomicI64>);
 
 impl Drop for LoadGuard {

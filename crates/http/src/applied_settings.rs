@@ -1,4 +1,4 @@
-//! Settings of one server in the form in which they are applied.
+//! Run-time settings of one server, in the form in which they are applied.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use vllm_sim_engine::Command;
 use vllm_sim_service::LiveSettings;
 use vllm_sim_service::fault::FaultOrigin;
 
-/// Settings of one server in the form in which they are applied.
+/// Run-time settings of one server, in the form in which they are applied.
 #[derive(Clone)]
 pub(super) struct AppliedSettings {
     live: LiveSettings,
@@ -23,7 +23,7 @@ pub(super) struct AppliedSettings {
 }
 
 impl AppliedSettings {
-    /// Combines the settings of a server's ranks.
+    /// Combines the configurations of a server's data-parallel ranks.
     pub(super) fn of(ranks: &[Loaded], origin: FaultOrigin) -> Self {
         let first = &ranks[0].config;
         let engine = &first.engine;
@@ -65,7 +65,7 @@ impl AppliedSettings {
         server.service.faults.set(self.live.clone());
     }
 
-    /// Applies the settings to a new server.
+    /// Applies these settings to a server that has just started.
     pub(super) fn begin(self, server: &ServerControls) {
         server.set_observer_faults(self.blind_spots);
         server.service.faults.begin(self.live);

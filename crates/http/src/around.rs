@@ -1,7 +1,7 @@
-//! Layers that see a request before it is handled and its response afterwards.
+//! Middleware that sees a request before it is handled and its response afterwards.
 //!
-//! axum's `from_fn` boxes the future of every such layer. These two functions do not wait, so their layer
-//! needs no box.
+//! axum's `from_fn` boxes the future of every middleware. These two functions do not wait, so they
+//! need no box.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -11,26 +11,26 @@ use axum::response::Response;
 use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
-/// Changes a request before it is handled, and its response afterwards.
+/// Middleware that changes a request before it is handled, and its response afterwards.
 pub(super) trait Around: Clone {
-    /// The part of the request that its response needs.
+    /// The data of a request that [`Around::after`] needs for its response.
     type Kept;
 
-    /// Sees a request before the layers below.
+    /// Sees a request before the inner services.
     ///
     /// # Errors
-    /// The response to a request that the layers below do not see.
+    /// The response to a request that the inner services do not see.
     #[expect(
         clippy::result_large_err,
         reason = "it is rare, and moved once in either form"
     )]
     fn before(&self, request: &mut Request) -> Result<Self::Kept, Response>;
 
-    /// Sees the response of the layers below.
+    /// Changes the response of the inner services.
     fn after(&self, kept: Self::Kept, response: Response) -> Response;
 }
 
-/// Makes a tower layer of an [`Around`].
+/// Makes a tower layer of a middleware that implements [`Around`].
 #[derive(Clone)]
 pub(super) struct AroundLayer<A>(pub A);
 
@@ -43,7 +43,7 @@ impl<A: Around, S> Layer<S> for AroundLayer<A> {
     }
 }
 
-/// A service with an [`Around`] around it.
+/// A tower service with a middleware that implements [`Around`] around it.
 #[derive(Clone)]
 pub(super) struct AroundService<A, S> {
     around: A,

@@ -1,6 +1,6 @@
-//! Bearer keys in the `Authorization` header.
+//! Checks API keys in `Authorization: Bearer` headers.
 
-/// Returns whether an `Authorization` value carries one of the keys.
+/// Returns whether an `Authorization` value carries one of the API keys.
 pub(crate) fn is_bearer(given: Option<&[u8]>, keys: &[String]) -> bool {
     let Some((scheme, key)) = given.and_then(|given| {
         let blank = given.iter().position(|b| *b == b' ')?;
@@ -14,7 +14,7 @@ pub(crate) fn is_bearer(given: Option<&[u8]>, keys: &[String]) -> bool {
             .fold(false, |found, k| found | same(k.as_bytes(), key))
 }
 
-/// Compares in time that depends only on the lengths.
+/// Compares two byte strings in time that depends only on their lengths.
 fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |diff, (x, y)| diff | (x ^ y)) == 0
 }

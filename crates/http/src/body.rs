@@ -16,13 +16,13 @@ use super::request_head::RequestHead;
 use vllm_sim_service::RequestContext;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
-/// Time that any body may take.
+/// Time that the transfer of any request body may take, however slow.
 const BODY_READ_GRACE: Duration = Duration::from_secs(60);
 
-/// Minimum average rate after the grace period, in bytes per second.
+/// Minimum average transfer rate of a request body after the grace period, in bytes per second.
 const MIN_BYTES_PER_SECOND: u32 = 512;
 
-/// Reads a body up to the server's size limit.
+/// Reads a request body up to the server's size limit.
 ///
 /// # Errors
 /// 413 above the limit; 408 below the minimum rate; 400 if the client disconnects.
@@ -70,7 +70,8 @@ async fn bounded(body: Body, limit: usize) -> Result<Bytes, Fault> {
     }
 }
 
-/// Returns the error for a body that is too slow; `bytes` is its size so far.
+/// Returns the error for a request body that arrives too slowly; `bytes` is the size received so
+/// far.
 fn body_too_slow(bytes: usize) -> Fault {
     let grace = BODY_READ_GRACE.as_secs();
     let message = format!(
@@ -80,7 +81,7 @@ fn body_too_slow(bytes: usize) -> Fault {
     Fault::new(408, ErrorType::RequestTimeoutPhrase, message)
 }
 
-/// Headers and complete body of a request, for routes with their own body formats.
+/// Headers and complete body of a request, for routes that parse the body themselves.
 pub(super) struct RawRequest {
     pub(super) head: RequestHead,
     pub(super) bytes: Bytes,
@@ -92,7 +93,7 @@ impl RawRequest {
         named.to_str().ok()
     }
 
-    /// Parses the body as JSON, as FastAPI does.
+    /// Parses the request body as JSON, as FastAPI does.
     ///
     /// # Errors
     /// vLLM's 400 for another media type, invalid JSON or an empty body.
@@ -100,7 +101,8 @@ impl RawRequest {
         vllm_sim_wire::body::read(self.media_type(), &self.bytes)
     }
 
-    /// Parses the body as JSON by the rules of the imitated API.
+    /// Parses the request body as JSON by the rules of the imitated server, vLLM or
+    /// llm-d-inference-sim.
     ///
     /// # Errors
     /// The errors of [`Self::json`], converted to that API.
@@ -110,15 +112,16 @@ impl RawRequest {
             .map_err(|fault| app.dialect.unread(fault))
     }
 
-    /// Returns the body if only the schema reads it.
+    /// Returns the raw request body if nothing reads it before the JSON schema.
     ///
-    /// `None` if the API checks the body first, or rejects its media type.
+    /// Returns `None` if the imitated server checks the body before the schema, or rejects its
+    /// media type.
     pub(super) fn schema_only_body(&self, app: &App) -> Option<&[u8]> {
         let schema_first = app.dialect.checks_schema_first();
         self.text(app).filter(|_| schema_first)
     }
 
-    /// Returns the body unless its media type is rejected.
+    /// Returns the raw request body unless its media type is rejected.
     pub(super) fn text(&self, app: &App) -> Option<&[u8]> {
         let media_type = app.dialect.media_type(self.media_type());
         let taken = vllm_sim_wire::body::media_type(media_type).is_ok();

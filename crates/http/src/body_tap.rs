@@ -1,6 +1,6 @@
-//! A body that records its start while it is forwarded, for logs and the request history.
+//! Records the start of an HTTP body while it is forwarded, for logs and the request history.
 //!
-//! It reports once, when the body ends or is dropped.
+//! The recorded data is reported once, when the body ends or is dropped.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use axum::body::{Body, Bytes};
 use http_body::{Frame, SizeHint};
 
-/// Recorded data of a body.
+/// The recorded start of an HTTP body, with its length and number of frames.
 pub(super) struct TappedBody {
     pub(super) head: Vec<u8>,
     pub(super) length: u64,
@@ -19,7 +19,7 @@ pub(super) struct TappedBody {
 
 type OnEnd = Box<dyn FnOnce(TappedBody) + Send>;
 
-/// Forwards a body and records its start.
+/// Forwards an HTTP body and records its start.
 pub(super) struct BodyTap {
     body: Body,
     limit: usize,
@@ -28,7 +28,7 @@ pub(super) struct BodyTap {
 }
 
 impl BodyTap {
-    /// Wraps `body`, records up to `limit` bytes, and calls `on_end` once.
+    /// Wraps the HTTP body `body`, records up to `limit` bytes, and calls `on_end` once with them.
     pub(super) fn body(
         body: Body,
         limit: usize,

@@ -1,5 +1,5 @@
-//! Mooncake's bootstrap registry on its own port: lists prefill engines and workers by
-//! data-parallel rank.
+//! Registry of Mooncake's bootstrap server on its own port: lists prefill engines and their workers
+//! by data-parallel rank.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use serde_json::{Map, Value, json};
 use super::app::App;
 use super::{error, vllm};
 
-/// Prefill engines by data-parallel rank.
+/// Registry of prefill engines by data-parallel rank, as Mooncake's bootstrap server keeps it.
 #[derive(Debug, Clone)]
 pub struct BootstrapRegistry(Arc<Mutex<BTreeMap<u64, Value>>>);
 
 impl BootstrapRegistry {
-    /// Creates a registry with this server's own ranks.
+    /// Creates a bootstrap registry with this server's own ranks.
     pub fn new(app: &App) -> Self {
         let parallel = &app.settings.parallel;
         let (first, count) = parallel.local_ranks;
@@ -46,7 +46,8 @@ impl BootstrapRegistry {
     }
 }
 
-/// Handles `GET /query`.
+/// Handles `GET /query` of the bootstrap server: returns the registered engines by data-parallel
+/// rank.
 pub async fn query(State(registry): State<BootstrapRegistry>) -> Response<Body> {
     let ranks = registry.0.lock();
     let ranks = ranks
@@ -55,7 +56,8 @@ pub async fn query(State(registry): State<BootstrapRegistry>) -> Response<Body> 
     vllm::ok(&Value::Object(ranks.collect()))
 }
 
-/// Handles `POST /register`: adds a worker of another engine of the deployment.
+/// Handles `POST /register` of the bootstrap server: adds a worker of another engine of the
+/// deployment.
 pub async fn register(State(registry): State<BootstrapRegistry>, body: Bytes) -> Response<Body> {
     let request: Value = serde_json::from_slice(&body).unwrap_or_default();
     let number = |key: &str| request.get(key).and_then(Value::as_u64);

@@ -16,18 +16,18 @@ use axum::response::Response;
 use super::around::Around;
 use vllm_sim_config::Cors;
 
-/// Methods for the configured `*`.
+/// Methods that CORS allows if `*` is configured.
 const METHODS: &str = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT, QUERY";
 
-/// Value of `Vary` in a preflight response.
+/// Value of `Vary` in the response to a CORS preflight request.
 const VARY: &str = "Origin, Access-Control-Request-Method, Access-Control-Request-Headers, Access-Control-Request-Private-Network";
 
-/// Answers preflight requests and adds CORS headers to other responses.
+/// Answers CORS preflight requests and adds CORS headers to other responses.
 #[derive(Clone)]
 pub(super) struct CorsRules(pub Arc<Cors>);
 
 impl Around for CorsRules {
-    /// `Origin` header of the request.
+    /// The `Origin` header of the request.
     type Kept = Option<HeaderValue>;
 
     fn before(&self, request: &mut Request) -> Result<Self::Kept, Response> {
@@ -44,7 +44,7 @@ impl Around for CorsRules {
     }
 }
 
-/// Returns the response to a preflight request; `None` for other requests.
+/// Returns the response to a CORS preflight request; `None` for other requests.
 fn preflight(cors: &Cors, request: &Request) -> Option<Response> {
     let headers = request.headers();
     if request.method() != Method::OPTIONS {
@@ -88,7 +88,7 @@ fn preflight(cors: &Cors, request: &Request) -> Option<Response> {
     Some(response)
 }
 
-/// Adds the CORS headers of a simple request.
+/// Adds the CORS headers of a request that is no preflight to its response.
 fn allow_origin(cors: &Cors, origin: Option<&HeaderValue>, response: &mut Response) {
     let headers = response.headers_mut();
     if let Some(origin) = origin.filter(|origin| allows(&cors.origins, origin)) {

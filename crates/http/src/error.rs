@@ -6,7 +6,7 @@ use axum::http::{HeaderValue, Response, StatusCode, header};
 use vllm_sim_service::ServeError;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
-/// Result of a handler; a [`Fault`] becomes an error in OpenAI's envelope.
+/// Result of an HTTP handler; a [`Fault`] becomes an error response in OpenAI's format.
 pub(super) type HandlerResult = Result<Response<Body>, Fault>;
 
 pub(super) fn response(fault: &Fault) -> Response<Body> {
@@ -38,7 +38,7 @@ pub(super) fn empty(status: StatusCode) -> Response<Body> {
     response
 }
 
-/// Returns FastAPI's 405 for a route with other methods.
+/// Returns FastAPI's response with status 405 for a route that exists with other methods.
 pub(super) fn wrong_method(allow: &'static str) -> Response<Body> {
     let body = "{\"detail\":\"Method Not Allowed\"}".to_owned();
     let mut response = json(StatusCode::METHOD_NOT_ALLOWED, body);
@@ -48,7 +48,7 @@ pub(super) fn wrong_method(allow: &'static str) -> Response<Body> {
     response
 }
 
-/// Returns FastAPI's 404 for an unknown path.
+/// Returns FastAPI's response with status 404 for an unknown path.
 pub(super) fn not_found() -> Response<Body> {
     json(
         StatusCode::NOT_FOUND,
@@ -56,7 +56,7 @@ pub(super) fn not_found() -> Response<Body> {
     )
 }
 
-/// Converts a status code; an invalid code, a bug of ours, becomes 500.
+/// Converts the status code of an error; an invalid code, a bug of the simulator, becomes 500.
 pub(super) fn status(code: u16) -> StatusCode {
     StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
@@ -74,7 +74,7 @@ pub(super) fn last_events(json: &str) -> String {
     format!("data: {json}\n\ndata: [DONE]\n\n")
 }
 
-/// Returns the error of a request that the service rejected.
+/// Returns the HTTP error of a request that the service rejected.
 pub(super) fn fault(error: &ServeError) -> Fault {
     let message = error.to_string();
     match error {

@@ -1,4 +1,4 @@
-//! Injected HTTP faults: selects those of a request, by header or at random.
+//! Injected HTTP faults: selects the faults of a request, by header or at random.
 //!
 //! Faults are selected before routing and stored with the request's head. This code does not run
 //! unless a fault is configured or the header is set.
@@ -17,7 +17,7 @@ use vllm_sim_service::fault::{FaultOrigin, FaultSpecError, StreamFault};
 use vllm_sim_service::{FaultInjector, RequestContext, RequestFaults};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
-/// Routes that faults apply to.
+/// Routes whose requests can get injected faults.
 ///
 /// Source: llm-d-inference-sim `failures.go`.
 const FAULT_ROUTES: [&str; 9] = [
@@ -32,7 +32,7 @@ const FAULT_ROUTES: [&str; 9] = [
     "/v1/audio/translations",
 ];
 
-/// Selects the faults of a request and applies them to its response.
+/// Selects the injected faults of a request and applies them to its response.
 pub(super) async fn layer(
     State(app): State<Arc<App>>,
     mut request: Request,
@@ -94,12 +94,12 @@ fn is_stream(response: &Response) -> bool {
     kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
 }
 
-/// Returns the fault injector of a stream; `None` without stream faults.
+/// Returns the object that injects faults into a stream; `None` without stream faults.
 pub(super) fn injector(app: &App, head: &RequestHead) -> Option<Box<FaultInjector>> {
     head.faults.as_ref()?.injector(&app.service)
 }
 
-/// Returns an injected error instead of running the request.
+/// Fails with an injected error, if one was selected for the request.
 ///
 /// # Errors
 /// The error of the header `X-Return-Error`, else the selected failure.

@@ -1,4 +1,5 @@
-//! Injects faults into unary responses: cut in half, broken off, or with a wrong length.
+//! Injects faults into responses that are not streams: cut in half, broken off, or with a wrong
+//! length.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,12 +13,13 @@ use tokio::time::Sleep;
 
 use vllm_sim_service::{FLUSH_DELAY, FaultInjector, InjectorAction};
 
-/// A simulated break of a response body.
+/// The error that breaks off a response body, as an injected fault.
 #[derive(Debug, thiserror::Error)]
 #[error("the response was cut off by an injected fault")]
 pub(super) struct SimulatedBreak;
 
-/// Injects a fault in the middle of a unary response, where tokens cannot be counted.
+/// Injects a fault in the middle of a response that is not a stream, where tokens cannot be
+/// counted.
 pub(super) async fn inject_mid_body_fault(
     response: Response<Body>,
     mut faults: Box<FaultInjector>,
@@ -78,7 +80,8 @@ impl http_body::Body for HalvedBody {
     }
 }
 
-/// Announces `by` bytes more than a response has; a stream announces the absolute value of `by`.
+/// Sets a `Content-Length` of `by` bytes more than a response has; a stream gets the absolute value
+/// of `by`.
 pub(super) fn set_wrong_content_length(response: Response<Body>, by: i32) -> Response<Body> {
     let (mut parts, body) = response.into_parts();
     let announced = parts.headers.get(header::CONTENT_LENGTH);
@@ -95,7 +98,7 @@ pub(super) fn set_wrong_content_length(response: Response<Body>, by: i32) -> Res
     Response::from_parts(parts, Body::new(UnsizedBody { body, end: None }))
 }
 
-/// A body without a size hint, so that hyper keeps the wrong header.
+/// A response body without a size hint, so that hyper keeps a wrong `Content-Length`.
 ///
 /// It ends after a delay, so that its data reaches the client before the connection breaks.
 struct UnsizedBody {

@@ -1,5 +1,5 @@
-//! Common steps of requests that generate: parsing the body, resolving the model, and converting
-//! errors, in the order of the imitated server (vLLM or llm-d).
+//! Common steps of requests that generate tokens: parsing the body, resolving the model, and
+//! converting errors, in the order of the imitated server (vLLM or llm-d).
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use vllm_sim_wire::fault::Fault;
 
 /// A generation request whose reply is being generated.
 pub(crate) struct Started<V> {
-    /// Settings that determine the shape of the response.
+    /// Settings that determine the JSON of the response.
     pub(crate) view: V,
     pub(crate) reply: Reply,
-    /// Keeps the request counted in `/load`.
+    /// Keeps the request counted in the server load of `GET /load`.
     pub(crate) guard: Option<LoadGuard>,
 }
 
-/// An error of a generation request.
+/// An error of a request that generates tokens.
 pub(crate) enum RejectedRequest {
     /// The error occurred before the headers of a stream are sent.
     Early(Fault),
@@ -41,8 +41,8 @@ pub(crate) enum RejectedRequest {
 }
 
 impl RejectedRequest {
-    /// Converts the error to the form in which a stream reports it: a late error becomes an early
-    /// one if the imitated server reports all errors by the HTTP status.
+    /// Converts the error to the form in which a stream reports it: an error after the headers
+    /// becomes one before them if the imitated server reports all errors by the HTTP status.
     pub(crate) fn reported(self, late: LateErrorReporting) -> Self {
         match late {
             LateErrorReporting::InStream => self,
@@ -65,12 +65,12 @@ impl From<Fault> for RejectedRequest {
     }
 }
 
-/// A request body of an API that generates.
+/// A request body of an API that generates tokens.
 pub(crate) trait GenerationBody: Sized {
-    /// API of the body.
+    /// The API endpoint to which the body is sent.
     const API: Endpoint;
 
-    /// Parses a body by its schema.
+    /// Parses a request body by its JSON schema.
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
@@ -78,10 +78,10 @@ pub(crate) trait GenerationBody: Sized {
 
     fn model(&self) -> Option<&str>;
 
-    /// Runs the checks that precede the model lookup.
+    /// Runs the checks of a request body that precede the model lookup.
     ///
     /// # Errors
-    /// vLLM's 400 of a check.
+    /// 400 with vLLM's message of the check that fails.
     fn check_first(&self) -> Result<(), Fault> {
         Ok(())
     }
@@ -96,8 +96,8 @@ pub(crate) struct Read<R> {
 }
 
 impl<R: GenerationBody> Read<R> {
-    /// Parses a body in the order of the imitated server: llm-d checks injected failures and the
-    /// model before the schema.
+    /// Parses a request body in the order of the imitated server: llm-d checks injected failures
+    /// and the model before the schema.
     ///
     /// # Errors
     /// An error of the body, an injected failure, or an unknown model.
@@ -117,7 +117,7 @@ impl<R: GenerationBody> Read<R> {
         })
     }
 
-    /// Wraps a parsed body whose model is not resolved yet.
+    /// Wraps a parsed request body whose model is not resolved yet.
     pub(crate) fn of(request: R) -> Self {
         Self {
             request: Box::new(request),
@@ -125,7 +125,7 @@ impl<R: GenerationBody> Read<R> {
         }
     }
 
-    /// Returns the request, and its model after a lookup if it was not resolved yet.
+    /// Returns the parsed request body, and its model after a lookup if it was not resolved yet.
     ///
     /// # Errors
     /// An injected failure, [`GenerationBody::check_first`], an unknown model.
@@ -144,7 +144,7 @@ impl<R: GenerationBody> Read<R> {
     }
 }
 
-/// Resolves the model of a request; `first` is the result of the checks that precede it.
+/// Resolves the model of a request; `first` is the result of the checks that precede the lookup.
 ///
 /// # Errors
 /// An injected failure, `first`, an unknown model.
@@ -171,7 +171,7 @@ pub(crate) fn read_render_body(app: &App, api: Endpoint, body: Value) -> Result<
     Ok(body.into_owned())
 }
 
-/// Returns a request with the fields from its headers.
+/// Returns a generation request with the fields that come from HTTP headers.
 pub(crate) fn request(app: &App, head: &RequestHead, id: Arc<str>) -> GenerationRequest {
     GenerationRequest {
         rank: app
@@ -184,7 +184,7 @@ pub(crate) fn request(app: &App, head: &RequestHead, id: Arc<str>) -> Generation
     }
 }
 
-/// Returns a request without headers, for one choice.
+/// Returns a generation request with one choice and no fields from HTTP headers.
 pub(crate) fn request_without_head(app: &App, id: Arc<str>) -> GenerationRequest {
     GenerationRequest {
         id,
@@ -194,7 +194,7 @@ pub(crate) fn request_without_head(app: &App, id: Arc<str>) -> GenerationRequest
     }
 }
 
-/// Admits a request and starts its generation.
+/// Admits a generation request and starts its generation.
 pub(crate) async fn start(
     app: &App,
     resolved: Resolved,
@@ -228,7 +228,7 @@ pub(crate) fn request_error_fault(app: &App, refusal: RequestError) -> Fault {
     }
 }
 
-/// Returns the served model or LoRA adapter with a name.
+/// Returns the served model or LoRA adapter with the name `model`.
 ///
 /// # Errors
 /// vLLM's 404, or llm-d's.
@@ -240,7 +240,8 @@ pub(crate) fn target(app: &App, model: Option<&str>) -> Result<Target, Fault> {
     }
 }
 
-/// Returns the data-parallel rank in the headers; a value that is not an integer is ignored.
+/// Returns the data-parallel rank named in a request's headers; a value that is not an integer is
+/// ignored.
 fn rank(headers: &HeaderMap) -> Option<i64> {
     headers
         .get(&names::RANK)?
@@ -251,13 +252,13 @@ fn rank(headers: &HeaderMap) -> Option<i64> {
         .ok()
 }
 
-/// Returns the priority: a header that is an integer wins over the body.
+/// Returns the priority of a request: a header that is an integer wins over the body.
 pub(crate) fn priority(headers: &HeaderMap, body: i64) -> i64 {
     let header = headers.get(&names::PRIORITY).and_then(|v| v.to_str().ok());
     header.and_then(|v| v.trim().parse().ok()).unwrap_or(body)
 }
 
-/// Returns the W3C trace context of a request.
+/// Returns the W3C trace context of a request, `traceparent` and `tracestate`.
 fn trace(headers: &HeaderMap) -> Option<(Box<str>, Option<Box<str>>)> {
     let text = |name: &HeaderName| headers.get(name)?.to_str().ok().map(Into::into);
     Some((text(&names::TRACEPARENT)?, text(&names::TRACESTATE)))

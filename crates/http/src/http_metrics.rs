@@ -14,14 +14,14 @@ use vllm_sim_engine::driver::unix_now;
 use vllm_sim_observe::metrics::HandlerId;
 use vllm_sim_service::RequestContext;
 
-/// Records requests after their responses, unless their path is excluded.
+/// Records the HTTP metrics of a request after its response, unless its path is excluded.
 #[derive(Clone)]
 pub(super) struct HttpMetricsLayer(pub Arc<App>);
 
 pub(super) struct Counted {
     handler: HandlerId,
     method: Method,
-    /// Equals `Content-Length`, because the body is still unread.
+    /// Size of the request body by `Content-Length`, in bytes.
     bytes: u64,
     started: f64,
 }

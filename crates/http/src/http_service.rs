@@ -1,4 +1,4 @@
-//! The outermost HTTP service of a connection.
+//! The outermost service of a connection, for HTTP and gRPC.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -24,11 +24,11 @@ pub struct HttpService {
     max_body: usize,
 }
 
-/// Resolves to the response of one request.
+/// The future of the response to one HTTP request.
 pub type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
 impl HttpService {
-    /// Builds the layers around the HTTP routes of `app` and around the gRPC services.
+    /// Builds the middleware around the HTTP routes of `app` and around the gRPC services.
     pub fn new(
         app: &Arc<App>,
         settings: &LayerSettings,
@@ -43,7 +43,7 @@ impl HttpService {
         }
     }
 
-    /// Answers one request; `context` describes its connection.
+    /// Answers one HTTP request or gRPC call; `context` describes its connection.
     ///
     /// # Errors
     /// None: every failure becomes a response.

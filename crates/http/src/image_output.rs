@@ -17,17 +17,17 @@ use vllm_sim_wire::fault::Fault;
 
 pub(crate) const GREY_PIXEL: &str = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR42mNoAAAAggCB2kUIOwAAAABJRU5ErkJggg==";
 
-/// Rate and delay of images, which `/admin/config` may change.
+/// Rate and delay of images in chat replies, which `/admin/config` may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ImageOutputSettings {
-    /// Percentage of chat replies with an image.
+    /// Percentage of chat replies with a generated image.
     rate: u8,
-    /// Mean and standard deviation of the time to make an image.
+    /// Mean and standard deviation of the time to generate an image.
     delay: (Duration, Duration),
 }
 
 impl ImageOutputSettings {
-    /// Reads the settings from the configuration.
+    /// Reads the settings of images in replies from the configuration.
     pub fn of(config: &Config) -> Self {
         Self {
             rate: config.content.image_emission_rate,
@@ -36,12 +36,12 @@ impl ImageOutputSettings {
     }
 }
 
-/// Selects the replies that contain an image.
+/// Selects the chat replies that contain an image.
 #[derive(Debug)]
 pub(crate) struct ImageOutput {
     enabled: bool,
     settings: ArcSwap<ImageOutputSettings>,
-    /// Number of replies considered so far; it seeds the random choice.
+    /// Number of chat replies considered so far; it seeds the random choice.
     replies: AtomicU64,
 }
 
@@ -58,7 +58,7 @@ impl ImageOutput {
         self.settings.store(settings);
     }
 
-    /// Returns the delay of the image if the reply contains one.
+    /// Returns the delay of the image in a chat reply; `None` if the reply contains none.
     ///
     /// The header `X-Send-Image` decides, else the configured rate.
     ///

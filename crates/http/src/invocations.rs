@@ -14,7 +14,8 @@ use vllm_sim_python::{self as python, JsonError};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
 
-/// Handles `POST /invocations`: a body that is no valid chat is a completion.
+/// Handles `POST /invocations`: a body that is no valid chat request is treated as a completion
+/// request.
 pub(super) async fn invoke(State(app): State<Arc<App>>, received: RawRequest) -> HandlerResult {
     // This route checks the media type before the JSON.
     vllm_sim_wire::body::read(received.media_type(), b"{}")?;

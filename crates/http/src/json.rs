@@ -3,7 +3,7 @@
 
 pub(super) use vllm_sim_python::json::{dumps, escape};
 
-/// Selects whether null members are written; streams omit them.
+/// Selects whether JSON members that are null are written; streams omit them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Nulls {
     Shown,
@@ -38,7 +38,8 @@ pub(super) fn ints(out: &mut String, numbers: impl IntoIterator<Item = u32>) {
     out.push(']');
 }
 
-/// Appends a float as Python prints it: the shortest round-trip text, `1.0` instead of `1`.
+/// Appends a float as Python's `json` prints it: the shortest round-trip text, `1.0` instead of
+/// `1`.
 pub(super) fn float(out: &mut String, number: f64) {
     if number.is_finite() {
         let mut buffer = ryu::Buffer::new();

@@ -1,4 +1,4 @@
-//! Middleware of every request and response.
+//! Middleware around every HTTP request and response.
 //!
 //! The order is that of vLLM's middleware: request id, API key, CORS, router. Only
 //! `CatchPanicLayer` is from tower-http, whose CORS, request id and body limit differ from
@@ -34,31 +34,31 @@ use vllm_sim_service::{Service, run_blocking};
 use vllm_sim_tokenizer::EncodingGivenUp;
 use vllm_sim_wire::fault::Fault;
 
-/// A router with its layers.
+/// A router with its middleware around it.
 pub(super) type Stack = BoxCloneSyncService<Request, Response, Infallible>;
 
-/// Holds the settings of the layers.
+/// Settings of the middleware around all routes.
 #[derive(Debug, Clone)]
 pub struct LayerSettings {
-    /// The prefix that paths may have (`--root-path`).
+    /// The prefix that request paths may have (`--root-path`).
     pub root_path: String,
-    /// API keys that clients need one of (`--api-key`); empty requires none.
+    /// The accepted API keys, of which clients need one (`--api-key`); an empty list requires none.
     pub api_keys: Vec<String>,
-    /// CORS settings.
+    /// CORS settings of all responses.
     pub cors: Cors,
-    /// Pod name and port to report in every response.
+    /// Name of the Kubernetes pod and port of the server, reported in every response.
     pub pod: Option<(String, u16)>,
-    /// Namespace to report in every response.
+    /// Kubernetes namespace, reported in every response.
     pub namespace: Option<String>,
     /// Whether responses have `X-Request-Id` (`--enable-request-id-headers`).
     pub request_id_headers: bool,
     /// Maximum size of a request body, in bytes (`--max-request-body-size-mb`).
     pub max_body_bytes: usize,
-    /// Settings of the request log.
+    /// Settings of the access log and the request log.
     pub log: Log,
 }
 
-/// Builds the layers around the HTTP routes, outermost first.
+/// Builds the middleware around the HTTP routes, outermost first.
 pub(super) fn http(
     app: &Arc<App>,
     settings: &LayerSettings,
@@ -90,7 +90,7 @@ pub(super) fn http(
     BoxCloneSyncService::new(layers.service(routes))
 }
 
-/// Builds the layers around the gRPC services, outermost first.
+/// Builds the middleware around the gRPC services, outermost first.
 pub(super) fn grpc(
     app: &Arc<App>,
     settings: &LayerSettings,
@@ -111,7 +111,7 @@ pub(super) fn grpc(
     BoxCloneSyncService::new(layers.service(services))
 }
 
-/// Headers of every response: server name, pod, port and namespace.
+/// Adds fixed headers to every response: server name, pod, port and namespace.
 #[derive(Clone)]
 struct FixedHeaders(Arc<Vec<(HeaderName, HeaderValue)>>);
 
@@ -140,7 +140,7 @@ impl FixedHeaders {
     }
 }
 
-/// Adds the request id to a response: the client's, or a new one.
+/// Adds `X-Request-Id` to a response: the client's id, or a new one.
 ///
 /// Source: vLLM 0.33 `entrypoints/serve/middleware.py`, `XRequestIdMiddleware`.
 #[derive(Clone)]
@@ -163,7 +163,7 @@ impl Around for RequestId {
     }
 }
 
-/// Adds `Retry-After` to a 429 or 503 that has none.
+/// Adds `Retry-After` to a response with status 429 or 503 that has none.
 fn retry_after(service: &Service, mut response: Response) -> Response {
     if matches!(
         response.status(),
@@ -176,7 +176,8 @@ fn retry_after(service: &Service, mut response: Response) -> Response {
     response
 }
 
-/// Answers HEAD requests without a route, and OPTIONS requests as llm-d does.
+/// Answers HEAD requests to paths without a HEAD route, and OPTIONS requests as llm-d-inference-sim
+/// does.
 #[derive(Clone)]
 struct HeadAndOptions(Arc<App>);
 
@@ -218,7 +219,7 @@ fn panicked(payload: Box<dyn Any + Send>) -> Response {
 /// Runs a request with a large body on the blocking pool, because reading and checking it takes
 /// long.
 async fn long_body(request: Request, next: Next) -> Response {
-    /// Body size from which this applies, in bytes.
+    /// Size from which a request body counts as large, in bytes.
     const LARGE: u64 = 64 * 1024;
 
     let is_large = match request.body().size_hint().exact() {

@@ -1,4 +1,4 @@
-//! Images, audio and video of prompts, in the form of responses.
+//! Images, audio and video of prompts, as responses describe them.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::app::App;
 use vllm_sim_tokenizer::{MediaFeature, Modality};
 
-/// Applies `show` to each item and groups the results by modality.
+/// Applies `show` to each media item and groups the results by modality.
 fn by_modality(media: &[MediaFeature], show: impl Fn(&MediaFeature) -> Value) -> Value {
     let mut map = serde_json::Map::new();
     for item in media {
@@ -21,7 +21,7 @@ fn by_modality(media: &[MediaFeature], show: impl Fn(&MediaFeature) -> Value) ->
     Value::Object(map)
 }
 
-/// Returns the positions of media in a prompt by modality; null without media.
+/// Returns the positions of media items in a prompt by modality; null without media.
 pub(crate) fn placeholders(media: &[MediaFeature]) -> Value {
     if media.is_empty() {
         return Value::Null;
@@ -30,7 +30,8 @@ pub(crate) fn placeholders(media: &[MediaFeature]) -> Value {
     by_modality(media, place)
 }
 
-/// Returns `features` of a rendered prompt: hashes and positions by modality; null without media.
+/// Returns the `features` member of a rendered prompt: hashes and positions of its media by
+/// modality; null without media.
 pub(crate) fn features(media: &[MediaFeature]) -> Value {
     if media.is_empty() {
         return Value::Null;
@@ -44,7 +45,7 @@ pub(crate) fn features(media: &[MediaFeature]) -> Value {
     })
 }
 
-/// Returns the media in the `features` of a generate request.
+/// Returns the media items in the `features` of a generate request.
 pub(crate) fn given(features: Option<&Value>) -> Vec<MediaFeature> {
     let mut out = Vec::new();
     for modality in [Modality::Image, Modality::Audio, Modality::Video] {
@@ -76,7 +77,7 @@ pub(crate) fn given(features: Option<&Value>) -> Vec<MediaFeature> {
     out
 }
 
-/// Returns the media tokens by modality as JSON, for `usage`; `None` without media.
+/// Returns the number of media tokens by modality as JSON, for `usage`; `None` without media.
 pub(crate) fn counts(media: &[MediaFeature]) -> Option<Arc<str>> {
     let mut map = serde_json::Map::new();
     for item in media {
@@ -86,8 +87,8 @@ pub(crate) fn counts(media: &[MediaFeature]) -> Option<Arc<str>> {
     (!map.is_empty()).then(|| Value::Object(map).to_string().into())
 }
 
-/// Returns the transfer parameters of an encoder-only server (llm-d's `--mm-encoder-only`) as JSON:
-/// the location of each encoded item.
+/// Returns the KV transfer parameters of an encoder-only server (llm-d's `--mm-encoder-only`) as
+/// JSON: the location of each encoded media item.
 pub(crate) fn encoded(app: &App, media: &[MediaFeature]) -> Option<Arc<str>> {
     if !app.settings.model.is_encoder || media.is_empty() {
         return None;

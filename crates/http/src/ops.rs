@@ -1,4 +1,4 @@
-//! Health, readiness, version, load and metrics routes.
+//! Routes for health, readiness, version, load and metrics.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,7 +19,7 @@ pub(super) async fn health(State(app): State<Arc<App>>) -> Response<Body> {
     })
 }
 
-/// Returns the status of health checks: 200 unless a setting overrides it.
+/// Returns the HTTP status of health checks: 200 unless a setting overrides it.
 fn health_status(app: &App) -> StatusCode {
     match app.service.faults.settings().health {
         0 => StatusCode::OK,
@@ -45,7 +45,7 @@ pub(super) async fn version(State(app): State<Arc<App>>) -> Response<Body> {
     error::json(StatusCode::OK, body)
 }
 
-/// Handles `GET /load`: the number of requests in flight, or 0 without load tracking.
+/// Handles `GET /load`: returns the number of requests in flight, or 0 without load tracking.
 pub(super) async fn load(State(app): State<Arc<App>>) -> Response<Body> {
     let counted = app.settings.server.load_tracking;
     let load = if counted {
@@ -56,7 +56,8 @@ pub(super) async fn load(State(app): State<Arc<App>>) -> Response<Body> {
     error::json(StatusCode::OK, format!("{{\"server_load\":{load}}}"))
 }
 
-/// Handles `GET /metrics`, and other methods and paths that start with it.
+/// Handles `GET /metrics`: returns the Prometheus metrics, also for other methods and for longer
+/// paths that start with it.
 pub(super) async fn metrics(
     State(app): State<Arc<App>>,
     method: Method,

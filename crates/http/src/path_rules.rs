@@ -1,7 +1,7 @@
 use axum::extract::Request;
 use axum::http::uri::{PathAndQuery, Uri};
 
-/// Rewrites request paths to those of the routes.
+/// Middleware that rewrites request paths to the paths of the routes.
 #[derive(Debug, Clone)]
 pub(super) struct PathRules {
     root_path: String,
@@ -9,7 +9,8 @@ pub(super) struct PathRules {
 }
 
 impl PathRules {
-    /// Removes the prefix `root_path`, and with `merges_slashes` merges repeated slashes.
+    /// Creates a middleware that removes the prefix `root_path` from request paths, and with
+    /// `merges_slashes` merges repeated slashes.
     pub(super) fn new(root_path: &str, merges_slashes: bool) -> Self {
         Self {
             root_path: root_path.to_owned(),
@@ -35,7 +36,7 @@ impl PathRules {
     }
 }
 
-/// Returns path and query with repeated slashes merged.
+/// Returns path and query of a request with repeated slashes in the path merged.
 fn merged(uri: &Uri) -> String {
     let parts = uri.path().split('/').filter(|part| !part.is_empty());
     let mut target: String = parts.flat_map(|part| ["/", part]).collect();

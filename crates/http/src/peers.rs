@@ -1,4 +1,4 @@
-//! Other servers on the dashboard.
+//! State of other servers (`--dashboard-peers`) for the dashboard.
 //!
 //! Only addresses of `--dashboard-peers` are requested, and peers do not forward the request.
 
@@ -12,19 +12,21 @@ use tokio::time::timeout;
 
 use vllm_sim_engine::SimTime;
 
-/// Path that peers are asked for.
+/// Path of the route of a peer server that returns its state.
 pub const SUMMARY: &str = "/dashboard/summary";
 
-/// Time for which a peer's response is cached, so that several dashboards do not add requests.
+/// Maximum age of a cached response of a peer server, so that several dashboards do not add
+/// requests.
 const CACHE_TTL: Duration = Duration::from_millis(500);
 
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A server of `--dashboard-peers`.
+/// A server of `--dashboard-peers`, whose state the dashboard shows.
 pub struct DashboardPeer {
-    /// URL as configured.
+    /// URL of the peer server, as configured.
     pub url: String,
-    /// Requests [`SUMMARY`] from the peer; returns the body, limited in size, or an error message.
+    /// Requests [`SUMMARY`] from the peer server; returns the body, limited in size, or an error
+    /// message.
     pub ask: Box<dyn Fn() -> BoxFuture<'static, Result<Bytes, String>> + Send + Sync>,
 }
 
@@ -43,7 +45,7 @@ impl Peers {
         self.peers.is_empty()
     }
 
-    /// Returns the dashboard rows of all peers, at most 500 ms old.
+    /// Returns the dashboard rows of all peer servers, at most 500 ms old.
     pub(super) async fn rows(&self, now: impl Fn() -> SimTime) -> Vec<Value> {
         let mut cached = self.cached.lock().await;
         if let Some((at, rows)) = cached.as_ref()
@@ -62,7 +64,7 @@ impl Peers {
     }
 }
 
-/// Converts a peer's response to a dashboard row.
+/// Converts the response of a peer server to a dashboard row.
 fn shown(url: &str, answer: Result<Bytes, String>) -> Value {
     let state = answer.and_then(|body| {
         let state: Option<Value> = serde_json::from_slice(&body).ok();

@@ -1,4 +1,4 @@
-//! Query strings.
+//! Decodes and validates the query strings of URLs.
 
 use axum::http::Uri;
 use serde_json::{Map, Value};
@@ -7,12 +7,12 @@ use vllm_sim_wire::check;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::schema::RequestField;
 
-/// Returns decoded names and values, in order.
+/// Returns the decoded names and values of a query string, in order.
 pub(super) fn pairs(uri: &Uri) -> Vec<(String, String)> {
     pairs_of(uri.query().unwrap_or_default())
 }
 
-/// Decodes an URL-encoded text: a query or a form.
+/// Decodes URL-encoded names and values: a query string or a form.
 pub(super) fn pairs_of(text: &str) -> Vec<(String, String)> {
     let parts = text.split('&').filter(|part| !part.is_empty());
     parts
@@ -28,7 +28,8 @@ pub(super) fn all(uri: &Uri, name: &str) -> Vec<String> {
     pairs.map(|(_, value)| value).collect()
 }
 
-/// Parses and validates query parameters; the last of equal names wins.
+/// Parses and validates the query parameters of a URL; the last of several parameters with one name
+/// wins.
 ///
 /// # Errors
 /// vLLM's 400 for invalid parameters.

@@ -8,7 +8,7 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use tokio::runtime::Handle;
 
-/// Maximum time to drain the rest of a body.
+/// Maximum time to read the rest of a request body after the response.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Reads a request body to its end, even if the handler does not.
@@ -18,7 +18,7 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
 /// dropped after the response, up to the server's size limit.
 pub(super) struct RequestBody<B: HttpBody<Data = Bytes> + Unpin + Send + 'static> {
     body: Option<B>,
-    /// Remaining size limit, in bytes.
+    /// Number of bytes of the request body that may still be read.
     left: usize,
     runtime: Handle,
 }
@@ -28,7 +28,7 @@ where
     B: HttpBody<Data = Bytes> + Unpin + Send + 'static,
     B::Error: Into<axum::BoxError>,
 {
-    /// Wraps the body of a request, of at most `limit` bytes.
+    /// Wraps the body of a request so that it is read to its end, up to `limit` bytes.
     pub(super) fn wrap(request: Request<B>, limit: usize) -> Request<Body> {
         // An HTTP/2 stream ends without its connection. A client that sends `Expect` sends no body
         // after an error response.
@@ -101,7 +101,7 @@ impl<B: HttpBody<Data = Bytes> + Unpin + Send + 'static> Drop for RequestBody<B>
     }
 }
 
-/// Reads and drops what is left of a body, up to `left` bytes.
+/// Reads and drops the rest of a request body, up to `left` bytes.
 async fn drain<B: HttpBody<Data = Bytes> + Unpin>(mut body: B, mut left: usize) {
     while let Some(Ok(frame)) = body.frame().await {
         let length = frame.data_ref().map_or(0, Bytes::len);

@@ -1,4 +1,4 @@
-//! Headers and context of a request.
+//! Headers of a request, with the faults and counters that belong to it.
 
 use std::sync::{Arc, LazyLock};
 
@@ -6,41 +6,41 @@ use axum::http::{HeaderMap, HeaderName, header};
 
 use vllm_sim_service::{RequestFaults, TokenUsage};
 
-/// Names of headers that every request is searched for; static names avoid parsing.
+/// Header names that the server looks up in requests; static names avoid parsing.
 pub(super) mod names {
     use super::HeaderName;
 
-    /// Requested data-parallel rank.
+    /// Header with the requested data-parallel rank.
     pub(crate) static RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
     pub(crate) static PRIORITY: HeaderName = HeaderName::from_static("x-vllm-priority");
     pub(crate) static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
     pub(crate) static TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
     pub(crate) static REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-    /// Status of the error to return.
+    /// Header with the HTTP status of an error to return.
     pub(crate) static RETURN_ERROR: HeaderName = HeaderName::from_static("x-return-error");
-    /// Faults to inject.
+    /// Header with the faults to inject into the response.
     pub(crate) static FAULT: HeaderName = HeaderName::from_static("x-sim-fault");
-    /// Whether to finish as if too little of the prompt were cached.
+    /// Header that makes the request finish as if too little of its prompt were cached.
     pub(crate) static CACHE_THRESHOLD: HeaderName =
         HeaderName::from_static("x-cache-threshold-finish-reason");
-    /// Format of the load header to return.
+    /// Header that requests the server's load in a response header, and names its format.
     pub(crate) static LOAD_FORMAT: HeaderName =
         HeaderName::from_static("endpoint-load-metrics-format");
 }
 
-/// Headers and context of a request.
+/// Headers of a request, with the faults and counters that belong to it.
 #[derive(Default)]
 pub(super) struct RequestHead {
     pub(super) headers: HeaderMap,
-    /// Whether all headers are common ones.
+    /// Whether the request has only common headers, which do not change the response.
     pub(super) plain: bool,
-    /// Faults of this request; `None` if faults are off.
+    /// Injected faults of this request; `None` if faults are off.
     pub(super) faults: Option<Arc<RequestFaults>>,
-    /// Counter of the request's tokens; `None` without `--request-history`.
+    /// Counter of the request's tokens for the request history; `None` without `--request-history`.
     pub(super) usage: Option<Arc<TokenUsage>>,
 }
 
-/// Common headers that do not change the response, most frequent first.
+/// Common request headers without effect on the response, most frequent first.
 static COMMON_HEADERS: [HeaderName; 10] = [
     header::HOST,
     header::CONTENT_TYPE,
@@ -54,10 +54,10 @@ static COMMON_HEADERS: [HeaderName; 10] = [
     header::ACCEPT_LANGUAGE,
 ];
 
-/// Prefix of the headers that OpenAI's clients add.
+/// Prefix of the request headers that OpenAI's SDKs add.
 const OWN_CLIENT: &str = "x-stainless-";
 
-/// Returns whether all headers are common ones.
+/// Returns whether a request has only common headers, which do not change the response.
 pub(super) fn has_only_common_headers(headers: &HeaderMap) -> bool {
     let everyday =
         |name: &HeaderName| COMMON_HEADERS.contains(name) || name.as_str().starts_with(OWN_CLIENT);
@@ -73,7 +73,8 @@ impl RequestHead {
         }
     }
 
-    /// Returns the headers that may contain one of [`names`]; empty for common headers.
+    /// Returns the headers of a request that may contain one of [`names`]; empty if all headers are
+    /// common ones.
     ///
     /// This saves the lookups for most requests.
     pub(super) fn special_headers(&self) -> &HeaderMap {

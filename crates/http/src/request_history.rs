@@ -1,4 +1,4 @@
-//! Recent requests, for tests: a bounded list behind `/admin/requests`.
+//! Recent requests, for clients' tests: a bounded list behind `/admin/requests`.
 //!
 //! A record is created when a request arrives. It is updated when the body was read, the response
 //! starts, and the response ends or is cut off.
@@ -29,7 +29,8 @@ use super::settings::ServerSettings;
 use vllm_sim_engine::driver::unix_now;
 use vllm_sim_service::{RequestContext, TokenUsage};
 
-/// Maximum size of the headers and bodies of all records, in bytes; the oldest are dropped.
+/// Maximum size of the recorded headers and bodies of all requests, in bytes; the oldest requests
+/// are dropped.
 const MAX_BYTES: usize = 128 << 20;
 
 const GRPC_CALLS: [&str; 2] = [
@@ -40,16 +41,16 @@ const GRPC_CALLS: [&str; 2] = [
 static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 
 static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-/// Number of earlier attempts, sent by the SDKs of OpenAI and Anthropic.
+/// Header with the number of earlier attempts, sent by the SDKs of OpenAI and Anthropic.
 static RETRY_COUNT: HeaderName = HeaderName::from_static("x-stainless-retry-count");
 
 pub(crate) struct RequestHistory {
     keep: usize,
     bodies: bool,
-    /// Largest body that the server reads, in bytes.
+    /// Maximum size of a request body that the server reads, in bytes.
     max_body: usize,
     state: Mutex<Records>,
-    /// Notified whenever a request ends.
+    /// Notified whenever a recorded request ends.
     ended: Notify,
 }
 
@@ -57,10 +58,11 @@ pub(crate) struct RequestHistory {
 struct Records {
     next_id: u64,
     dropped: u64,
-    /// Size of all recorded headers and bodies.
+    /// Size of all recorded headers and bodies, in bytes.
     kept_bytes: usize,
     records: VecDeque<Record>,
-    /// Latest attempts by key, oldest first; an attempt is removed when another one follows it.
+    /// Ids of the latest attempts by request key, oldest first; an attempt is removed when another
+    /// one follows it.
     attempts: HashMap<String, VecDeque<u64>>,
 }
 
@@ -78,7 +80,8 @@ struct Record {
     body: Option<Vec<u8>>,
     key: Option<String>,
     attempt: u32,
-    /// Time since the end of the previous attempt; `None` if that was still running.
+    /// Time from the end of the client's previous attempt to this one; `None` if that was still
+    /// running.
     gap: Option<Duration>,
     status: Option<u16>,
     grpc_status: Option<u16>,
@@ -87,7 +90,7 @@ struct Record {
     usage: Arc<TokenUsage>,
 }
 
-/// Members of a body that a record shows.
+/// Members of a request body that the request history shows.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Members {
@@ -103,18 +106,18 @@ enum Outcome {
     Cut,
 }
 
-/// Conditions on requests; all that are set must hold.
+/// Filter for recorded requests; all conditions that are set must hold.
 #[derive(Default)]
 pub(crate) struct RequestFilter {
     pub(crate) path: Option<String>,
     pub(crate) model: Option<String>,
     pub(crate) status: Option<u16>,
     pub(crate) key: Option<String>,
-    /// Minimum id, exclusive.
+    /// Minimum id of a recorded request, exclusive.
     pub(crate) after: Option<u64>,
 }
 
-/// A request in progress; dropping it before its end records it as cut off.
+/// The record of a request in progress; dropping it before its end records the request as cut off.
 pub(super) struct Recording {
     history: Arc<RequestHistory>,
     id: u64,
@@ -128,7 +131,7 @@ pub(super) struct HistoryLayer {
 }
 
 impl HistoryLayer {
-    /// Records HTTP requests, except those of an operator.
+    /// Creates a middleware that records HTTP POST requests, except those to operator routes.
     pub(super) fn http(history: Arc<RequestHistory>) -> Self {
         let is_recorded = |request: &Request| {
             let path = request.uri().path();
@@ -205,7 +208,7 @@ impl RequestHistory {
         }
     }
 
-    /// Records the body of a request, once it was read or dropped.
+    /// Records the body of a request, once it was read to its end or dropped.
     fn read(&self, id: u64, tapped: &TappedBody) {
         let whole = tapped.whole && tapped.length == tapped.head.len() as u64;
         let digest = whole.then(|| hex(&Sha256::digest(&tapped.head)));
@@ -247,7 +250,7 @@ impl RequestHistory {
         self.ended.notify_waiters();
     }
 
-    /// Clears the history; returns the number of removed requests.
+    /// Clears the request history; returns the number of removed requests.
     pub(crate) fn clear(&self) -> usize {
         let mut state = self.state.lock();
         let next_id = state.next_id;
@@ -256,7 +259,7 @@ impl RequestHistory {
         former.records.len()
     }
 
-    /// Waits until `wanted` matching requests have ended.
+    /// Waits until `wanted` requests that match `filter` have ended.
     ///
     /// # Errors
     /// The number that had ended at the timeout.
@@ -288,7 +291,8 @@ impl RequestHistory {
         waited.map_err(|_| count())
     }
 
-    /// Returns the newest `most` matching requests as JSON, oldest first, and their total.
+    /// Returns the newest `most` recorded requests that match `filter` as JSON, oldest first, and
+    /// their total number.
     pub(crate) fn show(&self, filter: &RequestFilter, most: usize) -> String {
         let state = self.state.lock();
         let found: Vec<&Record> = state.records.iter().filter(|r| filter.holds(r)).collect();
@@ -337,7 +341,7 @@ impl Records {
         }
     }
 
-    /// Links a request to its previous attempt with the same key.
+    /// Links a recorded request to the client's previous attempt with the same key.
     ///
     /// If the client counts attempts, the previous one must have failed and have the preceding
     /// number.
@@ -399,7 +403,7 @@ impl Record {
         }
     }
 
-    /// Returns the size that counts towards the limit, in bytes.
+    /// Returns the size of a recorded request that counts towards the limit, in bytes.
     fn kept_bytes(&self) -> usize {
         let headers = self.headers.iter();
         let headers: usize = headers
@@ -408,7 +412,8 @@ impl Record {
         self.path.len() + headers + self.body.as_ref().map_or(0, Vec::len)
     }
 
-    /// Returns the key that attempts share, and the client's count of earlier attempts.
+    /// Returns the key that all attempts of a client's request share, and the client's count of
+    /// earlier attempts.
     fn find_key(&self) -> Option<(String, Option<u32>)> {
         let text = |name: &HeaderName| self.headers.get(name)?.to_str().ok().map(str::to_owned);
         let retries = text(&RETRY_COUNT).and_then(|count| count.parse().ok());
@@ -488,7 +493,8 @@ impl RequestFilter {
 }
 
 impl Recording {
-    /// Records the start of the response and wraps its body.
+    /// Records the start of the response to a recorded request, and wraps its body to record the
+    /// end.
     fn answer(self, response: Response) -> Response {
         let status = response.status().as_u16();
         let early = grpc_status(response.headers());

@@ -23,7 +23,7 @@ use vllm_sim_config::{Log, LogLevel};
 use vllm_sim_engine::driver::unix_now;
 use vllm_sim_service::RequestContext;
 
-/// Maximum size of a logged body, in bytes.
+/// Maximum size of a logged request or response body, in bytes.
 const MAX_BODY_BYTES: usize = 512 * 1024;
 const MASK: &str = "***";
 const SECRET_HEADERS: [&str; 6] = [
@@ -51,7 +51,7 @@ pub(super) struct RequestLog {
     log: Log,
 }
 
-/// Logs a request and its response, as configured.
+/// Middleware that logs each HTTP request and its response, as configured.
 pub(super) async fn layer(
     State(log): State<Arc<RequestLog>>,
     request: Request,
@@ -68,7 +68,7 @@ pub(super) async fn layer(
     log.response(&path, response).await
 }
 
-/// Logs a gRPC call and its response, as configured.
+/// Middleware that logs each gRPC call and its response, as configured.
 pub(super) async fn grpc_layer(
     State(log): State<Arc<RequestLog>>,
     request: Request,
@@ -175,7 +175,7 @@ impl RequestLog {
         Response::from_parts(parts, body)
     }
 
-    /// Logs a stream or long response at its end.
+    /// Logs a stream or a long response at its end.
     fn long_response(&self, path: &str, response: Response) -> Response {
         let (parts, body) = response.into_parts();
         let (status, path) = (parts.status.as_u16(), path.to_owned());
@@ -238,7 +238,7 @@ fn body_text(tapped: &TappedBody) -> String {
     text
 }
 
-/// Returns whether `Content-Length` is small enough to log the body.
+/// Returns whether the `Content-Length` of a body is small enough to log the body.
 fn is_short(headers: &HeaderMap) -> bool {
     let length = headers.get(header::CONTENT_LENGTH);
     let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
@@ -252,7 +252,7 @@ fn header_lines(headers: &HeaderMap) -> String {
     lines.collect::<Vec<_>>().join("; ")
 }
 
-/// Returns the value of a header, masked if it is secret.
+/// Returns the value of a header for the log, masked if it is secret.
 pub(super) fn shown_header<'v>(name: &HeaderName, value: &'v HeaderValue) -> Cow<'v, str> {
     if SECRET_HEADERS.contains(&name.as_str()) {
         return Cow::Borrowed(MASK);
@@ -260,7 +260,7 @@ pub(super) fn shown_header<'v>(name: &HeaderName, value: &'v HeaderValue) -> Cow
     String::from_utf8_lossy(value.as_bytes())
 }
 
-/// Returns a body as text, with the values of secret fields masked.
+/// Returns a request or response body as text for the log, with the values of secret fields masked.
 fn masked(bytes: &[u8]) -> Cow<'_, str> {
     static FIELD: LazyLock<Regex> = LazyLock::new(|| {
         Regex::new(r#"(?i)("[^"]*(?:api[_-]?key|authorization|password|secret|access[_-]?token|hf[_-]?token)"\s*:\s*)"(?:[^"\\]|\\.)*""#)

@@ -1,16 +1,16 @@
-//! The served paths, without their handlers.
+//! The paths that a server serves, without their handlers.
 
 use indexmap::IndexMap;
 
 pub(crate) const CHAT: &str = "/v1/chat/completions";
-/// Path of the Prometheus page; it also serves paths that start with it.
+/// Path of the Prometheus metrics; longer paths that start with it are served too.
 pub(crate) const METRICS: &str = "/metrics";
-/// Path of one adapter (SageMaker).
+/// Path of one LoRA adapter (SageMaker).
 pub(crate) const ADAPTER: &str = "/adapters/{adapter_name}";
 pub(crate) const RESPONSE: &str = "/v1/responses/{response_id}";
 pub(crate) const RESPONSE_CANCEL: &str = "/v1/responses/{response_id}/cancel";
 
-/// Served paths in the order of the table, with their methods as in the `Allow` header.
+/// Served paths in the order of the route table, with their methods as in the `Allow` header.
 #[derive(Debug)]
 pub struct RouteIndex(IndexMap<&'static str, &'static str>);
 
@@ -27,7 +27,7 @@ impl RouteIndex {
         self.0.contains_key(path)
     }
 
-    /// Returns the paths of all routes, and those that redirect to them.
+    /// Returns the paths of all routes, and the paths that redirect to them.
     pub fn paths(&self) -> Vec<String> {
         let paths = self.0.keys();
         paths
@@ -36,7 +36,7 @@ impl RouteIndex {
     }
 }
 
-/// Returns the route of a path, as the `http_*` metrics name it; else the path itself.
+/// Returns the route of a request path, as the `http_*` metrics name it; else the path itself.
 pub(crate) fn template(path: &str) -> &str {
     if let Some(name) = path.strip_prefix("/adapters/") {
         let one = !name.is_empty() && !name.contains('/');
@@ -52,7 +52,7 @@ pub(crate) fn template(path: &str) -> &str {
     }
 }
 
-/// Returns whether the route accepts HEAD.
+/// Returns whether the route of a path accepts HEAD.
 pub(crate) fn answers_head(path: &str) -> bool {
     matches!(
         path,

@@ -1,4 +1,4 @@
-//! The table of all routes.
+//! The table of all HTTP routes.
 
 use std::sync::Arc;
 
@@ -23,10 +23,10 @@ use super::{
 use vllm_sim_config::{CliMode, Config, Task};
 use vllm_sim_service::generate::TextMode;
 
-/// Path, methods as in the `Allow` header, and handler.
+/// Path of a route, its methods as in the `Allow` header, and its handler.
 type Route = (&'static str, &'static str, MethodRouter<Arc<App>>);
 
-/// Returns the routes of a configuration; disabled ones are absent (404).
+/// Returns the HTTP routes of a configuration; disabled routes are absent and return 404.
 fn table(config: &Config) -> Vec<Route> {
     let mut routes = vec![
         ("/v1/models", "GET", get(models::list)),
@@ -150,7 +150,8 @@ fn generation() -> Vec<Route> {
     ]
 }
 
-/// Returns the routes of disaggregated serving; if disabled, they return an error.
+/// Returns the routes of disaggregated serving (render, derender, generate); if disabled, they
+/// return an error.
 fn scale_out(config: &Config) -> Vec<Route> {
     let api = &config.api;
     let on = api.scale_out.enable_scale_out
@@ -245,7 +246,7 @@ fn documentation() -> Vec<Route> {
     ]
 }
 
-/// Returns the data routes of the dashboard.
+/// Returns the routes that serve the data of the dashboard.
 fn dashboard_data() -> Vec<Route> {
     vec![
         ("/dashboard/cache", "GET", get(dashboard::cache::show)),
@@ -256,7 +257,7 @@ fn dashboard_data() -> Vec<Route> {
     ]
 }
 
-/// Returns whether `/admin/config` is served.
+/// Returns whether the configuration makes the server serve `/admin/config`.
 pub fn is_administered(config: &Config) -> bool {
     let server = &config.server;
     config.model.cli_mode == CliMode::Llmd
@@ -294,7 +295,7 @@ fn sleeping() -> Vec<Route> {
     ]
 }
 
-/// Returns the routes of `VLLM_SERVER_DEV_MODE=1`.
+/// Returns the routes that vLLM serves only with `VLLM_SERVER_DEV_MODE=1`.
 fn development() -> Vec<Route> {
     let release = post(control::release_kv_cache_memory);
     vec![
@@ -339,7 +340,7 @@ fn training() -> Vec<Route> {
     ]
 }
 
-/// Returns the index of the configuration's routes, and their router.
+/// Returns the index of the routes of a configuration, and their router.
 pub fn routes(config: &Config) -> (RouteIndex, Router<Arc<App>>) {
     let table = table(config);
     let index = RouteIndex::new(table.iter().map(|(path, methods, _)| (*path, *methods)));
@@ -360,7 +361,7 @@ pub fn routes(config: &Config) -> (RouteIndex, Router<Arc<App>>) {
     (index, router.fallback(any(unknown)))
 }
 
-/// Returns the response to an unsupported HEAD: 405 on a route, 404 elsewhere.
+/// Returns the response to an unsupported HEAD request: 405 on a route, 404 elsewhere.
 pub(super) fn no_head(app: &App, path: &str) -> Response<Body> {
     match app.routes.methods(path) {
         Some(allow) => error::wrong_method(allow),
@@ -368,7 +369,7 @@ pub(super) fn no_head(app: &App, path: &str) -> Response<Body> {
     }
 }
 
-/// Handles unknown paths.
+/// Handles requests to paths without a route.
 ///
 /// Paths that start with the metrics path get the metrics, a superfluous trailing slash redirects,
 /// and all others get a 404.

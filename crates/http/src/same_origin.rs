@@ -18,17 +18,17 @@ use super::error;
 use vllm_sim_config::Server;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
-/// Path prefixes under which reads are checked too, because their responses contain settings or
-/// requests. Elsewhere only writes are checked.
+/// Path prefixes of operator routes for which reads are checked too, because their responses
+/// contain settings or requests. Elsewhere only writes are checked.
 const OPERATOR_PATHS: [&str; 2] = ["/admin/", "/dashboard/"];
 
-/// Top-level domains in which no public name can be registered, so a foreign page cannot use them.
+/// Top-level domains in which public names cannot be registered, so a foreign page cannot use them.
 const LOCAL: [&str; 4] = ["internal", "local", "localhost", "svc"];
 
-/// Web pages that may use the operator routes.
+/// The web pages that may use the operator routes.
 #[derive(Debug, Clone)]
 pub(super) struct TrustedPages {
-    /// Trusted origins (`--allowed-origins`).
+    /// Trusted origins of web pages (`--allowed-origins`).
     origins: Vec<String>,
     /// Known host names of this server; `None` accepts all, because an admin key is set.
     hosts: Option<Vec<String>>,
@@ -44,8 +44,8 @@ impl TrustedPages {
         }
     }
 
-    /// Returns whether a host is this server: an IP address, a name that cannot be registered, or a
-    /// known name.
+    /// Returns whether a host name is of this server: an IP address, a name that cannot be
+    /// registered, or a known name.
     ///
     /// With DNS rebinding, a foreign name resolves to this server, and its page has the server's
     /// own origin. Only the host name reveals that.
@@ -66,7 +66,7 @@ impl TrustedPages {
     }
 }
 
-/// Rejects an operator request from a page of another origin.
+/// Middleware that rejects a request to an operator route from a page of another origin.
 pub(super) async fn layer(
     State(pages): State<Arc<TrustedPages>>,
     request: Request,
@@ -111,7 +111,7 @@ fn is_browser(headers: &HeaderMap) -> bool {
         .any(|name| headers.contains_key(*name))
 }
 
-/// Returns whether a request comes from no page, or from a page of this server at `host`.
+/// Returns whether a request comes from no web page, or from a page of this server at `host`.
 fn is_own(headers: &HeaderMap, host: Option<&str>) -> bool {
     let text = |name| {
         headers

@@ -1,4 +1,4 @@
-//! Parts of a running server that an operator may change.
+//! Settings of a running server that an operator may change.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,32 +17,33 @@ use vllm_sim_observe::metrics::{FakeMetrics, Metrics, SleepState};
 use vllm_sim_service::scenario::PhaseAction;
 use vllm_sim_service::{LoadMode, Service};
 
-/// Faults that hide data from observers.
+/// Injected faults that hide the server's state from schedulers and monitoring: lost KV events and
+/// stale metrics.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ObserverFaults {
-    /// Whether KV events are dropped.
+    /// Whether KV events are dropped instead of published.
     pub(super) lose_kv_events: bool,
-    /// Whether `/metrics` returns an old page.
+    /// Whether `/metrics` returns an old page, as stored when the fault began.
     pub(super) stale_metrics: bool,
 }
 
-/// Parts of a server that run-time settings and scenario phases change.
+/// The objects of a running server that run-time settings and scenario phases change.
 pub struct ServerControls {
     pub(crate) service: Arc<Service>,
     pub(crate) metrics: Arc<Metrics>,
-    /// Availability that clients see.
+    /// Simulated availability of the server to its clients.
     pub(crate) availability: watch::Sender<Availability>,
     pub(crate) image_output: ImageOutput,
-    /// Last configured fake metrics.
+    /// Fake metrics as last configured, by name.
     fake_metrics: Mutex<Value>,
-    /// Page of `/metrics` while it is stale.
+    /// The old page that `/metrics` returns while the fault of stale metrics is active.
     stale_page: Mutex<Option<String>>,
     event_loss: EventLoss,
     caches: bool,
 }
 
 impl ServerControls {
-    /// Creates the controls of a server.
+    /// Creates the objects of a server that run-time settings change.
     pub fn new(
         settings: &ControlSettings,
         service: Arc<Service>,
@@ -61,14 +62,15 @@ impl ServerControls {
         }
     }
 
-    /// Returns a receiver of the server's availability.
+    /// Returns a receiver of changes of the server's simulated availability.
     pub fn availability(&self) -> watch::Receiver<Availability> {
         self.availability.subscribe()
     }
 
-    /// Applies the fake metrics that differ from the last configured ones.
+    /// Applies those configured fake metrics that differ from the last configured ones.
     ///
-    /// Others are kept, because requests may have changed them and functions of time go on.
+    /// Other metrics keep their values, because requests may have changed them and functions of
+    /// time go on.
     pub(crate) fn set_fake_metrics(&self, new: &Value) {
         let mut last = self.fake_metrics.lock();
         let changed = changes(&last, new);
@@ -103,7 +105,7 @@ impl ServerControls {
         page
     }
 
-    /// Runs an action at the start of a phase.
+    /// Runs an action at the start of a scenario phase, such as a reset of the prefix cache.
     pub(crate) fn run(self: &Arc<Self>, action: &PhaseAction) {
         match action {
             PhaseAction::ResetPrefixCache => {
@@ -129,7 +131,7 @@ impl ServerControls {
         }
     }
 
-    /// Simulates a restart of the process; clients cannot connect for `time`.
+    /// Simulates a restart of the server process; clients cannot connect for `time`.
     fn restart(self: &Arc<Self>, time: Duration) {
         let down = !time.is_zero();
         let mut life = 0;
@@ -168,7 +170,7 @@ impl ServerControls {
     }
 }
 
-/// Returns the members of `new` that differ from `last`.
+/// Returns the members of the JSON object `new` that differ from `last`.
 fn changes(last: &Value, new: &Value) -> Value {
     let (Value::Object(last), Value::Object(all)) = (last, new) else {
         return new.clone();

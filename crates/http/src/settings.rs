@@ -15,7 +15,7 @@ use vllm_sim_config::{
 pub struct Settings {
     /// Settings of the model.
     pub model: ModelSettings,
-    /// Settings of the parsers of tool calls and reasoning.
+    /// Settings of the parsers of tool calls and reasoning in generated text.
     pub parsers: ParserSettings,
     /// Settings of responses, apart from the generated text.
     pub answers: AnswerSettings,
@@ -29,32 +29,32 @@ pub struct Settings {
     pub parallel: Parallel,
     /// Settings of the KV cache.
     pub cache: CacheSettings,
-    /// KV connector between servers; `None` without one.
+    /// Settings of the KV connector to other servers; `None` without one.
     pub kv_transfer: Option<KvTransfer>,
     /// Whether the KV cache is offloaded to CPU memory, for which vLLM adds a connector.
     pub offloads_kv: bool,
     /// Settings of KV events.
     pub kv_events: KvEvents,
-    /// Settings of the server around the API.
+    /// Settings of the server around the HTTP API.
     pub server: ServerSettings,
-    /// Server to imitate where vLLM and llm-d differ.
+    /// The server to imitate where vLLM and llm-d-inference-sim differ.
     pub compat: Compat,
     /// Whether any uploaded data is accepted as audio.
     pub takes_any_audio: bool,
-    /// Whether adapters load without LoRA enabled and without files.
+    /// Whether LoRA adapters load without LoRA enabled and without files.
     pub takes_any_adapter: bool,
-    /// Whether KV transfer works without a connector.
+    /// Whether KV transfer works without a KV connector.
     pub transfers_unasked: bool,
-    /// Initial values of the run-time settings.
+    /// Initial values of the settings that can change at run time.
     pub controls: ControlSettings,
 }
 
-/// Initial values of the run-time settings.
+/// Initial values of the settings that can change at run time.
 #[derive(Debug)]
 pub struct ControlSettings {
-    /// Whether replies may contain an image.
+    /// Whether chat replies may contain an image.
     pub has_images: bool,
-    /// Rate and delay of generated images.
+    /// Rate and delay of generated images in chat replies.
     pub images: ImageOutputSettings,
     /// Initial fake values of metrics (`--fake-metrics`).
     pub fake_metrics: Value,
@@ -62,54 +62,54 @@ pub struct ControlSettings {
     pub finds_prefixes: bool,
 }
 
-/// Settings of the model.
+/// Settings of the served model.
 #[derive(Debug)]
 pub struct ModelSettings {
-    /// Name or folder of the model, as configured.
+    /// Name or folder of the served model, as configured.
     pub name: String,
-    /// Context length, in tokens.
+    /// Context length of the model, in tokens.
     pub max_model_len: u32,
-    /// Contents of the model's `config.json`.
+    /// Contents of the served model's `config.json`.
     pub hf_config: Option<Arc<Value>>,
-    /// Whether the server only encodes media for another server.
+    /// Whether the server only encodes media for another server (`--mm-encoder-only`).
     pub is_encoder: bool,
-    /// Arguments of every call of the chat template.
+    /// Arguments added to every call of the chat template.
     pub chat_template_kwargs: Map<String, Value>,
-    /// Role of reply messages.
+    /// Role of reply messages in chat responses.
     pub response_role: String,
-    /// vLLM release to report.
+    /// vLLM release that `/version` reports.
     pub vllm_version: String,
-    /// Value of `system_fingerprint`.
+    /// Value of `system_fingerprint` in responses.
     pub fingerprint: Option<Arc<str>>,
 }
 
-/// Settings of the parsers of generated text.
+/// Settings of the parsers of tool calls and reasoning in generated text.
 #[derive(Debug)]
 pub struct ParserSettings {
-    /// Name of the tool call parser.
+    /// Name of the tool call parser (`--tool-call-parser`).
     pub tools: Option<String>,
-    /// Whether `tool_choice: auto` may call tools.
+    /// Whether `tool_choice: auto` may produce tool calls (`--enable-auto-tool-choice`).
     pub auto_tool_choice: bool,
     /// Whether the prompt omits tools if `tool_choice` is `none`.
     pub hides_unchosen_tools: bool,
-    /// Name of the reasoning parser.
+    /// Name of the reasoning parser (`--reasoning-parser`).
     pub reasoning: Option<String>,
-    /// Fraction of output tokens that is reasoning.
+    /// Fraction of output tokens that is reasoning, 0 to 1.
     pub reasoning_ratio: f64,
 }
 
 /// Settings of the parts of responses that are not generated text, and of streaming.
 #[derive(Debug)]
 pub struct AnswerSettings {
-    /// Whether every stream ends with usage.
+    /// Whether every stream ends with a chunk with usage.
     pub force_include_usage: bool,
-    /// Whether usage has `prompt_tokens_details`.
+    /// Whether `usage` has `prompt_tokens_details`.
     pub prompt_tokens_details: bool,
-    /// Whether responses have `metrics`.
+    /// Whether responses have a `metrics` object with timings.
     pub per_request_metrics: bool,
-    /// Detail of the draft-token report in responses.
+    /// Detail of the report on draft tokens in responses (`--per-request-spec-decode-metrics`).
     pub per_request_drafts: RequestDrafts,
-    /// Number of draft tokens per step; `None` without speculative decoding.
+    /// Number of draft tokens per engine step; `None` without speculative decoding.
     pub draft_tokens: Option<u32>,
     /// Whether log probabilities name tokens as `token_id:N`.
     pub tokens_as_token_ids: bool,
@@ -121,42 +121,42 @@ pub struct AnswerSettings {
     pub stream_interval: u32,
     /// Idle time before a keep-alive comment in a stream; `None` sends none.
     pub sse_keep_alive_interval: Option<Duration>,
-    /// Whether responses are stored for later retrieval.
+    /// Whether responses of `/v1/responses` are stored for later retrieval.
     pub responses_store: bool,
-    /// Whether the `guided_*` fields of older releases are accepted.
+    /// Whether the `guided_*` request fields of older vLLM releases are accepted.
     pub legacy_guided: bool,
 }
 
-/// Settings of a pooling model.
+/// Settings of a pooling model, such as an embedding model or a classifier.
 #[derive(Debug)]
 pub struct PoolingSettings {
-    /// Task, which selects the served routes.
+    /// Task of the pooling model, which selects the served routes.
     pub task: Task,
     /// Number of classes of a classifier.
     pub num_labels: u32,
-    /// Vector length, in dimensions, if the model does not define one.
+    /// Length of embedding vectors, if the model does not define one.
     pub dimensions: u32,
-    /// Whether vectors have the length of the model's hidden states.
+    /// Whether embedding vectors have the length of the model's hidden states.
     pub embeds_like_model: bool,
-    /// Whether texts with common words get similar vectors.
+    /// Whether texts with common words get similar embedding vectors.
     pub embeds_words: bool,
 }
 
 /// Settings of the KV cache.
 #[derive(Debug)]
 pub struct CacheSettings {
-    /// Block size, in tokens.
+    /// Size of a KV block, in tokens.
     pub block_size: u32,
     /// Whether the engines have a prefix cache.
     pub finds_prefixes: bool,
-    /// Minimum cached fraction of a prompt, 0 to 1; 0 disables the check.
+    /// Minimum cached fraction of a prompt for a request to run, 0 to 1; 0 disables the check.
     pub hit_threshold: f64,
 }
 
-/// Settings of the server around the API.
+/// Settings of the server around the HTTP API.
 #[derive(Debug)]
 pub struct ServerSettings {
-    /// Prefix under which every route is served too.
+    /// Path prefix under which every route is also served (`--root-path`).
     pub root_path: String,
     /// Whether clients connect with TLS.
     pub has_tls: bool,
@@ -164,13 +164,13 @@ pub struct ServerSettings {
     pub max_body_bytes: usize,
     /// Simulated start-up time, during which `/health/ready` returns 503.
     pub startup_duration: Duration,
-    /// Kubernetes pod of the process.
+    /// Kubernetes pod in which the process runs.
     pub pod: Pod,
-    /// Bearer key of the operator; `None` leaves operator routes open.
+    /// Bearer key for operator routes (`--admin-api-key`); `None` leaves them open.
     pub admin_key: Option<String>,
     /// Whether `/admin/config` is served.
     pub is_administered: bool,
-    /// Whether the dashboard may change settings.
+    /// Whether the dashboard page may change settings.
     pub dashboard_control: bool,
     /// Whether the routes of vLLM's development mode are served.
     pub dev_mode: bool,
@@ -179,14 +179,14 @@ pub struct ServerSettings {
     /// Whether `/sleep` and `/wake_up` only act in sleep and development mode, and ignore unknown
     /// tags (llm-d).
     pub has_lenient_sleep: bool,
-    /// Whether `/load` counts requests.
+    /// Whether `/load` counts requests (`--enable-server-load-tracking`).
     pub load_tracking: bool,
-    /// Factor of all delays at the start.
+    /// Factor of all simulated latencies when the server starts.
     pub latency_factor: f64,
-    /// Maximum number of recorded requests; 0 records none.
+    /// Maximum number of requests in the request history; 0 records none.
     pub request_history: usize,
-    /// Whether request bodies are recorded too.
+    /// Whether the request history contains request bodies too.
     pub request_history_bodies: bool,
-    /// Configuration that `/server_info` returns.
+    /// Configuration of the server for the response of `/server_info`.
     pub shown_config: Map<String, Value>,
 }

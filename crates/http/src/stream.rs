@@ -19,13 +19,13 @@ use vllm_sim_engine::driver::SequenceState;
 use vllm_sim_service::fault::Ending;
 use vllm_sim_service::{Choice, FaultInjector, InjectorAction, Reply};
 
-/// Result of polling a body.
+/// Result of polling the body of a stream.
 type Polled = Poll<Option<Result<Frame<Bytes>, SimulatedBreak>>>;
 
-/// Approximate maximum size of one frame, in bytes.
+/// Approximate maximum size of one body frame of a stream, in bytes.
 const MAX_FRAME_BYTES: usize = 16 * 1024;
 
-/// Approximate size of one event, in bytes, to reserve capacity for a frame.
+/// Approximate size of one event of a stream, in bytes, to reserve capacity for a frame.
 const EVENT_BYTES: usize = 320;
 
 /// Number of events at the start of a stream that are sent one per frame.
@@ -34,20 +34,21 @@ const EVENT_BYTES: usize = 320;
 /// take about a third of the CPU time, so later frames combine them.
 const SINGLE_EVENT_FRAMES: u32 = 24;
 
-/// Tokens of one choice to render together, and the end of the choice if it follows them.
+/// Tokens of one choice to render together as stream events, and the end of the choice if it
+/// follows them.
 pub(super) struct ChoiceStep {
-    /// Index of the choice.
+    /// Index of the choice in the response.
     pub(super) index: usize,
-    /// Number of tokens to read from the choice's script at its cursor; 0 only at an early end.
+    /// Number of tokens to read from the scripted choice at its cursor; 0 only at an early end.
     pub(super) tokens: u32,
-    /// Whether these are the first tokens of the choice.
+    /// Whether the step has the first tokens of the choice.
     pub(super) first: bool,
     /// End of the choice, if this is its last step.
     pub(super) end: Option<End>,
 }
 
 impl ChoiceStep {
-    /// Splits the step into one with its tokens and one with its end.
+    /// Splits a step of a choice into one with its tokens and one with its end.
     pub(super) fn apart(&self) -> (Self, Self) {
         let said = Self { end: None, ..*self };
         let over = Self {
@@ -59,16 +60,17 @@ impl ChoiceStep {
     }
 }
 
-/// Renders the events of one API.
+/// Renders the stream events of one API.
 pub(super) trait Render: Send + 'static {
-    /// Appends the events at the start of the stream, before any token is available.
+    /// Appends the events at the start of the stream of a reply, before any token is available.
     fn open(&mut self, _out: &mut String) {}
-    /// Appends the events that precede the first token of any choice, in their own frame.
+    /// Appends the stream events that precede the first token of any choice, in their own frame.
     fn first(&mut self, _out: &mut String) {}
-    /// Appends the events of one step; advances the choice's cursor by exactly `step.tokens`
-    /// tokens.
+    /// Appends the events of one step of a choice; advances the choice's cursor by exactly
+    /// `step.tokens` tokens.
     fn step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep);
-    /// Appends up to `most` tokens of the only choice, one event each, until `bytes` is reached.
+    /// Appends the events of up to `most` tokens of the only choice, one event each, until `bytes`
+    /// is reached.
     ///
     /// The tokens are neither the first nor the last ones. Returns the number of tokens that the
     /// cursor was advanced by; 0 makes the caller use [`Render::step`].
@@ -81,38 +83,38 @@ pub(super) trait Render: Send + 'static {
     ) -> u32 {
         0
     }
-    /// Appends the events that follow the end of all choices, such as usage and `[DONE]`.
+    /// Appends the stream events that follow the end of all choices, such as usage and `[DONE]`.
     fn close(&mut self, out: &mut String, reply: &Reply);
-    /// Appends the events of a failed choice; returns false if the connection breaks off
+    /// Appends the events that report a failed choice; returns false if the connection breaks off
     /// afterwards.
     fn fail(&mut self, out: &mut String) -> bool {
         let fault = error::engine_failure();
         out.push_str(&error::last_events(&fault.to_spaced_json()));
         true
     }
-    /// Returns the comment that is sent while no token is available.
+    /// Returns the keep-alive comment, sent while no token is available.
     fn keep_alive(&self) -> &'static str {
         ": keep-alive\n\n"
     }
-    /// Returns an event that breaks off inside its JSON.
+    /// Returns an event that breaks off inside its JSON, as an injected fault.
     fn garbled(&self) -> &'static str {
         "data: {\"id\":\"garbled\",\"object\":\n\n"
     }
 }
 
-/// Time of a simulated disconnect.
+/// Selects when a simulated disconnect closes the connection of a stream.
 #[derive(Clone, Copy)]
 enum BreakOff {
-    /// After the data that was written has been sent.
+    /// The connection breaks off after the data written so far has been sent.
     Soon,
-    /// Immediately.
+    /// The connection breaks off immediately.
     Now,
 }
 
-/// A value to hold until the stream ends.
+/// A value to hold until the stream of a reply ends.
 pub(super) type Guard = Option<Box<dyn std::any::Any + Send>>;
 
-/// The body of a streamed reply.
+/// The body of a reply that is streamed as server-sent events.
 pub(super) struct EventStream<R> {
     reply: Reply,
     render: R,
@@ -121,14 +123,14 @@ pub(super) struct EventStream<R> {
     frames: u32,
     opened: bool,
     begun: bool,
-    /// Index of the next choice to write, if there are several.
+    /// Index of the choice whose tokens are written next, if there are several choices.
     turn: usize,
     closed: bool,
-    /// Pending disconnect after the last frame.
+    /// Simulated disconnect after the last frame; `None` if the stream ends properly.
     breaks: Option<BreakOff>,
     ended: Vec<bool>,
     keep_alive: Option<(Duration, Pin<Box<Sleep>>)>,
-    /// Faults to inject, if any.
+    /// Faults to inject into the stream; `None` without faults.
     faults: Option<Box<FaultInjector>>,
     _guard: Guard,
 }
@@ -163,8 +165,8 @@ impl<R: Render> EventStream<R> {
         }
     }
 
-    /// Appends the events that precede the first token, once there is a token or the reply has
-    /// ended.
+    /// Appends the stream events that precede the first token, once there is a token or the reply
+    /// has ended.
     fn begin(&mut self, out: &mut String) {
         let begins = |c: &Choice| {
             let over = matches!(c.state(), SequenceState::Ended(_));
@@ -177,7 +179,7 @@ impl<R: Render> EventStream<R> {
         }
     }
 
-    /// Appends the next event, or all available events up to the size of a frame.
+    /// Appends the next event of the stream, or all available events up to the size of a frame.
     fn write(&mut self, out: &mut String) {
         if self.closed {
             return;
@@ -208,8 +210,8 @@ impl<R: Render> EventStream<R> {
         }
     }
 
-    /// Appends the events of one step of the choice with the fewest sent tokens; returns false if
-    /// no choice has tokens to send.
+    /// Appends the stream events of one step of the choice with the fewest sent tokens; returns
+    /// false if no choice has tokens to send.
     fn write_next(&mut self, out: &mut String) -> bool {
         if self.reply.choices.len() == 1 {
             return !self.ended[0] && self.write_choice(0, 1, out);
@@ -222,8 +224,8 @@ impl<R: Render> EventStream<R> {
             .any(|index| self.write_choice(index, 1, out))
     }
 
-    /// Appends the events of all available tokens, up to the size of a frame. Several choices
-    /// alternate, because each engine step gives each a token.
+    /// Appends the stream events of all available tokens, up to the size of a frame. Several
+    /// choices alternate, because each engine step gives each a token.
     fn write_turns(&mut self, out: &mut String) {
         let choices = self.reply.choices.len();
         let max_steps = if choices == 1 { usize::MAX } else { 1 };
@@ -245,7 +247,7 @@ impl<R: Render> EventStream<R> {
         }
     }
 
-    /// Returns the number of tokens that may be sent before the next fault.
+    /// Returns the number of tokens that may be sent before the next injected fault.
     fn room(&self) -> u32 {
         self.faults
             .as_ref()
@@ -330,7 +332,8 @@ impl<R: Render> EventStream<R> {
         steps > 0
     }
 
-    /// Returns the result after the last frame: the end, or a disconnect.
+    /// Returns the result of polling after the last frame: the end of the body, or a simulated
+    /// disconnect.
     fn over(&mut self, cx: &Context<'_>) -> Polled {
         match self.breaks.take() {
             None => Poll::Ready(None),
@@ -351,7 +354,7 @@ impl<R: Render> EventStream<R> {
         }
     }
 
-    /// Returns the action of a fault that occurs now, if any.
+    /// Returns the result of polling for an injected fault that occurs now; `None` without one.
     fn poll_faults(&mut self, cx: &mut Context<'_>) -> Option<Polled> {
         let action = match self.faults.as_mut()?.poll(cx) {
             Poll::Pending => return Some(Poll::Pending),
@@ -383,7 +386,8 @@ impl<R: Render> EventStream<R> {
     }
 }
 
-/// Appends tokens of the only choice that need no special handling; returns their number.
+/// Appends the events of tokens of the only choice that need no special handling; returns the
+/// number of tokens.
 fn write_tokens<R: Render>(
     render: &mut R,
     out: &mut String,
@@ -404,7 +408,7 @@ fn write_tokens<R: Render>(
     written as usize
 }
 
-/// Removes or repeats the last event after `start`.
+/// Removes or repeats the last event after `start`, as an injected fault at the end of a stream.
 fn apply_ending(out: &mut String, start: usize, ending: Ending) {
     let whole = out[start..].trim_end_matches('\n');
     let last = start + whole.rfind("\n\n").map_or(0, |at| at + 2);

@@ -3,7 +3,7 @@
 use vllm_sim_wire::Limits;
 use vllm_sim_wire::fault::Fault;
 
-/// Converts an id to the 32 bits that a tokenizer decodes.
+/// Converts a token id of a request to the 32 bits that a tokenizer decodes.
 ///
 /// # Errors
 /// Returns a 400 with the message of the `OverflowError` of Python's `tokenizers`, as vLLM does.
@@ -12,7 +12,7 @@ pub(crate) fn decodable<T: TryInto<u32>>(id: T) -> Result<u32, Fault> {
     id.try_into().map_err(|_| Fault::bad_request(overflow))
 }
 
-/// Converts the ids of a prompt; all must be in the vocabulary of the model.
+/// Converts the token ids of a prompt; all must be in the vocabulary of the model.
 ///
 /// # Errors
 /// Returns a 400 with an id that is not in the vocabulary.

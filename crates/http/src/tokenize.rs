@@ -1,4 +1,4 @@
-//! `POST /tokenize` and `POST /detokenize`.
+//! `POST /tokenize` and `POST /detokenize`: convert text to token ids and back.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -108,7 +108,7 @@ async fn encode(app: &Arc<App>, value: &Value) -> Result<Response<Body>, Fault> 
     Ok(error::json(StatusCode::OK, out))
 }
 
-/// Returns the conversation of a request, without a length limit.
+/// Returns the conversation of a `/tokenize` request, without a length limit.
 fn conversation(request: TokenizeChat) -> Conversation {
     let tools = request.tools.as_ref().filter(|tools| !tools.is_empty());
     Conversation {
@@ -124,7 +124,7 @@ fn conversation(request: TokenizeChat) -> Conversation {
     }
 }
 
-/// Returns the approximate text size of a body, in bytes.
+/// Returns the approximate size of the text in a JSON value, in bytes.
 fn value_size(value: &Value) -> usize {
     match value {
         Value::String(text) => text.len(),

@@ -1,4 +1,4 @@
-//! Converts Anthropic's messages to a chat request, as vLLM does.
+//! Converts requests of Anthropic's Messages API to chat requests, as vLLM does.
 //!
 //! Source: `vllm/entrypoints/anthropic/serving.py`, `to_chat_completion_request`.
 
@@ -16,7 +16,7 @@ use vllm_sim_wire::anthropic::{
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
 
-/// Returns the chat request for a message request.
+/// Returns the chat request for an Anthropic message request.
 ///
 /// # Errors
 /// The errors of the chat route for the converted request.
@@ -24,10 +24,10 @@ pub(super) fn chat(app: &App, request: &MessagesRequest) -> Result<ChatRequest, 
     ChatRequest::parse(&body(app, request)?, &app.rules.defaults.bounds)
 }
 
-/// Returns the chat body for a message request.
+/// Returns the JSON body of the chat request for an Anthropic message request.
 ///
 /// # Errors
-/// 400 for a change of an unknown tool.
+/// 400 if a `tool_addition` or `tool_removal` block names an unknown tool.
 pub(crate) fn body(app: &App, request: &MessagesRequest) -> Result<Value, Fault> {
     let offered = apply_tool_changes(request.tools.as_deref(), &request.messages)?;
     let mut body = Map::new();
@@ -83,7 +83,7 @@ pub(crate) fn body(app: &App, request: &MessagesRequest) -> Result<Value, Fault>
     Ok(Value::Object(body))
 }
 
-/// Returns the chat request for a count of prompt tokens.
+/// Returns the chat request whose prompt `/v1/messages/count_tokens` counts.
 ///
 /// # Errors
 /// Same errors as [`chat`].
@@ -121,7 +121,8 @@ fn conversation(app: &App, system: Option<&Content>, messages: &[Message]) -> Ve
     out
 }
 
-/// Appends one message; its tool results become separate messages before it.
+/// Appends the chat message of one Anthropic message; its tool results become separate messages
+/// before it.
 fn convert(message: &Message, out: &mut Vec<Value>) {
     if message.role == "system" {
         let text = inline_system::text(message);
@@ -210,7 +211,8 @@ impl MessageParts {
     }
 }
 
-/// Appends the result of a tool: one message, plus one for images and one for references.
+/// Appends the chat messages of one tool result: its text, then its images and its tool references
+/// if it has any.
 fn tool_result(block: &ContentBlock, out: &mut Vec<Value>) {
     let id = block.tool_use_id.clone().unwrap_or_default();
     let mut texts = Vec::new();
@@ -249,7 +251,8 @@ fn tool_result(block: &ContentBlock, out: &mut Vec<Value>) {
     }
 }
 
-/// Returns an image as a chat part; any source other than a URL is treated as base64.
+/// Returns an Anthropic image as a content part of a chat message; any source other than a URL is
+/// treated as base64.
 fn image(source: &Map<String, Value>) -> Value {
     let text = |key: &str, default: &str| {
         let given = source.get(key).and_then(Value::as_str);

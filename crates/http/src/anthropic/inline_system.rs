@@ -1,4 +1,4 @@
-//! Places system messages that appear inside a conversation.
+//! Moves the system messages that appear inside an Anthropic conversation.
 //!
 //! Leading system messages join the system prompt. Later ones stay if the chat template renders
 //! them there; otherwise their text joins an adjacent user message.
@@ -11,10 +11,11 @@ use crate::app::App;
 use vllm_sim_tokenizer::ChatInput;
 use vllm_sim_wire::anthropic::{Content, ContentBlock, Message};
 
-/// Prefix of Claude Code's per-request attribution; it would prevent prefix-cache hits.
+/// Prefix of Claude Code's attribution text, which differs in each request and would prevent
+/// prefix-cache hits.
 const BILLING: &str = "x-anthropic-billing-header";
 
-/// Joins nonempty texts with blank lines.
+/// Joins nonempty texts, with a blank line between two texts.
 pub(super) fn join(texts: &[&str]) -> String {
     let said: Vec<&str> = texts.iter().filter(|t| !t.is_empty()).copied().collect();
     said.join("\n\n")
@@ -43,7 +44,7 @@ fn blocks_text(blocks: &[ContentBlock]) -> String {
         .collect()
 }
 
-/// Returns the text to append to the system prompt, and the remaining messages.
+/// Returns the system prompt joined with the leading system messages, and the remaining messages.
 pub(super) fn split_leading_system(
     app: &App,
     system: &str,
@@ -92,7 +93,7 @@ fn keeps_inline(app: &App) -> bool {
     rendered.is_ok_and(|text| text.contains(INLINE))
 }
 
-/// Moves system messages between a tool use and its results to after the results.
+/// Moves system messages between a tool use and its results to the place after the results.
 fn out_of_tool_runs(messages: &[Message]) -> Vec<Message> {
     let mut out = Vec::with_capacity(messages.len());
     let mut held = Vec::new();

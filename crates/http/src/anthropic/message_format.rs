@@ -1,4 +1,4 @@
-//! Parts of a message that vLLM and llm-d-inference-sim render differently.
+//! Parts of an Anthropic message that vLLM and llm-d-inference-sim render differently.
 //!
 //! Sources: vLLM `entrypoints/anthropic/serving.py`; llm-d-inference-sim
 //! `pkg/llm-d-inference-sim/messages.go`, `pkg/communication/response_builder.go`.
@@ -16,7 +16,7 @@ pub(super) struct MessageEnd<'c> {
     pub(super) called: bool,
 }
 
-/// Selects whether usage reports cached tokens separately from the input.
+/// Selects whether the usage of a message reports cached tokens separately from the input tokens.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum CacheCounts {
     Shown,
@@ -33,13 +33,14 @@ impl CacheCounts {
     }
 }
 
-/// Functions and texts that render one server's form of a message.
+/// Functions and texts by which vLLM or llm-d-inference-sim renders an Anthropic message.
 pub(super) struct MessageFormat {
     pub(super) stop: fn(&mut String, MessageEnd<'_>, Nulls),
     pub(super) usage: fn(&mut String, Counts, CacheCounts),
-    /// Appends the usage object at the end of a stream.
+    /// Appends the usage object at the end of a stream of Anthropic message events.
     pub(super) last_usage: fn(&mut String, Counts, CacheCounts),
-    /// The `ping` event of a stream's first block: after its start, or before it for a tool call.
+    /// The text of the `ping` event, sent after the start of a stream's first content block, or
+    /// before it for a tool call.
     pub(super) ping: &'static str,
 }
 
@@ -65,7 +66,7 @@ impl MessageFormat {
     }
 }
 
-/// Appends `"stop_reason":…,"stop_sequence":…`.
+/// Appends the members `"stop_reason":…,"stop_sequence":…` of a message, as vLLM does.
 fn stop(out: &mut String, message: MessageEnd<'_>, nulls: Nulls) {
     let nulls = nulls == Nulls::Shown;
     let finish = &message.choice.script.finish;
@@ -92,7 +93,8 @@ fn stop(out: &mut String, message: MessageEnd<'_>, nulls: Nulls) {
     }
 }
 
-/// Appends a usage object; `input_tokens` excludes cached tokens if they are shown.
+/// Appends the usage object of a message, as vLLM does; `input_tokens` excludes cached tokens if
+/// they are reported separately.
 fn usage(out: &mut String, counts: Counts, cache: CacheCounts) {
     let details = cache == CacheCounts::Shown;
     let cached = if details {
@@ -113,7 +115,8 @@ fn usage(out: &mut String, counts: Counts, cache: CacheCounts) {
     out.push('}');
 }
 
-/// Appends `"stop_reason":…,"stop_sequence":null`.
+/// Appends the members `"stop_reason":…,"stop_sequence":null` of a message, as llm-d-inference-sim
+/// does.
 fn llmd_stop(out: &mut String, message: MessageEnd<'_>, _nulls: Nulls) {
     let reason = match (message.end, message.choice.script.finish.reason) {
         (End::Threshold, _) | (End::Finished, Reason::Length) => "max_tokens",
@@ -125,7 +128,8 @@ fn llmd_stop(out: &mut String, message: MessageEnd<'_>, _nulls: Nulls) {
     out.push_str(",\"stop_sequence\":null");
 }
 
-/// Appends a usage object with the whole prompt as input and zero cached tokens.
+/// Appends the usage object of a message as llm-d-inference-sim does: the whole prompt as input,
+/// and zero cached tokens.
 fn llmd_usage(out: &mut String, counts: Counts, _cache: CacheCounts) {
     out.push_str("{\"input_tokens\":");
     json::int(out, counts.prompt);

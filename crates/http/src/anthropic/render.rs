@@ -1,4 +1,4 @@
-//! Renders a chat reply as one Anthropic message or as its events.
+//! Renders a chat reply as one Anthropic message or as the events of a message stream.
 //!
 //! Source: `vllm/entrypoints/anthropic/serving.py`, `messages_full_converter` and
 //! `message_stream_converter`.
@@ -15,18 +15,18 @@ use vllm_sim_service::{Choice, Reply};
 use vllm_sim_wire::Version;
 use vllm_sim_wire::fault::Fault;
 
-/// Returns the last event of a stream that fails.
+/// Returns the `error` event that ends a failed stream of `/v1/messages`.
 pub(super) fn failed_event(fault: &Fault, version: Version) -> String {
     let json = fault.to_anthropic_json(version);
     format!("event: error\ndata: {json}\n\n")
 }
 
-/// Returns a random signature of 32 hex digits, which clients cannot verify.
+/// Returns a random signature of a thinking block: 32 hex digits, which clients cannot verify.
 fn signature() -> String {
     uuid::Uuid::new_v4().simple().to_string()
 }
 
-/// Returns the JSON body of a finished reply.
+/// Returns the JSON body of a finished Anthropic message.
 pub(super) fn message(chat: &ChatView, form: &MessageFormat, reply: &Reply) -> String {
     let view = &chat.view;
     let mut out = String::with_capacity(512);
@@ -86,7 +86,7 @@ pub(super) fn message(chat: &ChatView, form: &MessageFormat, reply: &Reply) -> S
     out
 }
 
-/// Ends a message with the parameters for a decode server, if any.
+/// Ends the JSON of a message with the KV transfer parameters for a decode server, if it has any.
 fn transferred(out: &mut String, chat: &ChatView) {
     let view = &chat.view;
     if view.kv_transfer_params.is_some() {
@@ -100,7 +100,8 @@ fn transferred(out: &mut String, chat: &ChatView) {
     out.push('}');
 }
 
-/// Returns the arguments if they are a complete JSON object; the output limit may have cut them.
+/// Returns the arguments of a tool call if they are a complete JSON object; the output limit may
+/// have cut them.
 fn whole_object(arguments: &str) -> Option<&str> {
     let whole = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(arguments);
     whole.is_ok().then_some(arguments)
@@ -151,7 +152,8 @@ impl MessageStream {
         out.push_str("}}\n\n");
     }
 
-    /// Opens a block unless it is open already.
+    /// Writes the start event of a content block of an Anthropic message, unless the block is open
+    /// already.
     fn open(&mut self, out: &mut String, block: Block, choice: &Choice) {
         if self.open == Some(block) {
             return;
@@ -208,7 +210,8 @@ impl MessageStream {
         self.end_event(out);
     }
 
-    /// Appends the block index, the last member of every block event, and ends the event.
+    /// Appends the index of the content block, the last member of every block event, and ends the
+    /// event.
     fn end_event(&self, out: &mut String) {
         out.push_str(",\"index\":");
         json::int(out, self.index);

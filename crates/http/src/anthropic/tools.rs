@@ -1,4 +1,4 @@
-//! Applies tool additions and removals inside a conversation.
+//! Applies `tool_addition` and `tool_removal` blocks of an Anthropic conversation to its tools.
 //!
 //! Source: vLLM 0.33 `entrypoints/anthropic/`, `tool_addition` and `tool_removal` blocks.
 

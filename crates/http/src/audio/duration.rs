@@ -13,11 +13,11 @@ use lofty::probe::Probe;
 use vllm_sim_config::Speech;
 use vllm_sim_wire::fault::Fault;
 
-/// Assumed bit rate of audio without duration metadata: 64 kbit/s.
+/// Assumed bit rate of audio without duration metadata, in bytes per second (64 kbit/s).
 const BYTES_PER_SECOND: f64 = 8000.0;
 const SAMPLE_RATE: f64 = 16_000.0;
 const MIB: f64 = (1 << 20) as f64;
-/// First bytes (EBML) of a WebM or Matroska video.
+/// First bytes of a WebM or Matroska file (EBML).
 const MATROSKA: [u8; 4] = [0x1a, 0x45, 0xdf, 0xa3];
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -28,7 +28,7 @@ struct AudioProperties {
 
 /// Returns the duration of an audio file, in seconds.
 ///
-/// With `any`, data that is not audio gets a duration by its size.
+/// With `any`, data that is not audio gets a duration computed from its size.
 ///
 /// # Errors
 /// 400 if the data is not audio, or is too long.
@@ -69,8 +69,8 @@ pub(super) fn seconds(bytes: &[u8], limits: &Speech, any: bool) -> Result<f64, F
     Ok(seconds)
 }
 
-/// Reads a RIFF file, exact to the sample; a declared size beyond the file's (streams) is cut to
-/// it.
+/// Reads duration and channels of a RIFF WAVE file, exact to the sample; a declared size beyond the
+/// end of the file (as in streams) is cut to it.
 fn wav(bytes: &[u8]) -> Option<AudioProperties> {
     let inside = bytes
         .strip_prefix(b"RIFF")
@@ -122,7 +122,8 @@ impl WavFormat {
     }
 }
 
-/// Reads all other containers, such as FLAC, MP3, MP4, Ogg, AAC and AIFF.
+/// Reads duration and channels of all other audio containers, such as FLAC, MP3, MP4, Ogg, AAC and
+/// AIFF.
 fn tagged(bytes: &[u8]) -> Option<AudioProperties> {
     let options = ParseOptions::new().read_tags(false).read_cover_art(false);
     let probe = Probe::new(Cursor::new(bytes)).options(options);

@@ -1,4 +1,4 @@
-//! Parses the fields and files of a form body, as Starlette does.
+//! Parses the fields and files of a multipart or URL-encoded form body, as Starlette does.
 //!
 //! Source: Starlette 1.10 `formparsers.py`; FastAPI 0.165 `dependencies/utils.py`.
 
@@ -14,21 +14,22 @@ use crate::query;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::audio::Upload;
 
-/// Maximum size of a field that is not a file, in bytes.
+/// Maximum size of a form field that is not a file, in bytes.
 const MAX_PART: usize = 1 << 20;
-/// Maximum number of files, and of other fields.
+/// Maximum number of files in a form, and of other fields.
 const MAX_PARTS: usize = 1000;
 
 #[derive(Debug, Default)]
 pub(super) struct Form {
-    /// Fields in their order; a file is an [`Upload`], and the last of equal names wins.
+    /// Form fields in their order; a file is an [`Upload`], and the last of several fields with one
+    /// name wins.
     pub(super) fields: Map<String, Value>,
     pub(super) files: Vec<Bytes>,
     texts: usize,
 }
 
 impl Form {
-    /// Parses a body; a body of another media type has no fields.
+    /// Parses a form body; a body of another media type has no fields.
     ///
     /// # Errors
     /// 400 for a form that is malformed or too large.
@@ -66,7 +67,8 @@ impl Form {
         }
     }
 
-    /// Adds a part; returns false if the body ends inside it, which discards the part.
+    /// Adds a part of a multipart form; returns false if the body ends inside the part, which
+    /// discards it.
     async fn take(&mut self, part: Field<'_>) -> Result<bool, Fault> {
         let Some(name) = part.name().map(str::to_owned) else {
             let text = "The Content-Disposition header field \"name\" must be provided.";
@@ -98,7 +100,7 @@ impl Form {
         Ok(true)
     }
 
-    /// Adds a field; a name ending in `[]` collects a list.
+    /// Adds a form field; fields whose name ends in `[]` are collected in a list.
     fn push(&mut self, name: String, value: Value) {
         if !name.ends_with("[]") {
             self.fields.insert(name, value);
@@ -111,7 +113,7 @@ impl Form {
     }
 }
 
-/// Returns whether the body ended too early; Starlette keeps the complete parts.
+/// Returns whether a multipart body ended too early; Starlette then keeps the complete parts.
 fn is_cut(error: &multer::Error) -> bool {
     use multer::Error;
     matches!(
@@ -126,7 +128,7 @@ fn too_many(what: &str) -> Fault {
     ))
 }
 
-/// Returns the error of a Starlette exception, which is not in vLLM's envelope.
+/// Returns the error of a Starlette exception, a body with `detail` instead of vLLM's error object.
 fn refused(text: &str) -> Fault {
     Fault::new(400, ErrorType::Detail, text)
 }

@@ -1,4 +1,4 @@
-//! Languages of speech, as ISO 639-1 codes.
+//! Languages of speech-to-text models, as ISO 639-1 codes.
 //!
 //! Source: vLLM 0.33 `model_executor/models/whisper_utils.py` (languages of OpenAI's API) and
 //! Whisper's tokenizer, which has more.
@@ -8,7 +8,7 @@ use serde_json::Value;
 use vllm_sim_python as python;
 use vllm_sim_wire::fault::Fault;
 
-/// Languages that the model was trained for.
+/// Languages that the speech model was trained for.
 const SUPPORTED: [&str; 57] = [
     "af", "ar", "hy", "az", "be", "bs", "bg", "ca", "zh", "hr", "cs", "da", "nl", "en", "et", "fi",
     "fr", "gl", "de", "el", "he", "hi", "hu", "is", "id", "it", "ja", "kn", "kk", "ko", "lv", "lt",
@@ -16,14 +16,14 @@ const SUPPORTED: [&str; 57] = [
     "sv", "tl", "ta", "th", "tr", "uk", "ur", "vi", "cy",
 ];
 
-/// Further languages of the model's tokenizer.
+/// Further languages in the speech model's tokenizer.
 const OTHERS: [&str; 43] = [
     "la", "ml", "te", "bn", "br", "eu", "mn", "sq", "km", "sn", "yo", "so", "oc", "ka", "tg", "sd",
     "gu", "am", "yi", "lo", "uz", "fo", "ht", "ps", "tk", "nn", "mt", "sa", "lb", "my", "bo", "mg",
     "as", "tt", "haw", "ln", "ha", "ba", "jw", "su", "yue", "si", "pa",
 ];
 
-/// Checks that a language is known.
+/// Checks that the ISO 639-1 code of a language is known.
 ///
 /// # Errors
 /// vLLM's 400 with the list of languages.
@@ -39,7 +39,8 @@ pub(super) fn check(code: &str) -> Result<(), Fault> {
     )))
 }
 
-/// Returns the separator between the texts of two clips.
+/// Returns the separator between the transcripts of two audio clips: empty in Japanese and Chinese,
+/// else a space.
 pub(super) fn separator(code: Option<&str>) -> &'static str {
     let none = code.is_some_and(|code| ["ja", "zh"].contains(&code.to_lowercase().as_str()));
     if none { "" } else { " " }

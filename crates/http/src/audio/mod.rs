@@ -39,9 +39,9 @@ use vllm_sim_tokenizer::{Tokenizer, fnv1a};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::audio::{SpeechRequest, Task};
 
-/// Output tokens per second of speech: 150 words per minute, 1.2 tokens per word.
+/// Output tokens per second of speech, for 150 words per minute and 1.2 tokens per word.
 const TOKENS_PER_SECOND: f64 = 3.0;
-/// Prompt tokens per second of audio (Voxtral, Qwen3-ASR).
+/// Prompt tokens per second of audio, as in Voxtral and Qwen3-ASR.
 const PROMPT_TOKENS_PER_SECOND: f64 = 12.5;
 /// Window before the end of a clip in which vLLM looks for a quiet place to split, in seconds.
 ///
@@ -134,7 +134,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest, task: Task) -> HandlerRes
     Ok(unary(body))
 }
 
-/// Runs the checks that precede the model lookup.
+/// Runs the checks of a speech request that precede the model lookup.
 fn check_first(request: &SpeechRequest) -> Result<(), Fault> {
     if request.stream && request.use_beam_search {
         let text = "Streaming is not currently supported with beam search";
@@ -143,7 +143,7 @@ fn check_first(request: &SpeechRequest) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Runs language detection: one sequence with one output token, for the request `asked`.
+/// Runs language detection for the speech request `asked`, as one sequence with one output token.
 async fn detect(
     app: &Arc<App>,
     head: &RequestHead,
@@ -180,7 +180,7 @@ fn unary(body: String) -> Response<Body> {
     error::json(StatusCode::OK, body)
 }
 
-/// Checks the size of an upload.
+/// Checks that an uploaded audio file is not too large.
 ///
 /// # Errors
 /// vLLM's 400 for a file above the limit.
@@ -198,7 +198,7 @@ fn fits(app: &App, audio: &Bytes) -> Result<(), Fault> {
     ))
 }
 
-/// Checks that the model supports the request.
+/// Checks that the model supports the options of a speech request.
 ///
 /// # Errors
 /// vLLM's errors, in its order.
@@ -257,7 +257,7 @@ fn key_of(audio: &[u8]) -> u64 {
         .fold(0, |key, byte| key << 8 | u64::from(*byte))
 }
 
-/// Splits a file into clips of at most the model's clip length.
+/// Splits audio into clips of at most the model's clip length.
 fn clips(model: &SpeechModel, seconds: f64) -> Vec<Clip> {
     let longest = model.clip.map_or(f64::INFINITY, f64::from);
     let mut clips = Vec::new();
@@ -277,10 +277,10 @@ fn clips(model: &SpeechModel, seconds: f64) -> Vec<Clip> {
     clips
 }
 
-/// Returns one prompt per clip.
+/// Returns one prompt per audio clip.
 ///
 /// # Errors
-/// 400 for a prompt that exceeds the context.
+/// 400 for a prompt that exceeds the context length.
 fn prompts(
     app: &App,
     request: &SpeechRequest,
@@ -343,13 +343,13 @@ fn prompts(
     Ok(prompts)
 }
 
-/// Returns the token of a marker; a tokenizer without the marker gets a fixed other token.
+/// Returns the id of a special token; a fixed other token if the tokenizer does not have it.
 fn special(tokenizer: &Tokenizer, piece: &str) -> u32 {
     let other = || fnv1a(piece.as_bytes()) % tokenizer.vocab_size().max(1);
     tokenizer.id_of(piece).unwrap_or_else(other)
 }
 
-/// Returns the encoder frames that usage counts as prompt tokens, one per 10 ms.
+/// Returns the number of audio-encoder frames that usage counts as prompt tokens, one per 10 ms.
 fn encoder_frames(app: &App, seconds: f64) -> u32 {
     if app.settings.speech.model.in_prompt {
         return 0;

@@ -1,5 +1,5 @@
-//! Runs sequences over audio that are not requests of their own: language detection, and segments
-//! of a live stream.
+//! Runs sequences over audio that are not HTTP requests of their own: language detection, and
+//! segments of a live stream.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use vllm_sim_service::{GenerationRequest, OutputBudget, Reply, Resolved, Submiss
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::sampling::SamplingParams;
 
-/// Starts a sequence with greedy sampling over `prompt`.
+/// Starts a sequence over the audio prompt `prompt`, with greedy sampling.
 ///
 /// # Errors
 /// The error of a rejected request.

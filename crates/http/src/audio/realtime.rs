@@ -41,19 +41,19 @@ use vllm_sim_wire::check;
 use vllm_sim_wire::fault::sanitize;
 use vllm_sim_wire::openai::audio::{Append, Commit};
 
-/// Sample rate in Hz; a sample has two bytes.
+/// Sample rate of the audio in Hz; a sample has two bytes.
 const SAMPLE_RATE: u64 = 16_000;
 const SEGMENT_SAMPLES: u64 = 5 * SAMPLE_RATE;
-/// Maximum number of queued segments, 90 minutes of audio.
+/// Maximum number of audio segments that wait for transcription (90 minutes).
 const MAX_QUEUED_SEGMENTS: usize = 1080;
-/// Maximum message size in bytes (uvicorn's `ws_max_size`).
+/// Maximum size of a WebSocket message, in bytes (uvicorn's `ws_max_size`).
 const MAX_MESSAGE_BYTES: usize = 16 << 20;
-/// Time to write one message before the client counts as gone.
+/// Time to write one WebSocket message, after which the client counts as gone.
 const SEND_TIMEOUT: Duration = Duration::from_secs(30);
-/// Idle time before a ping (uvicorn's `ws_ping_interval`).
+/// Idle time of a WebSocket before a ping is sent (uvicorn's `ws_ping_interval`).
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 
-/// Base64 as Python decodes it: padding is required, other characters are skipped.
+/// Base64 decoder with Python's rules: padding is required, other characters are skipped.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new()
@@ -61,7 +61,7 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
         .with_decode_allow_trailing_bits(true),
 );
 
-/// Handles the WebSocket upgrade; any other request gets a 404.
+/// Handles the WebSocket upgrade of `/v1/realtime`; any other request gets a 404.
 pub(crate) async fn open(
     State(app): State<Arc<App>>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
@@ -95,7 +95,7 @@ enum QueuedAudio {
         key: u64,
         samples: u64,
     },
-    /// End of the utterance.
+    /// End of the audio of one utterance of the client.
     End,
 }
 
@@ -110,10 +110,10 @@ struct Utterance {
 struct Session {
     app: Arc<App>,
     id: String,
-    /// Whether the client named a served model.
+    /// Whether the client of `/v1/realtime` has named a served model.
     validated: bool,
     queue: VecDeque<QueuedAudio>,
-    /// Samples after the last complete segment, and their hash.
+    /// Number of audio samples after the last complete segment; `key` is their hash.
     samples: u64,
     key: u64,
     utterance: Option<Utterance>,
@@ -134,7 +134,7 @@ impl Session {
         }
     }
 
-    /// Runs the session until one side closes the connection.
+    /// Runs the `/v1/realtime` session until one side closes the WebSocket.
     async fn serve(mut self, mut socket: WebSocket) -> CloseReason {
         let mut availability = self.app.controls.availability.subscribe();
         let id = prepare::uid();
@@ -184,7 +184,7 @@ impl Session {
         end
     }
 
-    /// Sends all queued messages; returns false if the client does not read.
+    /// Sends all queued WebSocket messages; returns false if the client does not read them in time.
     async fn flush(&mut self, socket: &mut WebSocket) -> bool {
         for text in self.out.drain(..) {
             let sent = socket.send(Message::Text(text.into()));
@@ -258,7 +258,7 @@ impl Session {
         }
     }
 
-    /// Splits samples into segments.
+    /// Splits received audio samples into segments and queues the complete ones.
     fn buffer(&mut self, mut audio: &[u8]) {
         while !audio.is_empty() {
             let room = (SEGMENT_SAMPLES - self.samples) * 2;
@@ -304,7 +304,7 @@ impl Session {
         self.start_next().await;
     }
 
-    /// Sends released tokens.
+    /// Queues messages with the transcript tokens released so far.
     async fn write_due(&mut self) {
         let Some(utterance) = &mut self.utterance else {
             return;
@@ -338,7 +338,7 @@ impl Session {
         self.start_next().await;
     }
 
-    /// Starts the next segment if no segment is running, or ends the utterance.
+    /// Starts the transcription of the next segment if none is running, or ends the utterance.
     async fn start_next(&mut self) {
         let idle = |u: &Utterance| u.reply.is_none();
         if !self.utterance.as_ref().is_some_and(idle) {
@@ -422,7 +422,7 @@ fn is_base64(byte: &u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'=')
 }
 
-/// Waits until the current segment releases a token or ends.
+/// Waits until the sequence of the current segment releases a token or ends.
 async fn progress(utterance: Option<&Utterance>) {
     let Some(reply) = utterance.and_then(|u| u.reply.as_ref()) else {
         return pending().await;

@@ -18,14 +18,14 @@ use vllm_sim_service::{Choice, Reply};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::audio::{SpeechRequest, Task};
 
-/// Resolution of the model's timestamps, in seconds.
+/// Resolution of the timestamps of the speech model, in seconds.
 const TIMESTAMP_STEP: f64 = 0.02;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Clip {
-    /// Start of the clip in the audio, in seconds.
+    /// Start of the audio clip in the file, in seconds.
     pub(super) start: f64,
-    /// Duration of the clip, in seconds.
+    /// Duration of the audio clip, in seconds.
     pub(super) seconds: f64,
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Transcript {
     pub(super) temperature: f64,
 }
 
-/// A sentence of a transcript, with times.
+/// A sentence of a transcript, with its start and end in the audio.
 struct Segment {
     id: usize,
     start: f64,
@@ -53,7 +53,7 @@ struct Segment {
 }
 
 impl Transcript {
-    /// Returns the JSON body of a finished reply.
+    /// Returns the JSON body of a finished transcript.
     ///
     /// # Errors
     /// 400 for a diarized transcript without text.
@@ -170,7 +170,7 @@ impl Transcript {
         Ok(out)
     }
 
-    /// Returns all sentences with their times; ids restart with each clip.
+    /// Returns all sentences of a transcript with their times; sentence ids restart with each clip.
     fn segments(&self, reply: &Reply) -> Vec<Segment> {
         let each = reply.choices.iter().zip(&self.clips);
         each.flat_map(|(choice, clip)| sentences(choice, clip))
@@ -178,7 +178,8 @@ impl Transcript {
     }
 }
 
-/// Splits a clip into sentences; each gets time in proportion to its tokens.
+/// Splits the transcript of a clip into sentences, which divide the duration of the clip in
+/// proportion to their tokens.
 fn sentences(choice: &Choice, clip: &Clip) -> Vec<Segment> {
     let released = choice.script.tokens().take(choice.released() as usize);
     let tokens: Vec<_> = released.filter(|t| t.channel == Channel::Content).collect();
@@ -215,7 +216,7 @@ fn sentences(choice: &Choice, clip: &Clip) -> Vec<Segment> {
     segments
 }
 
-/// Returns the ratio of text length to zlib-compressed length.
+/// Returns the ratio of the length of a text to its zlib-compressed length, in bytes.
 fn compression_ratio(text: &str) -> f64 {
     let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
     let _ = encoder.write_all(text.as_bytes());
@@ -228,14 +229,14 @@ pub(super) struct SpeechStream {
     separator: &'static str,
     include_usage: bool,
     continuous_usage: bool,
-    /// Prompt tokens of each clip; `encoder_frames` are added to them.
+    /// Number of prompt tokens of each clip; `encoder_frames` are added to them.
     prompts: Vec<u32>,
     encoder_frames: u32,
     current: usize,
-    /// Whether text of the current clip was written.
+    /// Whether text of the current clip's transcript was written.
     has_text: bool,
     completion: u32,
-    /// Buffered output of later clips.
+    /// Output of later audio clips, buffered until the current clip ends.
     pending: Vec<PendingOutput>,
 }
 
@@ -280,7 +281,7 @@ impl SpeechStream {
         }
     }
 
-    /// Returns the stream with usage at its end, even if the client did not request it.
+    /// Returns the transcript stream with usage at its end, even if the client did not request it.
     pub(super) fn with_usage(self) -> Self {
         Self {
             include_usage: true,
@@ -302,7 +303,8 @@ impl SpeechStream {
         out.push('}');
     }
 
-    /// Writes available output of the current clip and moves to the next clip when it ends.
+    /// Writes the available transcript of the current clip, and moves to the next clip when it
+    /// ends.
     fn flush(&mut self, out: &mut String) {
         while let Some(pending) = self.pending.get_mut(self.current) {
             let PendingOutput {

@@ -1,4 +1,4 @@
-//! `GET /dashboard/cache`: usage of the KV blocks of each rank.
+//! `GET /dashboard/cache`: usage of the KV blocks of each data-parallel rank.
 
 use std::sync::Arc;
 
@@ -12,10 +12,11 @@ use crate::vllm::ok;
 use vllm_sim_engine::BlockUse;
 use vllm_sim_engine::driver::LiveEngine;
 
-/// Maximum number of map cells per rank.
+/// Maximum number of cells per rank in the dashboard's map of KV blocks.
 const MAX_CELLS: u32 = 240;
 
-/// Returns the number of used, cached and unused blocks of each rank, in total and by cell.
+/// Returns the numbers of used, cached and unused KV blocks of each data-parallel rank, in total
+/// and by map cell.
 pub(crate) async fn show(State(app): State<Arc<App>>) -> Response<Body> {
     let (first, _) = app.settings.parallel.local_ranks;
     let ranks = app.service.ranks().iter().zip(first..);
@@ -23,11 +24,11 @@ pub(crate) async fn show(State(app): State<Arc<App>>) -> Response<Body> {
     ok(&json!({"block_size": app.settings.cache.block_size, "ranks": ranks}))
 }
 
-/// Returns the JSON of one rank.
+/// Returns the JSON of the KV blocks of one rank.
 ///
 /// `shared_blocks` are used by several sequences, which would need `saved_blocks` more without
-/// sharing. `host` counts chunks in host memory and is `null` without a host tier. A cell is its
-/// number of used, shared and cached blocks.
+/// sharing. `host` counts chunks in host memory and is `null` without offloading to it. A cell is
+/// its number of used, shared and cached blocks.
 fn shown(engine: &LiveEngine, rank: u32) -> Value {
     let map = engine.block_map(MAX_CELLS);
     let sum = |count: fn(&BlockUse) -> u32| map.cells.iter().map(count).sum::<u32>();

@@ -12,7 +12,7 @@ use crate::app::App;
 use crate::vllm::ok;
 use vllm_sim_engine::driver::unix_now;
 
-/// Returns the newest events, oldest first, and the current time.
+/// Returns the newest scenario phases and changed settings, oldest first, and the current time.
 ///
 /// Values of settings need the same permission as `/admin/config`.
 pub(crate) async fn list(State(app): State<Arc<App>>, headers: HeaderMap) -> Response<Body> {

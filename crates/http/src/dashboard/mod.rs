@@ -19,7 +19,7 @@ use super::error;
 
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
-/// `page.js` is last because it starts the requests.
+/// Script of the dashboard page; `page.js` is last because it starts the requests.
 const SCRIPT: &str = concat!(
     include_str!("requests.js"),
     include_str!("cache.js"),
@@ -28,7 +28,8 @@ const SCRIPT: &str = concat!(
     include_str!("page.js"),
 );
 
-/// Content security policy: only the page's own style and script, and requests to this server.
+/// Content security policy of the dashboard: only the page's own style and script, and requests to
+/// this server.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
                       connect-src 'self'; img-src data:; base-uri 'none'; frame-ancestors 'self'";
 
@@ -50,22 +51,22 @@ pub(super) async fn show(State(app): State<Arc<App>>) -> Response<Body> {
     response
 }
 
-/// Handles `GET /dashboard/latencies`: percentiles of recent latencies, in seconds.
+/// Handles `GET /dashboard/latencies`: percentiles of the latencies of recent requests, in seconds.
 ///
-/// They come from single values, while `/metrics` has only buckets. The body is `null` with fake
-/// metrics.
+/// They are computed from single values, while `/metrics` has only histogram buckets. The body is
+/// `null` with fake metrics.
 pub(super) async fn latencies(State(app): State<Arc<App>>) -> Response<Body> {
     let recent = serde_json::json!(app.metrics.recent_latencies());
     error::json(StatusCode::OK, recent.to_string())
 }
 
-/// Features of the page for one server.
+/// Features of the dashboard page that a server enables.
 struct Page {
-    /// Whether the switches are enabled.
+    /// Whether the dashboard can change settings and inject faults.
     control: bool,
-    /// Whether the page requests settings.
+    /// Whether the dashboard requests `/admin/config`.
     config: bool,
-    /// Whether the page requests other servers.
+    /// Whether the dashboard requests the state of other servers.
     replicas: bool,
 }
 

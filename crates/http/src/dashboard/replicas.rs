@@ -1,4 +1,4 @@
-//! `GET /dashboard/replicas`: the state of this server and of others.
+//! `GET /dashboard/replicas`: the state of this server and of other replicas.
 //!
 //! Servers of the same process are read directly, those of `--dashboard-peers` over HTTP.
 
@@ -18,12 +18,13 @@ pub(super) fn has_others(app: &App) -> bool {
     !app.peers.is_empty() || app.fleet.get().is_some_and(|fleet| fleet.len() > 1)
 }
 
-/// Handles `GET /dashboard/summary`: the state of this server.
+/// Handles `GET /dashboard/summary`: returns the state of this server.
 pub(crate) async fn summary(State(app): State<Arc<App>>, headers: HeaderMap) -> Response<Body> {
     ok(&state(&app, admin::setting_values(&app, &headers)))
 }
 
-/// Handles `GET /dashboard/replicas`: this server, then others of its process, then its peers.
+/// Handles `GET /dashboard/replicas`: the state of this server, then of others of its process, then
+/// of `--dashboard-peers`.
 pub(crate) async fn show(State(app): State<Arc<App>>, headers: HeaderMap) -> Response<Body> {
     let values = admin::setting_values(&app, &headers);
     let own = |app: &Arc<App>| {
@@ -47,7 +48,8 @@ fn name(app: &App) -> String {
     }
 }
 
-/// Returns the state of a server; gauges come from its engines, even with fake metrics.
+/// Returns the state of a server for the dashboard; gauges come from its engines, even with fake
+/// metrics.
 fn state(app: &Arc<App>, values: SettingValues) -> Value {
     let (mut running, mut waiting, mut usage, mut generated) = (0, 0, 0.0_f64, 0);
     for (index, engine) in app.service.ranks().iter().enumerate() {
@@ -75,7 +77,7 @@ fn state(app: &Arc<App>, values: SettingValues) -> Value {
     })
 }
 
-/// Returns the active faults and the settings that were changed since the start.
+/// Returns the active injected faults and the settings that were changed since the start.
 fn in_force(app: &App) -> Map<String, Value> {
     let faults = app.service.faults.settings();
     let mut all = Map::new();

@@ -1,4 +1,5 @@
-//! `GET /dashboard/requests`: the requests in the engines and their phases.
+//! `GET /dashboard/requests`: the sequences in the engines and their phases, such as waiting or
+//! running.
 
 use std::sync::Arc;
 
@@ -12,10 +13,10 @@ use crate::app::App;
 use crate::vllm::ok;
 use vllm_sim_engine::driver::{LiveSequence, SequencePhase};
 
-/// Maximum number of listed requests, newest first.
+/// Maximum number of sequences that `GET /dashboard/requests` lists, newest first.
 const MAX_LISTED_REQUESTS: usize = 200;
 
-/// Returns the number of sequences in each phase by rank, and the newest sequences.
+/// Returns the number of sequences in each phase by data-parallel rank, and the newest sequences.
 ///
 /// A request of several choices has one sequence per choice. With `--admin-api-key` the list needs
 /// the key; the counts do not.
@@ -43,9 +44,10 @@ pub(crate) async fn list(State(app): State<Arc<App>>, headers: HeaderMap) -> Res
     ok(&json!({"ranks": ranks, "requests": requests, "left_out": left_out}))
 }
 
-/// Returns the JSON of one sequence.
+/// Returns the JSON of one sequence in an engine.
 ///
-/// `model` is the adapter, if any. `computed_tokens` is `null` if the engine does not count them.
+/// `model` is the LoRA adapter, if any. `computed_tokens` is `null` if the engine does not count
+/// them.
 fn shown(app: &App, rank: u32, sequence: &LiveSequence) -> Value {
     let model = app.service.models.displayed();
     json!({

@@ -1,7 +1,7 @@
-//! HTTP API of llm-d-inference-sim (`--compat llm-d`).
+//! The HTTP API of llm-d-inference-sim (`--compat llm-d`).
 //!
-//! It checks a body in its own order and with its own messages: JSON, injected failures, model,
-//! numbers, then the context length of the prompt.
+//! A request body is checked in that simulator's order and with its messages: JSON, injected
+//! failures, model, numbers, then the context length of the prompt.
 //!
 //! Source: llm-d-inference-sim `pkg/communication/http.go`, `pkg/api/request.go`,
 //! `pkg/llm-d-inference-sim/helpers.go`, `validateRequest` (August 2026).
@@ -34,7 +34,7 @@ use vllm_sim_wire::openai::responses::ResponsesRequest;
 use vllm_sim_wire::{Limits, Version};
 
 impl ApiDialect for Llmd {
-    /// Treats every body as JSON, whatever its content type.
+    /// Treats every request body as JSON, whatever its content type.
     fn media_type<'h>(&self, _: Option<&'h str>) -> Option<&'h str> {
         Some("application/json")
     }
@@ -77,7 +77,8 @@ impl ApiDialect for Llmd {
         }
     }
 
-    /// Checks content, numbers, streamed prefill and missing output limit, in this order.
+    /// Checks a request body: content, numbers, streamed prefill and missing output limit, in this
+    /// order.
     fn check(&self, endpoint: Endpoint, body: &Value) -> Result<(), Fault> {
         self.check_content(endpoint, body)?;
         check_numbers(endpoint, body)?;
@@ -108,7 +109,7 @@ impl ApiDialect for Llmd {
         Ok(found.ok())
     }
 
-    /// Ignores a rank that does not exist.
+    /// Ignores a requested data-parallel rank that does not exist.
     fn rank(&self, limits: &Limits, asked: Option<i64>) -> Option<i64> {
         let ranks = i64::from(limits.data_parallel_ranks);
         asked.filter(|rank| (0..ranks).contains(rank))
@@ -204,7 +205,7 @@ impl ApiDialect for Llmd {
     }
 }
 
-/// Returns the JSON pointers of a body's output limit; the first that is set counts.
+/// Returns the JSON pointers of the output token limit in a body; the first that is set counts.
 fn limits(endpoint: Endpoint) -> &'static [&'static str] {
     match endpoint {
         Endpoint::Chat => &["/max_completion_tokens", "/max_tokens"],
@@ -215,7 +216,7 @@ fn limits(endpoint: Endpoint) -> &'static [&'static str] {
     }
 }
 
-/// Checks `n` and the output limit.
+/// Checks `n` and the output token limit of a body.
 ///
 /// # Errors
 /// llm-d's 400.
@@ -232,7 +233,7 @@ fn check_numbers(endpoint: Endpoint, body: &Value) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Checks that a body with `ignore_eos` has an output limit.
+/// Checks that a body with `ignore_eos` has an output token limit.
 ///
 /// # Errors
 /// llm-d's 400.
@@ -247,7 +248,8 @@ fn check_end(endpoint: Endpoint, body: &Value) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Rejects a streamed prefill for another server, which llm-d does not support.
+/// Rejects a streamed prefill for a remote decode server, which llm-d-inference-sim does not
+/// support.
 ///
 /// # Errors
 /// llm-d's 400.
@@ -260,7 +262,7 @@ fn check_prefill(body: &Value) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Returns whether the response needs one alternative per token: log probabilities without
+/// Returns whether the response needs one alternative per token: the request has `logprobs` without
 /// `top_logprobs`.
 fn wants_one_alternative(body: &Value) -> bool {
     let silent = body.get("top_logprobs").is_none_or(Value::is_null);

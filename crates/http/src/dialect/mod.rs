@@ -1,4 +1,4 @@
-//! Differences between the imitated servers, as HTTP clients see them.
+//! Differences of the HTTP API between the imitated servers, vLLM and llm-d-inference-sim.
 //!
 //! `vllm_sim_service::dialect` has the differences inside a request; this module has those of
 //! bodies, routes and responses. Defaults are vLLM's. A further dialect is a file next to `llmd.rs`
@@ -35,24 +35,25 @@ pub(crate) fn of(compat: Compat) -> &'static dyn ApiDialect {
     }
 }
 
-/// Differences of bodies, routes and responses between the imitated servers.
+/// Differences of request bodies, routes and responses between vLLM and llm-d-inference-sim.
 pub(crate) trait ApiDialect: Dialect {
-    /// Returns the media type to read a body as; `named` is the one in its headers.
+    /// Returns the media type as which a request body is read; `named` is the one in its headers.
     fn media_type<'h>(&self, named: Option<&'h str>) -> Option<&'h str> {
         named
     }
 
-    /// Returns whether the schema is checked before everything else.
+    /// Returns whether a request body is checked against its JSON schema before all other checks.
     fn checks_schema_first(&self) -> bool {
         true
     }
 
-    /// Returns whether injected failures and the model are checked before the schema.
+    /// Returns whether injected failures and the model are checked before the JSON schema of the
+    /// body.
     fn checks_model_before_schema(&self, _: Endpoint) -> bool {
         false
     }
 
-    /// Returns a body in the form that the schema reads.
+    /// Returns a request body in the form that vLLM's JSON schema accepts.
     ///
     /// # Errors
     /// 400 for a body that is rejected regardless of its endpoint.
@@ -60,64 +61,66 @@ pub(crate) trait ApiDialect: Dialect {
         Ok(body)
     }
 
-    /// Checks the content of a body before its schema, for a known model.
+    /// Checks the content of a request body before its JSON schema, once the model is known.
     ///
     /// # Errors
-    /// 400 with the dialect's message.
+    /// 400 with the message of the imitated server.
     fn check_content(&self, _: Endpoint, _: &Value) -> Result<(), Fault> {
         Ok(())
     }
 
-    /// Checks a body before its schema, for a known model.
+    /// Runs all checks of a request body that precede its JSON schema, once the model is known.
     ///
     /// # Errors
-    /// 400 with the dialect's message.
+    /// 400 with the message of the imitated server.
     fn check(&self, _: Endpoint, _: &Value) -> Result<(), Fault> {
         Ok(())
     }
 
-    /// Converts vLLM's error for an unreadable body to the dialect's.
+    /// Converts vLLM's error for an unreadable body to that of the imitated server.
     fn unread(&self, fault: Fault) -> Fault {
         fault
     }
 
-    /// Returns whether `//` in a path equals `/`, and every route accepts OPTIONS.
+    /// Returns whether `//` in a request path equals `/`, and every route accepts OPTIONS.
     fn has_lenient_paths(&self) -> bool {
         false
     }
 
-    /// Returns the error for a model that is not among `served`.
+    /// Returns the error for a requested model that is not in `served`.
     fn unknown_model(&self, name: &str, served: &[Arc<str>]) -> Fault {
         Fault::unknown_model(name, served)
     }
 
-    /// Returns the model of a route that generates nothing; `None` selects the base model because
-    /// the dialect ignores the name.
+    /// Returns the model for a route that generates nothing, such as embeddings; `None` selects the
+    /// base model because the imitated server ignores the name.
     ///
     /// # Errors
-    /// The error in `found`, unless the dialect ignores the name.
+    /// The error in `found`, unless the imitated server ignores the name.
     fn pooling_model(&self, found: Result<Target, Fault>) -> Result<Option<Target>, Fault> {
         found.map(Some)
     }
 
-    /// Returns the data-parallel rank for a requested rank.
+    /// Returns the data-parallel rank that runs a request for the rank `asked`.
     fn rank(&self, _: &Limits, asked: Option<i64>) -> Option<i64> {
         asked
     }
 
-    /// Returns a generated engine id for a rank.
+    /// Returns a generated engine id for KV transfer from a data-parallel rank.
     fn engine_id(&self, _rank: u32) -> String {
         uuid::Uuid::new_v4().to_string()
     }
 
-    /// Returns ranks on other ports, with their engine ids, that `/query` lists.
+    /// Returns the data-parallel ranks on other ports, with their engine ids, that the bootstrap
+    /// server's `/query` lists.
     ///
     /// `_all` is the number of ranks, `_here` the ranks of this port.
     fn ranks_elsewhere(&self, _all: u32, _here: Range<u32>) -> Vec<(u32, String)> {
         Vec::new()
     }
 
-    /// Returns the transfer parameters of a response; `connector` computes those of the connector.
+    /// Returns the KV transfer parameters of a response; `connector` computes those of the KV
+    /// connector.
     fn transfer_params(
         &self,
         _: &Arc<PrefillHandoff>,
@@ -126,31 +129,33 @@ pub(crate) trait ApiDialect: Dialect {
         connector()
     }
 
-    /// Returns the finish reason of a prefill for another server, if it differs from the usual
-    /// ones.
+    /// Returns the finish reason of a prefill for a remote decode server, if it differs from the
+    /// usual reasons.
     fn prefill_reason(&self) -> Option<&'static str> {
         None
     }
 
-    /// Returns whether a hit threshold applies without a prefix cache.
+    /// Returns whether the prefix-cache hit threshold applies to requests when there is no prefix
+    /// cache.
     fn has_threshold_without_cache(&self) -> bool {
         true
     }
 
-    /// Returns the default of `max_tokens` for completions.
+    /// Returns the default of `max_tokens` for `/v1/completions`.
     fn default_max_tokens(&self) -> Option<i128> {
         Some(DEFAULT_MAX_TOKENS)
     }
 
-    /// Returns whether calls of a named tool set the finish reason `tool_calls`.
+    /// Returns whether calls of the tool named in `tool_choice` set the finish reason `tool_calls`.
     fn ends_with_named_calls(&self) -> bool {
         false
     }
 
-    /// Sets the tool choice for one turn of a Responses conversation.
+    /// Sets the tool choice for one turn of a Responses conversation, if the imitated server
+    /// changes it.
     fn set_turn_tool_choice(&self, _: &ResponsesRequest, _: &mut ChatRequest) {}
 
-    /// Removes and returns instructions that the model does not see.
+    /// Removes and returns the instructions of a Responses request that the model does not see.
     fn take_hidden_instructions(&self, _: &mut Option<String>) -> Option<String> {
         None
     }
@@ -167,7 +172,7 @@ pub(crate) trait ApiDialect: Dialect {
         "generate-tokens-"
     }
 
-    /// Returns whether the id of a completion ends with the index of its prompt.
+    /// Returns whether the id of a completion request ends with the index of its prompt.
     fn appends_prompt_index(&self) -> bool {
         false
     }
@@ -176,22 +181,23 @@ pub(crate) trait ApiDialect: Dialect {
         ResponseDetail::Full
     }
 
-    /// Returns whether usage always reports cached prompt tokens, regardless of flags.
+    /// Returns whether `usage` always reports cached prompt tokens, regardless of flags.
     fn always_reports_cached_tokens(&self) -> bool {
         false
     }
 
-    /// Returns whether log probabilities depend only on the token's position.
+    /// Returns whether the log probabilities of a token depend only on its position in the output.
     fn has_positional_logprobs(&self) -> bool {
         false
     }
 
-    /// Returns whether adapters are listed with the context length of their model.
+    /// Returns whether `/v1/models` lists LoRA adapters with the context length of their model.
     fn lists_adapter_context(&self) -> bool {
         false
     }
 
-    /// Returns how a stream of Messages or Responses reports errors after admission.
+    /// Returns how a stream of Messages or Responses events reports errors after the request's
+    /// admission.
     fn late_error_reporting(&self) -> LateErrorReporting {
         LateErrorReporting::InStream
     }
@@ -213,7 +219,7 @@ pub(crate) trait ApiDialect: Dialect {
 
 impl ApiDialect for Vllm {}
 
-/// An endpoint whose body is read.
+/// An API endpoint whose JSON request body is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Endpoint {
     Chat,
@@ -228,46 +234,46 @@ pub(crate) enum Endpoint {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum IdFormat {
     Hex,
-    /// Ten decimal digits, or the request's own id.
+    /// Ids of responses and tool calls have ten decimal digits, or are the request's own id.
     Numbered,
 }
 
-/// Reporting of errors that occur after a stream could have sent its headers.
+/// Reporting of an error that occurs after a stream could have sent its headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LateErrorReporting {
-    /// As an event of the stream.
+    /// The error is reported as an event of the stream.
     InStream,
-    /// As the status; the headers wait until the request is started.
+    /// The error is reported as HTTP status; the headers wait until the request is started.
     AsStatus,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ResponseDetail {
-    /// All members, as in vLLM.
+    /// A response has all members, as in vLLM.
     Full,
-    /// The members that llm-d returns.
+    /// A response has only the members that llm-d-inference-sim returns.
     Short,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RenderFormat {
-    /// A request for `/inference/v1/generate`.
+    /// A render route returns a request for `/inference/v1/generate`.
     Request,
-    /// Token ids of the base model's prompt.
+    /// A render route returns the token ids of the base model's prompt.
     Tokens,
 }
 
-/// Behaviour of the operator routes.
+/// Behaviour of the operator routes: those for LoRA, sleep mode and settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OperatorRouteStyle {
-    /// As in vLLM: checked, with a message on success.
+    /// The operator routes check requests and return a message on success, as in vLLM.
     Checked,
-    /// As in llm-d: lenient, with an empty body.
+    /// The operator routes are lenient and return an empty body, as in llm-d-inference-sim.
     Lenient,
 }
 
 impl IdFormat {
-    /// Returns the ids of tool calls; only numbered ids use `prefix`.
+    /// Returns the generator of tool-call ids; only numbered ids use `prefix`.
     pub(crate) fn calls(self, prefix: &'static str) -> CallIds {
         match self {
             Self::Numbered => CallIds::numbered(prefix),
@@ -275,7 +281,8 @@ impl IdFormat {
         }
     }
 
-    /// Returns the id of a response without an id in its request.
+    /// Returns the id of a Responses API response; numbered ids may come from the request's
+    /// headers.
     pub(crate) fn response(self, headers: &HeaderMap) -> Arc<str> {
         match self {
             Self::Numbered => request_id("resp_", headers, None),
@@ -292,7 +299,8 @@ impl IdFormat {
 }
 
 impl RenderFormat {
-    /// Returns the rendered prompt: its tokens and media, or the request that `request` builds.
+    /// Returns the response of a render route: the prompt's tokens and media, or the request that
+    /// `request` builds.
     ///
     /// # Errors
     /// The errors of `request`.
@@ -312,7 +320,7 @@ impl RenderFormat {
         Ok(shown)
     }
 
-    /// Checks that prompts of the model can be rendered.
+    /// Checks that the render routes support the requested model.
     ///
     /// # Errors
     /// llm-d's 400 for an adapter.
@@ -327,7 +335,7 @@ impl RenderFormat {
 }
 
 impl OperatorRouteStyle {
-    /// Returns the response of a successful operation.
+    /// Returns the HTTP response of a successful LoRA, sleep or settings operation.
     pub(crate) fn done(self, value: &Value) -> Response<Body> {
         match self {
             Self::Lenient => error::empty(StatusCode::OK),

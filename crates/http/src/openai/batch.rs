@@ -21,7 +21,7 @@ use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
 
-/// Maximum number of conversations per request; each is one sequence.
+/// Maximum number of conversations per batch request; each is one sequence.
 const MAX_CONVERSATIONS: usize = 1024;
 
 pub(crate) async fn create(
@@ -54,12 +54,13 @@ async fn answer(app: &Arc<App>, head: &RequestHead, value: Value) -> Result<Resp
     Ok(prepare::unary(app, &head.headers, body))
 }
 
-/// Maximum number of JSON values outside `messages`, multiplied by the number of conversations.
+/// Maximum number of JSON values outside `messages`, multiplied by the number of conversations of a
+/// batch request.
 ///
 /// Each conversation gets a copy of them.
 const MAX_SHARED: usize = 1 << 20;
 
-/// Counts the JSON values in a value, including the value itself.
+/// Counts the JSON values inside a value, including the value itself.
 fn values(value: &Value) -> usize {
     match value {
         Value::Array(items) => 1 + items.iter().map(values).sum::<usize>(),

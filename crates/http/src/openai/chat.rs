@@ -1,4 +1,4 @@
-//! `POST /v1/chat/completions`.
+//! `POST /v1/chat/completions`: OpenAI's chat API.
 
 use std::sync::Arc;
 
@@ -67,7 +67,8 @@ pub(crate) async fn answer(app: &Arc<App>, head: &RequestHead, value: &Value) ->
     Ok(prepare::unary(app, headers, body))
 }
 
-/// Starts conversations that differ only in their messages as one request; needs at least one.
+/// Starts chat requests that differ only in their messages as one generation request; needs at
+/// least one.
 pub(crate) async fn start(
     app: &Arc<App>,
     head: &RequestHead,
@@ -155,7 +156,8 @@ fn tools_shown(app: &App, request: &ChatRequest) -> Option<Vec<Value>> {
     Some(tools.iter().map(prepare::tool_json).collect())
 }
 
-/// Returns the number of prompt log probabilities to return: as requested, or as an echo implies.
+/// Returns the number of log probabilities to return per prompt token: as requested, or as `echo`
+/// implies.
 fn prompt_logprobs(request: &ChatRequest) -> Option<i128> {
     request
         .prompt_logprobs
@@ -185,7 +187,7 @@ impl LastMessage {
     }
 }
 
-/// Collects everything that the shape of the response depends on.
+/// Collects everything that the JSON of a chat response depends on.
 fn view(app: &App, request: &ChatRequest, last: LastMessage, facts: &ReplyFacts) -> Box<ChatView> {
     let prompt = &facts.prompts[0];
     let mut view = prepare::response_shape(app, &request.into(), facts);

@@ -19,26 +19,26 @@ use vllm_sim_service::generate::Channel;
 use vllm_sim_service::{Choice, Reply};
 use vllm_sim_wire::Version;
 
-/// Settings that only chat replies depend on.
+/// Response settings of chat replies: the members that completions lack.
 #[derive(Clone)]
 pub(crate) struct ChatView {
     pub(crate) view: ResponseShape,
     pub(crate) role: Arc<str>,
-    /// Text before the reply (`echo`).
+    /// Text that the reply starts with: the last message of the prompt (`echo`).
     pub(crate) echo: Option<Arc<str>>,
     pub(crate) include_reasoning: bool,
-    /// Whether a parser reads the text; the stream then ends with an empty delta.
+    /// Whether a tool or reasoning parser reads the text; the stream then ends with an empty delta.
     pub(crate) parsed: bool,
-    /// Whether `tool_choice` names a tool; calls then do not change the finish reason.
+    /// Whether `tool_choice` names a tool; tool calls then do not change the finish reason.
     pub(crate) named: bool,
-    /// Whether `tool_choice` forces calls; the content is then empty instead of null.
+    /// Whether `tool_choice` forces tool calls; the content is then empty instead of null.
     pub(crate) forced: bool,
     pub(crate) call_ids: CallIds,
     pub(crate) prompt_logprobs: Option<u32>,
     pub(crate) prompt_ids: Option<Arc<[u32]>>,
     pub(crate) prompt_text: Option<Arc<str>>,
     pub(crate) ec_transfer_params: Option<Arc<str>>,
-    /// Whether the reply includes an image (vLLM-Omni).
+    /// Whether the reply includes a generated image (vLLM-Omni).
     pub(crate) image: bool,
     pub(crate) tool_parser: Option<Arc<Metrics>>,
 }
@@ -53,7 +53,7 @@ impl ChatView {
         })
     }
 
-    /// Returns the JSON body of a finished reply.
+    /// Returns the JSON body of a finished chat reply.
     pub(crate) fn unary(&self, reply: &Reply) -> String {
         let view = &self.view;
         let mut out = view.answer_head("chat.completion");
@@ -189,8 +189,8 @@ impl ChatView {
         out.push(']');
     }
 
-    /// Returns the finish reason of a choice that stopped by itself: `tool_calls` if it has calls
-    /// that no named tool choice forced.
+    /// Returns the finish reason of a choice that stopped by itself: `tool_calls` if it has tool
+    /// calls that no named tool choice forced.
     fn stop_word(&self, calls: usize) -> &'static str {
         if calls > 0 && !self.named {
             "tool_calls"
@@ -199,7 +199,7 @@ impl ChatView {
         }
     }
 
-    /// Counts one run of the tool parser, on a choice or on a delta.
+    /// Counts one run of the tool parser in the metrics, on a choice or on a stream delta.
     pub(crate) fn count_parsed(&self, mode: ToolMode, found: bool) {
         let outcome = if found {
             ToolOutcome::ToolCall
@@ -211,7 +211,7 @@ impl ChatView {
         }
     }
 
-    /// Returns names and arguments of the tool calls among the first `released` tokens.
+    /// Returns names and arguments of the tool calls among the first `released` tokens of a choice.
     pub(crate) fn calls(&self, choice: &Choice, released: u32) -> Vec<(String, String)> {
         let names = choice.script.calls.iter().enumerate();
         names
@@ -236,15 +236,15 @@ const DELTA: &str = ",\"delta\":{";
 
 pub(crate) struct ChatStream {
     chat: Box<ChatView>,
-    /// Start of a chunk of the first choice, up to the members of its delta.
+    /// JSON of a chat chunk of the first choice, up to the members of its delta.
     head: String,
-    /// Offset in `head` where the choices begin.
+    /// Offset in `head` at which the JSON of the chat choices begins, in bytes.
     choices_at: usize,
     prompt: u32,
     so_far: Vec<ChoiceProgress>,
 }
 
-/// Counters of one choice that the stream has sent so far.
+/// Number of tokens, reasoning tokens and tool calls of one choice that the stream has sent so far.
 #[derive(Clone, Default)]
 struct ChoiceProgress {
     tokens: u32,
@@ -267,7 +267,8 @@ impl ChatStream {
         }
     }
 
-    /// Returns the usage of a chunk: the prompt, and the tokens of this choice only.
+    /// Returns the token counts for the usage of a chat chunk: the prompt, and the tokens of this
+    /// choice only.
     fn counts(&self, index: usize) -> Counts {
         Counts {
             prompt: self.prompt,
@@ -277,8 +278,8 @@ impl ChatStream {
         }
     }
 
-    /// Appends the end of a chunk without tokens, up to the members that only some of these chunks
-    /// have.
+    /// Appends the end of a chat chunk without tokens, up to the members that only some of these
+    /// chunks have.
     fn end_opening(&self, out: &mut String, index: usize) {
         out.push_str("},\"logprobs\":null,\"finish_reason\":null}]");
         self.chat
@@ -297,7 +298,7 @@ impl ChatStream {
         out.push_str(DELTA);
     }
 
-    /// Appends everything after the delta of a chunk.
+    /// Appends the JSON of a chat chunk after its delta.
     fn finish(
         &self,
         out: &mut String,
@@ -347,7 +348,7 @@ impl ChatStream {
         out.push_str("}\n\n");
     }
 
-    /// Sends the name of a tool call; returns false if it was sent before.
+    /// Sends the name of a tool call, unless it was sent before; returns whether it was sent.
     fn announce(
         &mut self,
         out: &mut String,
@@ -442,7 +443,7 @@ impl Render for ChatStream {
         true
     }
 
-    /// Appends the role chunks of all choices, then the echo chunks.
+    /// Appends the chat chunks with the role of each choice, then those with the echoed text.
     fn first(&mut self, out: &mut String) {
         for index in 0..self.so_far.len() {
             self.begin(out, index);
@@ -494,7 +495,7 @@ impl Render for ChatStream {
 }
 
 impl ChatStream {
-    /// Appends the chunks for one step of a choice.
+    /// Appends the chat chunks for one step of a choice.
     fn write_choice(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
         if self.is_simple() && step.tokens == 1 && step.end.is_none() {
             if let Some(token) = choice.script.next(&mut choice.cursor) {

@@ -1,4 +1,4 @@
-//! `POST /v1/completions`.
+//! `POST /v1/completions`: OpenAI's completion API.
 
 use std::sync::Arc;
 

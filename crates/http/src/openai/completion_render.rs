@@ -15,26 +15,26 @@ use vllm_sim_wire::Version;
 #[derive(Clone)]
 pub(crate) struct ShownPrompt {
     pub(crate) ids: Arc<[u32]>,
-    /// Prompt text without the special tokens that the tokenizer added.
+    /// The prompt text that `echo` returns, without the special tokens that the tokenizer added.
     pub(crate) text: Arc<str>,
 }
 
-/// Settings that only completion replies depend on.
+/// Response settings of completion replies: the members that chat replies lack.
 #[derive(Clone)]
 pub(crate) struct CompletionView {
     pub(crate) view: ResponseShape,
     pub(crate) echo: bool,
-    /// Whether to return only the echo (`max_tokens` is 0).
+    /// Whether the response contains only the echoed prompt (`max_tokens` is 0).
     pub(crate) echo_only: bool,
     pub(crate) prompt_logprobs: Option<u32>,
     pub(crate) prompts: Option<Arc<[ShownPrompt]>>,
     pub(crate) ec_transfer_params: Option<Arc<str>>,
-    /// Whether response ids end with the index of the prompt (llm-d).
+    /// Whether the id of a completion response ends with the index of the prompt (llm-d).
     pub(crate) appends_prompt_index: bool,
 }
 
 impl CompletionView {
-    /// Returns the shape of the response to one prompt.
+    /// Returns the response settings for one prompt of a completion request.
     fn shape_of(&self, prompt: usize) -> ResponseShape {
         let mut shape = self.view.clone();
         if self.appends_prompt_index {
@@ -56,7 +56,7 @@ impl CompletionView {
         })
     }
 
-    /// Returns the prompt text that an echo puts before the output.
+    /// Returns the prompt text that `echo` puts before the output.
     fn echoed(&self, choice: &Choice) -> &str {
         // vLLM returns the prompt's ids instead of its text if token ids are requested.
         let shown = self.echo && !self.view.return_token_ids;
@@ -161,15 +161,17 @@ impl CompletionView {
 
 pub(crate) struct CompletionStream {
     completion: CompletionView,
-    /// Start of a chunk up to its choices, by prompt; the last entry serves all further prompts.
+    /// JSON of a completion chunk up to its choices, for each prompt; the last entry serves all
+    /// further prompts.
     heads: Vec<String>,
     prompts: Vec<u32>,
-    /// Tokens sent and characters of logprobs text sent, by choice.
+    /// Numbers of sent tokens and of sent characters of log probability texts, by choice.
     so_far: Vec<(u32, usize)>,
 }
 
 impl CompletionStream {
-    /// Creates the renderer for `choices` choices; `prompts` holds the prompt lengths, in tokens.
+    /// Creates the renderer of a completion stream with `choices` choices; `prompts` holds the
+    /// prompt lengths, in tokens.
     pub(crate) fn new(completion: CompletionView, choices: usize, prompts: &[u32]) -> Self {
         let ids = if completion.appends_prompt_index {
             prompts.len()

@@ -7,7 +7,7 @@ use axum::http::HeaderMap;
 
 use crate::request_head::names;
 
-/// Returns a number that is unique in this process and looks random.
+/// Returns a number for ids that is unique in this process and looks random.
 ///
 /// It mixes a counter with one random UUID, which saves a system call per request.
 fn fresh() -> u64 {
@@ -16,7 +16,7 @@ fn fresh() -> u64 {
     vllm_sim_random::mix(*BASE, NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Returns the engine id of a rank, which is constant while this process runs.
+/// Returns the engine id of a data-parallel rank, which is constant while this process runs.
 pub(crate) fn rank_engine_id(rank: u32) -> String {
     static BASE: LazyLock<u64> = LazyLock::new(|| uuid::Uuid::new_v4().as_u64_pair().1);
     let high = vllm_sim_random::mix(*BASE, u64::from(rank));
@@ -26,10 +26,10 @@ pub(crate) fn rank_engine_id(rank: u32) -> String {
     id.to_string()
 }
 
-/// Length of a [`uid`], in hex digits.
+/// Length of an id from [`uid`], in hex digits.
 const UID: usize = 16;
 
-/// Returns 16 lowercase hex digits, like the low half of a random UUID.
+/// Returns a new id of 16 lowercase hex digits, like the low half of a random UUID.
 pub(crate) fn uid() -> String {
     str::from_utf8(&uid_digits()).unwrap_or_default().to_owned()
 }
@@ -39,17 +39,17 @@ fn uid_digits() -> [u8; UID] {
     std::array::from_fn(|place| b"0123456789abcdef"[(id >> (4 * (UID - 1 - place))) as usize & 0xf])
 }
 
-/// Ids of tool calls: unique for each choice and call, and equal when requested again.
+/// Generator of tool-call ids: unique for each choice and call, and equal when requested again.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CallIds {
     base: u64,
     prefix: &'static str,
-    /// Whether ids have ten decimal digits (llm-d) instead of sixteen hex digits (vLLM).
+    /// Whether tool-call ids have ten decimal digits (llm-d) instead of sixteen hex digits (vLLM).
     decimal: bool,
 }
 
 impl CallIds {
-    /// Creates ids in vLLM's form.
+    /// Creates a generator of tool-call ids in vLLM's form.
     pub(crate) fn fresh() -> Self {
         Self {
             base: fresh(),
@@ -58,7 +58,7 @@ impl CallIds {
         }
     }
 
-    /// Creates ids in llm-d's form: `prefix` and ten digits.
+    /// Creates a generator of tool-call ids in llm-d's form: `prefix` and ten decimal digits.
     pub(crate) fn numbered(prefix: &'static str) -> Self {
         Self {
             prefix,
@@ -80,7 +80,8 @@ impl CallIds {
     }
 }
 
-/// Returns a request id: `prefix` and the id of the header, of the body, or a new one.
+/// Returns a request id: `prefix`, then the id in the header `X-Request-Id`, the id in the body, or
+/// a new one.
 pub(crate) fn request_id(prefix: &str, headers: &HeaderMap, body: Option<&str>) -> Arc<str> {
     let header = headers
         .get(&names::REQUEST_ID)

@@ -1,5 +1,5 @@
-//! Translates the `guided_*` fields of vLLM before 0.12, if the server is configured to accept
-//! them.
+//! Translates the `guided_*` request fields of vLLM before 0.12, if the server is configured to
+//! accept them.
 
 use std::borrow::Cow;
 
@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use crate::app::App;
 
-/// Deprecated fields and their names within `structured_outputs`.
+/// Deprecated `guided_*` fields and their names within `structured_outputs`.
 const FIELDS: [(&str, &str); 6] = [
     ("guided_json", "json"),
     ("guided_regex", "regex"),
@@ -17,7 +17,7 @@ const FIELDS: [(&str, &str); 6] = [
     ("guided_whitespace_pattern", "whitespace_pattern"),
 ];
 
-/// Returns the body with `guided_*` fields moved to `structured_outputs`.
+/// Returns a request body with its `guided_*` fields moved to `structured_outputs`.
 ///
 /// A body that already has `structured_outputs` is unchanged.
 pub(crate) fn body<'b>(app: &App, value: &'b Value) -> Cow<'b, Value> {

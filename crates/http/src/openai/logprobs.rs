@@ -1,4 +1,4 @@
-//! Synthetic but deterministic log probabilities, in the JSON of vLLM 0.33.
+//! Computes synthetic but deterministic log probabilities, in the JSON of vLLM 0.33.
 
 use crate::json;
 use vllm_sim_random::mix;
@@ -6,20 +6,20 @@ use vllm_sim_service::generate::{CONTEXT_START, Script, Token, context_after};
 use vllm_sim_service::logprobs::{Position, RankedToken};
 use vllm_sim_tokenizer::{SpecialTokens, Tokenizer};
 
-/// Form of the log probabilities in a response.
+/// Format and source of the log probabilities in a response.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LogprobStyle {
-    /// Number of entries per position in addition to the sampled token.
+    /// Number of alternative tokens per position, in addition to the sampled token.
     pub(crate) top: u32,
-    /// Whether to show `token_id:N` instead of text.
+    /// Whether tokens are shown as `token_id:N` instead of their text.
     pub(crate) as_ids: bool,
     pub(crate) distribution: Distribution,
 }
 
-/// Source of the log probability values.
+/// Source of the log probability values of a reply.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Distribution {
-    /// Values of llm-d-inference-sim's `logprobs.go`.
+    /// The values of llm-d-inference-sim's `logprobs.go`.
     ///
     /// The sampled token has −1.0 − 0.1 × (position mod 3), the j-th alternative 0.5 × j less.
     ByPosition,
@@ -32,7 +32,7 @@ pub(crate) enum Distribution {
 }
 
 impl Distribution {
-    /// Returns the distribution for prompt tokens, which were not sampled.
+    /// Returns the log probability distribution for prompt tokens, which were not sampled.
     pub(crate) fn of_prompt(self) -> Self {
         match self {
             Self::ByPosition => self,
@@ -47,27 +47,28 @@ impl Distribution {
 pub(crate) struct TokenLogprob {
     pub(crate) id: u32,
     pub(crate) logprob: f64,
-    /// Rank by probability; 1 is the most likely.
+    /// Rank of the token by probability; 1 is the most likely.
     pub(crate) rank: u32,
     pub(crate) text: String,
 }
 
-/// Returns the last tokens before a position; called if a token is only part of a character.
+/// Function that returns the tokens before a position; called if a token is only part of a
+/// character.
 pub(crate) type PrecedingTokens<'a> = &'a dyn Fn() -> Vec<u32>;
 
-/// Position of a token and its context.
+/// Position of a token in its sequence, with its preceding tokens.
 #[derive(Clone, Copy)]
 pub(crate) struct TokenPosition<'a> {
     pub(crate) position: usize,
-    /// Hash of all preceding tokens.
+    /// Hash of all tokens before the position.
     pub(crate) context: u64,
     pub(crate) before: PrecedingTokens<'a>,
 }
 
-/// Number of preceding tokens that can affect a token's text.
+/// Number of preceding tokens that can affect the text of a token.
 pub(crate) const CONTEXT: usize = 4;
 
-/// Calls `then` with the position of a reply token.
+/// Calls `then` with the position of a reply token and its preceding tokens.
 pub(crate) fn at<R>(
     script: &Script,
     position: usize,
@@ -80,7 +81,7 @@ pub(crate) fn at<R>(
     })
 }
 
-/// Calls `then` with each prompt token and its position.
+/// Calls `then` with each prompt token, its position and its preceding tokens.
 pub(crate) fn each_of_prompt(tokens: &[u32], mut then: impl FnMut(u32, TokenPosition<'_>)) {
     let mut context = CONTEXT_START;
     for (position, id) in tokens.iter().enumerate() {
@@ -97,7 +98,8 @@ pub(crate) fn each_of_prompt(tokens: &[u32], mut then: impl FnMut(u32, TokenPosi
     }
 }
 
-/// Returns the sampled token and the `style.top` most likely tokens, without duplicates.
+/// Returns the log probabilities of the sampled token and of the `style.top` most likely tokens,
+/// without duplicates.
 ///
 /// The list has `top + 1` entries if the sampled token is not among the most likely. llm-d includes
 /// the sampled token in `top`.
@@ -133,7 +135,8 @@ pub(crate) fn entries(
     values.into_iter().map(show).collect()
 }
 
-/// Returns llm-d's entries: the token, and alternatives with derived names outside the vocabulary.
+/// Returns log probabilities as llm-d does: the token, and alternatives with derived names outside
+/// the vocabulary.
 fn by_position(
     tokenizer: &Tokenizer,
     id: u32,
@@ -162,7 +165,7 @@ fn by_position(
     (0..top).map(entry).collect()
 }
 
-/// Returns the text of a token.
+/// Returns the text of a token, as vLLM shows it in log probabilities.
 ///
 /// A token that ends inside a character has no text; the token that completes the character has all
 /// of it.
@@ -195,7 +198,7 @@ pub(crate) fn chosen(position: usize) -> f64 {
     -1.0 - 0.1 * (position % 3) as f64
 }
 
-/// Appends one element of `logprobs.content` of a chat choice.
+/// Appends the log probability of one token, an element of `logprobs.content` of a chat choice.
 pub(super) fn chat_entry(
     out: &mut String,
     tokenizer: &Tokenizer,
@@ -249,7 +252,7 @@ impl CompletionLogprobs {
         self.offset
     }
 
-    /// Adds the first token of an echoed prompt, which has no log probability.
+    /// Adds the first token of an echoed prompt to the lists of log probabilities; it has none.
     pub(super) fn push_first(
         &mut self,
         tokenizer: &Tokenizer,
@@ -326,7 +329,8 @@ impl CompletionLogprobs {
     }
 }
 
-/// Appends `prompt_logprobs`: `null` for the first token, then one map by token id per token.
+/// Appends the `prompt_logprobs` member: `null` for the first token, then one map by token id per
+/// token.
 pub(crate) fn prompt(
     out: &mut String,
     tokenizer: &Tokenizer,

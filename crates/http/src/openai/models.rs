@@ -1,4 +1,4 @@
-//! `GET /v1/models`.
+//! `GET /v1/models`: the list of served models and LoRA adapters.
 
 use std::sync::Arc;
 
@@ -10,7 +10,8 @@ use crate::app::App;
 use crate::{error, json};
 use vllm_sim_engine::driver::unix_now;
 
-/// Lists one card per served name, then one per adapter in load order.
+/// Handles `GET /v1/models`: lists one card per served model name, then one per LoRA adapter in
+/// load order.
 pub(crate) async fn list(State(app): State<Arc<App>>) -> Response<Body> {
     let models = &app.service.models;
     let root = app.settings.model.name.as_str();

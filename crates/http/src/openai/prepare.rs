@@ -1,4 +1,4 @@
-//! Steps before and after generation that chat and completions share.
+//! Steps before and after generation that the chat and completion APIs share.
 
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
@@ -20,7 +20,7 @@ use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::completion::CompletionRequest;
 use vllm_sim_wire::openai::shared::ToolChoice;
 
-/// Request fields that both APIs have and that determine the shape of the response.
+/// Request fields on usage and token ids that chat and completion requests share.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct UsageOptions {
     pub(crate) usage: bool,
@@ -53,7 +53,7 @@ impl From<&CompletionRequest> for UsageOptions {
     }
 }
 
-/// Returns the number of log probabilities per position; −1 means the whole vocabulary.
+/// Returns the requested number of log probabilities per token; −1 means the whole vocabulary.
 pub(crate) fn logprob_count(app: &App, asked: i128) -> u32 {
     let vocabulary = app.service.generator.tokenizer().vocab_size();
     u32::try_from(asked)
@@ -95,7 +95,8 @@ pub(crate) fn tools(request: &ChatRequest) -> Option<ToolRequest> {
     })
 }
 
-/// Returns a tool as vLLM passes it to the chat template, with every field that was set.
+/// Returns the JSON of a tool as vLLM passes it to the chat template, with every field that was
+/// set.
 pub(crate) fn tool_json(tool: &vllm_sim_wire::openai::shared::Tool) -> Value {
     let function = &tool.function;
     let mut map = Map::new();
@@ -114,7 +115,8 @@ pub(crate) fn tool_json(tool: &vllm_sim_wire::openai::shared::Tool) -> Value {
     serde_json::json!({"type": "function", "function": map})
 }
 
-/// Returns the fraction of reasoning in a chat's replies; `None` without a reasoning parser.
+/// Returns the fraction of output tokens that is reasoning, for a chat request; `None` without a
+/// reasoning parser.
 pub(crate) fn reasoning(app: &App, request: &ChatRequest) -> Option<f64> {
     app.settings.parsers.reasoning.as_ref()?;
     let off = request.reasoning_effort.as_deref() == Some("none")
@@ -182,7 +184,7 @@ fn draft_report(app: &App) -> Option<DraftReport> {
     Some(DraftReport { tokens, detailed })
 }
 
-/// Waits for the end of a reply and renders it, on the blocking pool if it is long.
+/// Waits for the end of a reply and renders its JSON, on the blocking pool if the reply is long.
 ///
 /// # Errors
 /// vLLM's 500 if a choice ended with an error.
@@ -197,7 +199,7 @@ pub(crate) async fn render_finished<T: Send + 'static>(
     Ok(run_blocking_if_large(reply.size, move || render(&reply)).await)
 }
 
-/// Returns a unary response, with the load header if the client requested it.
+/// Returns a response that is no stream, with the load header if the client requested it.
 pub(crate) fn unary(app: &App, headers: &HeaderMap, body: String) -> Response<Body> {
     let mut response = error::json(StatusCode::OK, body);
     let format = headers.get(&names::LOAD_FORMAT).map(HeaderValue::as_bytes);
@@ -237,7 +239,8 @@ fn load_header(app: &App, format: LoadFormat) -> String {
     }
 }
 
-/// Returns the minimum number of tokens per event, clamped to 32 bits.
+/// Returns the minimum number of tokens per stream event that a request asks for, clamped to 32
+/// bits.
 pub(crate) fn tokens_per_event(asked: Option<i128>) -> u32 {
     u32::try_from(asked.unwrap_or(1).max(1)).unwrap_or(u32::MAX)
 }
@@ -259,7 +262,7 @@ pub(crate) fn stream<R: Render + Unpin>(
     )))
 }
 
-/// Returns a streamed response without keep-alive comments.
+/// Returns a streamed response that sends no keep-alive comments.
 pub(crate) fn stream_without_keep_alive<R: Render + Unpin>(
     app: &App,
     head: &RequestHead,
@@ -286,12 +289,13 @@ pub(crate) fn events(body: Body) -> Response<Body> {
     response
 }
 
-/// Returns a stream that fails before its first token: status 200, then an error event.
+/// Returns the response of a stream that fails before its first token: status 200, then an error
+/// event.
 pub(crate) fn failed_stream(fault: &Fault) -> Response<Body> {
     events(Body::from(error::last_events(&fault.to_spaced_json())))
 }
 
-/// Returns a failed chat stream.
+/// Returns the response of a chat stream that fails before its first token.
 ///
 /// vLLM 0.33 reports a retryable 503 with another `type` there (measured).
 pub(crate) fn failed_chat_stream(fault: &Fault) -> Response<Body> {

@@ -1,4 +1,4 @@
-//! Settings that determine the shape of a response, resolved once per request.
+//! Settings that determine the JSON of a response, resolved once per request.
 
 use std::sync::Arc;
 
@@ -12,13 +12,13 @@ use vllm_sim_service::{Choice, Reply};
 use vllm_sim_tokenizer::Tokenizer;
 use vllm_sim_wire::Version;
 
-/// Settings that determine the shape of a response.
+/// Settings that determine the JSON of a response, for all APIs that generate tokens.
 #[derive(Clone)]
 pub(crate) struct ResponseShape {
     pub(crate) id: Arc<str>,
     pub(crate) created: u64,
     pub(crate) model: Arc<str>,
-    /// vLLM release whose fields are sent.
+    /// vLLM release whose response fields are sent.
     pub(crate) version: Version,
     pub(crate) fingerprint: Option<Arc<str>>,
     pub(crate) tokenizer: Arc<Tokenizer>,
@@ -33,16 +33,16 @@ pub(crate) struct ResponseShape {
     pub(crate) metrics: bool,
     pub(crate) drafts: Option<DraftReport>,
     pub(crate) kv_transfer_params: Option<Arc<TransferParams>>,
-    /// Media tokens of the prompt by modality, as JSON.
+    /// Number of media tokens of the prompt by modality, as JSON.
     pub(crate) media: Option<Arc<str>>,
-    /// Weight version to report (`return_weight_versions`).
+    /// Version of the model weights to report (`return_weight_versions`).
     pub(crate) weights: Option<Arc<String>>,
-    /// Finish reason of a prefill for another server, if it differs from the usual ones.
+    /// Finish reason of a prefill for a remote decode server, if it differs from the usual reasons.
     pub(crate) prefill_reason: Option<&'static str>,
 }
 
 impl ResponseShape {
-    /// Returns the log probabilities at a position of a choice.
+    /// Returns the log probabilities for one token position of a choice.
     pub(crate) fn logprobs_at(
         &self,
         choice: &Choice,
@@ -61,24 +61,25 @@ impl ResponseShape {
     }
 }
 
-/// Selects the members of `usage`; chat has some that completions lack.
+/// Selects the members of `usage`; chat responses have some that completion responses lack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum UsageMembers {
     Chat,
     Completion,
 }
 
-/// Settings of the draft-token report (`--per-request-spec-decode-metrics`).
+/// Settings of the report on draft tokens in a response (`--per-request-spec-decode-metrics`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct DraftReport {
-    /// Number of draft tokens per step.
+    /// Number of draft tokens that each engine step proposes.
     pub(crate) tokens: u32,
-    /// Whether to list each step.
+    /// Whether the report on draft tokens lists each engine step.
     pub(crate) detailed: bool,
 }
 
 impl DraftReport {
-    /// Appends the report; `steps` holds drafted and accepted tokens.
+    /// Appends the report on draft tokens; `steps` holds the numbers of drafted and accepted tokens
+    /// of each engine step.
     ///
     /// **Source:** vLLM 0.33 `vllm/v1/metrics/stats.py`, `RequestSpecDecodeMetrics.to_dict`.
     fn write(self, out: &mut String, steps: &[(u8, u8)], nulls: Nulls) {
@@ -137,7 +138,7 @@ pub(crate) struct Counts {
 }
 
 impl Counts {
-    /// Counts the tokens of a finished reply.
+    /// Returns the token counts of a finished reply, for `usage`.
     pub(crate) fn of(reply: &Reply) -> Self {
         let mut counts = Self {
             prompt: reply.prompt_tokens(),
@@ -169,7 +170,7 @@ pub(crate) fn reasoning_tokens(choice: &Choice) -> u32 {
 }
 
 impl ResponseShape {
-    /// Returns the start of a stream chunk, up to its choices.
+    /// Returns the JSON of a stream chunk up to its choices.
     pub(crate) fn chunk_head(&self, object: &str) -> String {
         // Leaves room for member names and for what a chat stream appends.
         let names = self.id.len() + object.len() + self.model.len();
@@ -180,7 +181,7 @@ impl ResponseShape {
         head
     }
 
-    /// Returns the start of a unary response, up to its choices.
+    /// Returns the JSON of a response that is no stream, up to its choices.
     pub(crate) fn answer_head(&self, object: &str) -> String {
         let mut out = String::with_capacity(1024);
         out.push_str("{\"id\":");
@@ -199,7 +200,7 @@ impl ResponseShape {
         out.push_str(",\"choices\":[");
     }
 
-    /// Appends the `usage` object of a unary response.
+    /// Appends the `usage` object of a response that is no stream.
     pub(crate) fn usage(&self, out: &mut String, counts: Counts, members: UsageMembers) {
         let chat = members == UsageMembers::Chat;
         counters(out, counts);
@@ -238,7 +239,7 @@ impl ResponseShape {
         }
     }
 
-    /// Appends `,"usage":{…}` of a chunk if every chunk has usage.
+    /// Appends `,"usage":{…}` to a chunk if every chunk has usage (`continuous_usage_stats`).
     pub(crate) fn chunk_usage(&self, out: &mut String, counts: Counts, members: UsageMembers) {
         if !self.continuous_usage {
             return;
@@ -252,7 +253,8 @@ impl ResponseShape {
         out.push('}');
     }
 
-    /// Appends usage, fingerprint and timings of the last chunk; null members are omitted.
+    /// Appends usage, fingerprint and timings to the last chunk of a stream; null members are
+    /// omitted.
     pub(crate) fn final_usage(&self, out: &mut String, reply: &Reply, members: UsageMembers) {
         let (counts, chat) = (Counts::of(reply), members == UsageMembers::Chat);
         out.push_str("\"usage\":");
@@ -283,7 +285,7 @@ impl ResponseShape {
         }
     }
 
-    /// Appends `,"system_fingerprint":"…"` if there is one.
+    /// Appends `,"system_fingerprint":"…"` if the server has a fingerprint.
     pub(crate) fn fingerprint(&self, out: &mut String) {
         if let Some(fingerprint) = &self.fingerprint {
             out.push_str(",\"system_fingerprint\":");
@@ -291,7 +293,8 @@ impl ResponseShape {
         }
     }
 
-    /// Appends the `metrics` object of a reply with one choice, or `null`.
+    /// Appends the `metrics` object with the timings of a reply, or `null` if it has several
+    /// choices.
     pub(crate) fn timings(&self, out: &mut String, reply: &Reply, nulls: Nulls) {
         let [choice] = reply.choices.as_slice() else {
             return out.push_str("null");
@@ -365,7 +368,8 @@ impl ResponseShape {
         }
     }
 
-    /// Returns the finish reason of an ended choice; `stop_word` is the API's word for a stop.
+    /// Returns the finish reason of an ended choice; `stop_word` is the API's word for a normal
+    /// stop.
     pub(crate) fn finish_reason(
         &self,
         choice: &Choice,
@@ -385,7 +389,7 @@ impl ResponseShape {
         }
     }
 
-    /// Appends `,"weight_versions":…`, which 0.32 does not have.
+    /// Appends the member `,"weight_versions":…`, which vLLM 0.32 does not have.
     ///
     /// `ended` is the number of tokens of an ended choice; they form one span.
     pub(crate) fn weights(&self, out: &mut String, ended: Option<u32>) {

@@ -1,4 +1,4 @@
-//! `POST /classify`.
+//! `POST /classify`: class probabilities of texts, from a simulated classifier.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub(crate) async fn create(
     Ok(rows::json(head, count, row, list_tail(read)))
 }
 
-/// Returns the model's label for a class, else `LABEL_n`.
+/// Returns the label of a class in the model's `config.json`, else `LABEL_n`.
 fn label(app: &App, class: usize) -> String {
     let config = app.settings.model.hf_config.as_deref();
     config

@@ -85,13 +85,13 @@ pub(crate) async fn create(
     Ok(rows::json(head, rows, row, tail))
 }
 
-/// Returns the texts among an input's parts, joined by line feeds.
+/// Returns the text parts of an embedding input, joined by line feeds.
 fn text_of(input: &EmbedInput) -> String {
     let texts = input.content.iter().filter_map(|part| part.text.as_deref());
     texts.collect::<Vec<_>>().join("\n")
 }
 
-/// Appends a vector in the given encoding.
+/// Appends an embedding vector in the requested encoding: `float`, `base64`, `binary` or `ubinary`.
 fn encoded(out: &mut String, kind: &str, vector: &[f32]) {
     let bits = |sign: u8| {
         let byte = |chunk: &[f32]| {

@@ -1,4 +1,4 @@
-//! `POST /v1/embeddings` and `POST /pooling`.
+//! `POST /v1/embeddings` and `POST /pooling`: vectors of texts.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -28,7 +28,7 @@ use vllm_sim_service::pooling::{
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::pooling::PoolingRequest;
 
-/// Id prefix, JSON names and number format of one of the two routes.
+/// Id prefix, JSON names and number format of `/v1/embeddings` or of `/pooling`.
 #[derive(Clone, Copy)]
 struct Route {
     prefix: &'static str,
@@ -145,7 +145,8 @@ async fn answer(
     Ok(rows::json(head, count, row, list_tail(read)))
 }
 
-/// Returns whether `/pooling` returns class scores; rejects a task that the server does not run.
+/// Returns whether `/pooling` returns class scores instead of vectors; rejects a task that the
+/// server does not run.
 fn wants_classes(app: &App, request: &PoolingRequest) -> Result<bool, Fault> {
     let task = app.settings.pooling.task;
     let own = matches!(task, Task::Classify | Task::Score | Task::Reward);
@@ -172,7 +173,8 @@ fn wants_classes(app: &App, request: &PoolingRequest) -> Result<bool, Fault> {
     Err(Fault::parameter(message, "task"))
 }
 
-/// Returns vectors as raw bytes; the format `bytes` adds a `metadata` header.
+/// Returns a response with embedding vectors as raw bytes; the format `bytes` adds a `metadata`
+/// header.
 fn octets(
     request: &PoolingRequest,
     vectors: impl Iterator<Item = Vec<f32>>,

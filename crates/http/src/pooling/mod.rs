@@ -27,7 +27,7 @@ use vllm_sim_wire::openai::message::Message;
 use vllm_sim_wire::schema::RequestField;
 use vllm_sim_wire::vllm::pooling::{PoolingInput, PoolingRequest};
 
-/// Returns the model name to report; llm-d ignores the requested name.
+/// Returns the model name for the response of a pooling route; llm-d ignores the requested name.
 fn model(app: &App, requested: Option<&str>) -> Result<Arc<str>, Fault> {
     let models = &app.service.models;
     let unknown = || Fault::unknown_pooling_model(requested.unwrap_or_default());
@@ -38,15 +38,15 @@ fn model(app: &App, requested: Option<&str>) -> Result<Arc<str>, Fault> {
     })
 }
 
-/// vLLM's error for input that only a plugin can read.
+/// vLLM's error for pooling input that only a plugin can read.
 const NO_PLUGIN: &str = "No IOProcessor plugin installed. Please refer to the documentation and to \
      the 'prithvi_geospatial_mae_io_processor' offline inference example for more details.";
 
-/// Maximum number of inputs of one request (vLLM has no limit); equal to the maximum number of
-/// sequences of a generation request.
+/// Maximum number of inputs of one pooling request (vLLM has no limit); equal to the maximum number
+/// of sequences of a generation request.
 const MAX_INPUTS: usize = 65_536;
 
-/// Counts a request as in flight, one sequence per input, until the guard is dropped.
+/// Counts a pooling request as in flight, one sequence per input, until the guard is dropped.
 fn enter(app: &App, inputs: usize) -> Result<InFlightGuard, Fault> {
     if inputs > MAX_INPUTS {
         return Err(Fault::bad_request(format!(
@@ -69,14 +69,16 @@ fn count(request: &PoolingRequest) -> usize {
     }
 }
 
-/// Tokens of all inputs in one list, which saves memory for many short inputs.
+/// Token ids of all inputs of a pooling request in one list, which saves memory for many short
+/// inputs.
 struct Inputs {
     tokens: Vec<u32>,
     ends: Vec<usize>,
 }
 
 impl Inputs {
-    /// Allocates for a known number of inputs; a growing list would briefly exist twice.
+    /// Creates an empty list for a known number of inputs; a growing list would briefly exist
+    /// twice.
     fn with_capacity(inputs: usize) -> Self {
         Self {
             tokens: Vec::with_capacity(inputs),
@@ -107,7 +109,7 @@ impl Index<usize> for Inputs {
     }
 }
 
-/// Tokenizes the inputs of a request; a conversation is one input.
+/// Tokenizes the inputs of a pooling request; a conversation is one input.
 async fn tokens(app: &Arc<App>, request: &PoolingRequest, body: &Value) -> Result<Inputs, Fault> {
     let mut inputs = Inputs::with_capacity(count(request));
     let special = SpecialTokens::when(request.add_special_tokens.unwrap_or(true));
@@ -143,7 +145,8 @@ async fn tokens(app: &Arc<App>, request: &PoolingRequest, body: &Value) -> Resul
 
 struct InputTokens {
     ids: Vec<u32>,
-    /// Whether the tokenizer added special tokens; `None` if the client sent token ids.
+    /// Whether the tokenizer added special tokens to the input; `None` if the client sent token
+    /// ids.
     special: Option<SpecialTokens>,
 }
 
@@ -173,7 +176,8 @@ async fn encoded_text(app: &App, text: &str, special: SpecialTokens) -> Vec<u32>
     vllm_sim_service::run_blocking_if_large(text.len(), encode).await
 }
 
-/// Tokenizes a conversation, without a generation prompt unless the request asks for one.
+/// Tokenizes the conversation of a pooling request, without a generation prompt unless the request
+/// asks for one.
 async fn chat(
     app: &Arc<App>,
     request: &PoolingRequest,
@@ -199,7 +203,8 @@ async fn chat(
     fitted(app, request, InputTokens::of_text(tokens, special))
 }
 
-/// Truncates the tokens as requested and checks that they fit the context.
+/// Truncates the tokens of a pooling input as requested and checks that they fit the context
+/// length.
 fn fitted(
     app: &App,
     request: &PoolingRequest,

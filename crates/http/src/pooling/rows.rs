@@ -1,4 +1,4 @@
-//! Streams a response row by row, one row per input.
+//! Streams the response of a pooling route row by row, one row per input.
 //!
 //! Only the current frame is in memory, not a tree of JSON values.
 
@@ -10,16 +10,16 @@ use futures_util::{StreamExt, stream};
 use vllm_sim_service::run_blocking;
 use vllm_sim_wire::fault::Fault;
 
-/// Maximum number of floats in one response: 2,048 inputs of 8,192 dimensions.
+/// Maximum number of floats in one pooling response: 2,048 inputs of 8,192 dimensions.
 const MAX_NUMBERS: usize = 16 << 20;
 
-/// Frame size, in bytes.
+/// Size of a body frame of a pooling response, in bytes.
 ///
 /// A response of at most one frame gets a `Content-Length`. Later frames are written on the
 /// blocking pool.
 const FRAME_BYTES: usize = 64 * 1024;
 
-/// Rejects a response of more than 16,777,216 floats.
+/// Rejects a pooling request whose response would have more than 16,777,216 floats.
 ///
 /// # Errors
 /// 400 that names both counts.
@@ -33,7 +33,7 @@ pub(super) fn check(inputs: usize, length: usize) -> Result<(), Fault> {
     )))
 }
 
-/// Returns status 200 with JSON: `head`, one call of `row` per row number, then `tail`.
+/// Returns a streamed response with JSON: `head`, one call of `row` per row number, then `tail`.
 pub(super) fn json(
     head: String,
     rows: usize,
@@ -57,7 +57,7 @@ struct Rows<W> {
     row: W,
     at: usize,
     rows: usize,
-    /// End of the JSON; `None` after it was written.
+    /// JSON of a pooling response after its last row; `None` after it was written.
     tail: Option<String>,
 }
 

@@ -16,7 +16,7 @@ use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::pooling::{PoolingInput, PoolingRequest};
 
-/// Handles `POST /score`: one text against many, or pairs of texts.
+/// Handles `POST /score`: the similarity of one text to many, or of pairs of texts.
 pub(crate) async fn score(
     State(app): State<Arc<App>>,
     JsonRequest { head, value }: JsonRequest,
@@ -60,7 +60,7 @@ pub(crate) async fn score(
     })))
 }
 
-/// Handles `POST /rerank`: documents sorted by descending score.
+/// Handles `POST /rerank`: returns the documents sorted by descending score for a query.
 pub(crate) async fn rerank(
     State(app): State<Arc<App>>,
     JsonRequest { head, value }: JsonRequest,
@@ -107,7 +107,7 @@ struct Scorer<'a> {
     /// Vector length of an embedding model; `None` for a cross-encoder, which reads both texts
     /// together.
     dimensions: Option<usize>,
-    /// Number of tokens read, for usage.
+    /// Number of prompt tokens, for `usage`.
     tokens: usize,
 }
 
@@ -124,7 +124,8 @@ impl<'a> Scorer<'a> {
         })
     }
 
-    /// Returns the score of a pair; an embedding model reads the first text only once.
+    /// Returns the score of two texts; with an embedding model, tokens of the first text count only
+    /// once.
     fn score(&mut self, one: &str, two: &str, again: bool) -> Result<f64, Fault> {
         let tokenizer = self.app.service.generator.tokenizer();
         let (one, two) = (
@@ -158,7 +159,7 @@ fn texts(value: &Value) -> Vec<String> {
     }
 }
 
-/// Returns a text, or the joined text parts of an object with `content`.
+/// Returns a text to score: a string, or the joined text parts of an object with `content`.
 fn text_of(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),

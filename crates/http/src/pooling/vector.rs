@@ -1,4 +1,4 @@
-//! Derives vectors and scores from tokens.
+//! Computes embedding vectors and relevance scores from token ids.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use vllm_sim_random::mix;
 use vllm_sim_service::pooling::unit_embedding;
 use vllm_sim_wire::fault::Fault;
 
-/// Returns the relevance of a text to a query, 0 to 1.
+/// Returns the relevance of a text to a query, 0 to 1, from the token ids of both.
 ///
 /// It is the fraction of the query's tokens in the text, plus a small tie-breaker.
 pub(super) fn relevance(query: &[u32], text: &[u32]) -> f64 {
@@ -24,7 +24,8 @@ pub(super) fn relevance(query: &[u32], text: &[u32]) -> f64 {
     f64::from((0.02 + 0.93 * share + 0.05 * tie_break) as f32)
 }
 
-/// Returns the vector length: as requested if the model can truncate vectors, else the model's own.
+/// Returns the length of embedding vectors: as requested if the model can truncate vectors, else
+/// the model's own.
 ///
 /// # Errors
 /// vLLM's 400 for a model that cannot truncate; llm-d's for a length below 1.
@@ -70,14 +71,14 @@ pub(super) fn dimensions(app: &App, requested: Option<i128>) -> Result<usize, Fa
     }
 }
 
-/// Appends numbers as a list, widened to 64 bits as Python prints lists.
+/// Appends a vector as a JSON list, with numbers widened to 64 bits as Python prints them.
 pub(super) fn write(out: &mut String, vector: &[f32]) {
     list(out, vector, |out, number| {
         json::float(out, f64::from(number));
     });
 }
 
-/// Appends numbers as a list, as numpy prints 32-bit arrays.
+/// Appends a vector as a JSON list, with 32-bit numbers as numpy prints them.
 pub(super) fn write_short(out: &mut String, vector: &[f32]) {
     list(out, vector, json::float32);
 }

@@ -34,14 +34,15 @@ pub(crate) struct TransferWarnings {
 #[derive(Default)]
 pub(crate) struct TransferTerms {
     pub(crate) transfer: Transfer,
-    /// Handoff of a prompt to a decode server, and the parameters of its request.
+    /// Handoff of the prompt's KV cache to a decode server, and the requested `kv_transfer_params`;
+    /// `None` without a decode server.
     offered: Option<(Arc<PrefillHandoff>, Map<String, Value>)>,
 }
 
 impl TransferTerms {
-    /// Reads a request's `kv_transfer_params`.
+    /// Reads the `kv_transfer_params` of a request.
     ///
-    /// Without a connector vLLM ignores the parameters; llm-d needs no connector.
+    /// Without a KV connector vLLM ignores the parameters; llm-d needs no connector.
     pub(crate) fn of(app: &App, id: &str, params: Option<&Map<String, Value>>) -> Self {
         let Some(params) = params else {
             return Self::default();
@@ -80,7 +81,7 @@ impl TransferTerms {
         }
     }
 
-    /// Returns the parameters for the decode server, for a response to `prompts`.
+    /// Returns the KV transfer parameters for the decode server, for a response to `prompts`.
     pub(crate) fn offer(&self, app: &App, prompts: &[Prompt]) -> Option<Arc<TransferParams>> {
         let (prefill_handoff, params) = self.offered.as_ref()?;
         // For several prompts, vLLM returns the parameters of the first.
@@ -131,7 +132,8 @@ fn is_true(params: &Map<String, Value>, key: &str) -> bool {
     params.get(key).and_then(Value::as_bool) == Some(true)
 }
 
-/// Returns whether the parameters have all that a connector needs to find the prompt.
+/// Returns whether the `kv_transfer_params` have all that a KV connector needs to find the prompt's
+/// KV cache.
 ///
 /// Sources: `update_state_after_alloc` of vLLM's `nixl/pull_scheduler.py` and
 /// `mooncake/mooncake_connector.py`.
@@ -163,7 +165,8 @@ fn names_source(connector: Connector, params: &Map<String, Value>, warnings: &Lo
     missing.is_none()
 }
 
-/// Returns the endpoint that the decode server notifies after reading the blocks.
+/// Returns the endpoint of the prefill server that the decode server notifies after reading the KV
+/// blocks.
 fn source(params: &Map<String, Value>) -> Option<Arc<KvSource>> {
     let text = |key: &str| params.get(key).and_then(Value::as_str);
     let host = text("remote_host")?;
@@ -207,7 +210,8 @@ pub(crate) fn hit_threshold(app: &App, headers: &HeaderMap, request: &Value) -> 
         .or(global)
 }
 
-/// Handles `GET /query`, Mooncake's bootstrap: lists ranks and their engines.
+/// Handles `GET /query` of Mooncake's bootstrap server: lists data-parallel ranks and their engine
+/// ids.
 pub(crate) async fn query(State(app): State<Arc<App>>) -> Response<Body> {
     let parallel = &app.settings.parallel;
     let (first, count) = parallel.local_ranks;

@@ -1,4 +1,5 @@
-//! Response parameters for the server that decodes a prompt.
+//! KV transfer parameters in the response of a prefill server, for the server that decodes the
+//! prompt.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use crate::settings::Settings;
 use vllm_sim_config::Connector;
 use vllm_sim_service::PrefillHandoff;
 
-/// The `kv_transfer_params` of a response, in the connector's format.
+/// The `kv_transfer_params` of a response, in the format of the KV connector.
 #[derive(Debug)]
 pub(crate) struct TransferParams {
     source: ParamsSource,
@@ -18,20 +19,20 @@ pub(crate) struct TransferParams {
 
 #[derive(Debug)]
 enum ParamsSource {
-    /// Parameters that do not depend on the outcome, such as llm-d's placeholders.
+    /// KV transfer parameters that do not depend on the generation, such as llm-d's placeholders.
     Fixed(String),
     Nixl(Box<SourceEngine>),
     MoriIo(Box<SourceEngine>, Value),
 }
 
-/// The engine that holds the prompt's KV cache.
+/// The prefill engine that holds the prompt's KV cache.
 #[derive(Debug)]
 struct SourceEngine {
     id: String,
     settings: Arc<Settings>,
     prompt: u32,
     push: bool,
-    /// Whether `remote_registration_generation` is sent (vLLM 0.33).
+    /// Whether the parameters contain `remote_registration_generation` (vLLM 0.33).
     generation: bool,
 }
 
@@ -52,7 +53,8 @@ impl TransferParams {
         }
     }
 
-    /// Returns a connector's parameters for a prompt of `prompt` tokens; `None` if it sends none.
+    /// Returns the KV transfer parameters of a connector for a prompt of `prompt` tokens; `None` if
+    /// it sends none.
     pub(super) fn of(
         connector: Connector,
         engine: (String, Arc<Settings>),
@@ -107,7 +109,7 @@ impl SourceEngine {
         first + prefill_handoff.rank().unwrap_or_default()
     }
 
-    /// Returns the engine id; with data parallelism each rank has its own.
+    /// Returns the engine id of a data-parallel rank; with several ranks each has its own.
     fn id(&self, rank: u32) -> String {
         match self.settings.parallel.data {
             1 => self.id.clone(),
@@ -123,7 +125,7 @@ impl SourceEngine {
         })
     }
 
-    /// Returns the parameters of the NIXL connector.
+    /// Returns the KV transfer parameters of the NIXL connector.
     ///
     /// Source: `request_finished` of
     /// `vllm/distributed/kv_transfer/kv_connector/v1/nixl/pull_scheduler.py`, 0.33.
@@ -155,7 +157,7 @@ impl SourceEngine {
         Some(params)
     }
 
-    /// Returns the parameters of the MoRI-IO connector.
+    /// Returns the KV transfer parameters of the MoRI-IO connector.
     ///
     /// Source: `request_finished` of
     /// `vllm/distributed/kv_transfer/kv_connector/v1/moriio/moriio_connector.py`, 0.33.

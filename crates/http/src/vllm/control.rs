@@ -1,4 +1,4 @@
-//! Routes that pause, resume and reset the engines.
+//! Routes that pause, resume and reset the engines, or abort requests.
 
 use std::sync::Arc;
 
@@ -109,7 +109,7 @@ pub(crate) async fn pause(State(app): State<Arc<App>>, uri: Uri) -> HandlerResul
     Ok(ok(&json!({"status": "paused"})))
 }
 
-/// Handles `POST /resume`, which succeeds even if nothing is paused.
+/// Handles `POST /resume`: resumes paused engines; succeeds even if none is paused.
 pub(crate) async fn resume(State(app): State<Arc<App>>) -> Response<Body> {
     app.service.resume();
     ok(&json!({"status": "resumed"}))
@@ -133,19 +133,20 @@ pub(crate) async fn reset_prefix_cache(State(app): State<Arc<App>>, uri: Uri) ->
     ))
 }
 
-/// Handles `POST /reset_mm_cache`: clears the cache of processed media.
+/// Handles `POST /reset_mm_cache`: clears the cache of processed media items.
 pub(crate) async fn reset_media(State(app): State<Arc<App>>) -> Response<Body> {
     app.service.media_cache.clear();
     error::empty(StatusCode::OK)
 }
 
-/// Handles `POST /reset_encoder_cache`: clears the cache of encoder outputs.
+/// Handles `POST /reset_encoder_cache`: clears the cache of media encoder outputs.
 pub(crate) async fn reset_encoder(State(app): State<Arc<App>>) -> Response<Body> {
     app.service.reset_encoder_cache();
     error::empty(StatusCode::OK)
 }
 
-/// Handles `POST /abort_requests` in development mode; aborts all requests if none is named.
+/// Handles `POST /abort_requests` in development mode: aborts the named requests, or all if none is
+/// named.
 pub(crate) async fn abort_requests(
     State(app): State<Arc<App>>,
     received: RawRequest,
@@ -163,7 +164,8 @@ pub(crate) async fn abort_requests(
     Ok(ok(&json!({"status": "aborted", "aborted": aborted})))
 }
 
-/// Handles `POST /inference/v1/abort_requests`: an empty 200, even if no request is found.
+/// Handles `POST /inference/v1/abort_requests`: aborts the named requests; returns an empty 200
+/// even if none is found.
 pub(crate) async fn abort_named(
     State(app): State<Arc<App>>,
     received: RawRequest,
@@ -202,7 +204,8 @@ fn halt(mode: &str) -> PauseMode {
     }
 }
 
-/// Returns whether llm-d's sleep routes have an effect.
+/// Returns whether the sleep routes of llm-d have an effect: sleep mode and development mode are
+/// enabled.
 fn sleeps(app: &App) -> bool {
     app.settings.server.enable_sleep_mode && app.settings.server.dev_mode
 }
@@ -221,7 +224,7 @@ fn set_sleep_state(app: &App, state: SleepState) {
     }
 }
 
-/// Completes `work` even if the client disconnects, as vLLM's engine does.
+/// Completes the future `work` even if the client disconnects, as vLLM's engine does.
 async fn to_its_end<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
     match tokio::spawn(work).await {
         Ok(done) => done,

@@ -64,7 +64,7 @@ fn schema(app: &App) -> String {
     schema.to_string()
 }
 
-/// Routes whose success response is empty or plain text.
+/// Routes whose successful response is empty or plain text.
 const WITHOUT_JSON: [&str; 7] = [
     "/reset_mm_cache",
     "/reset_encoder_cache",
@@ -75,8 +75,8 @@ const WITHOUT_JSON: [&str; 7] = [
     "/v1/unload_lora_adapter",
 ];
 
-/// Adds responses that FastAPI does not derive: its own errors for unreadable bodies, and errors
-/// from outside the handler.
+/// Adds error responses to an operation of the OpenAPI schema that FastAPI does not derive: errors
+/// for unreadable bodies, and errors from outside the handler.
 fn complete(path: &str, operation: &mut Value) {
     let reads = operation.get("requestBody").is_some() || operation.get("parameters").is_some();
     let Some(responses) = operation
@@ -115,7 +115,7 @@ fn complete(path: &str, operation: &mut Value) {
     }
 }
 
-/// Collects the names of the schemas that a value refers to.
+/// Collects the names of the OpenAPI schemas to which a value refers.
 fn references(value: &Value, out: &mut Vec<String>) {
     match value {
         Value::Object(map) => {
@@ -143,14 +143,15 @@ pub(crate) async fn redoc(State(app): State<Arc<App>>) -> Response<Body> {
     html(REDOC.replace("{root}", &app.settings.server.root_path))
 }
 
-/// Handles `GET /docs/oauth2-redirect`, which must exist although nothing here uses it.
+/// Handles `GET /docs/oauth2-redirect`, the login redirect of the documentation page; FastAPI
+/// always serves it.
 pub(crate) async fn oauth2() -> Response<Body> {
     html(OAUTH2.to_owned())
 }
 
 const OAUTH2: &str = "<!doctype html>\n<html lang=\"en-US\">\n<head>\n    <title>Swagger UI: OAuth2 Redirect</title>\n</head>\n<body>\n<script>window.close();</script>\n</body>\n</html>\n";
 
-/// Page of FastAPI's `get_swagger_ui_html`.
+/// HTML page of FastAPI's `get_swagger_ui_html`.
 const SWAGGER: &str = r##"
     <!DOCTYPE html>
     <html>
@@ -184,7 +185,7 @@ oauth2RedirectUrl: window.location.origin + '{root}/docs/oauth2-redirect',
     </html>
     "##;
 
-/// Page of FastAPI's `get_redoc_html`.
+/// HTML page of FastAPI's `get_redoc_html`.
 const REDOC: &str = r##"
     <!DOCTYPE html>
     <html>

@@ -54,8 +54,8 @@ pub(crate) async fn create(State(app): State<Arc<App>>, received: RawRequest) ->
     answer(&app, head, &value, read).await
 }
 
-/// Returns the KV transfer parameters: from the root, or from `extra_args` as vLLM's front end
-/// sends them.
+/// Returns the `kv_transfer_params` of a generate request: from its root, or from `extra_args` as
+/// vLLM's front end sends them.
 fn transfer_params(request: &GenerateRequest) -> Option<&Map<String, Value>> {
     let hidden = || {
         let extra = request.sampling_params.extra_args.as_ref()?;

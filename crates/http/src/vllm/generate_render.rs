@@ -1,4 +1,4 @@
-//! Renders token replies as one JSON object or as stream chunks.
+//! Renders replies of `/inference/v1/generate` as one JSON object or as stream chunks.
 //!
 //! Source: vLLM `entrypoints/scale_out/token_in_token_out/protocol.py`.
 
@@ -13,26 +13,26 @@ use vllm_sim_engine::End;
 use vllm_sim_service::generate::Channel;
 use vllm_sim_service::{Choice, Reply};
 
-/// Settings that determine the shape of a token reply.
+/// Settings that determine the JSON of a reply of `/inference/v1/generate`.
 pub(super) struct GenerateView {
     pub(super) view: ResponseShape,
-    /// Output mode: `tokens`, `text` or `derender`.
+    /// Output of the reply: `tokens`, `text` or `derender`.
     pub(super) mode: Arc<str>,
     pub(super) prompt: Arc<[u32]>,
-    /// Positions of media in the prompt, as JSON.
+    /// Positions of media items in the prompt, as JSON.
     pub(super) placeholders: Option<Arc<str>>,
     pub(super) prompt_logprobs: Option<u32>,
     pub(super) weight_version: Arc<String>,
     pub(super) form: &'static TokenReplyFormat,
-    /// Transfer parameters of encoded media, as JSON.
+    /// Transfer parameters of encoded media items, as JSON.
     pub(super) ec_transfer_params: Option<Arc<str>>,
 }
 
-/// Functions that render one server's form of a token reply.
+/// Functions by which vLLM or llm-d-inference-sim renders a reply of `/inference/v1/generate`.
 pub(super) struct TokenReplyFormat {
-    /// Appends the members of a unary response after its id.
+    /// Appends the JSON members after the id of a response that is no stream.
     members: fn(&GenerateView, &mut String, &Reply),
-    /// Appends the members of a chunk before its choices.
+    /// Appends the JSON members of a stream chunk before its choices.
     chunk_members: fn(&mut GenerateStream, &mut String, &Choice),
     choice: fn(&GenerateView, &mut String, usize, &Choice, &Piece, Option<End>),
 }
@@ -65,7 +65,7 @@ struct Piece {
 }
 
 impl GenerateView {
-    /// Returns the JSON body of a finished reply.
+    /// Returns the JSON body of a finished reply of `/inference/v1/generate`.
     pub(super) fn unary(&self, reply: &Reply) -> String {
         let mut out = String::with_capacity(1024);
         out.push_str("{\"request_id\":");
@@ -257,7 +257,7 @@ impl GenerateStream {
         }
     }
 
-    /// Appends the members of a chunk before its choices.
+    /// Appends the JSON members of a stream chunk before its choices.
     fn members(&mut self, out: &mut String, choice: &Choice) {
         let generate = &self.generate;
         out.push_str(",\"usage\":");

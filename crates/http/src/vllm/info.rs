@@ -1,4 +1,5 @@
-//! Routes about the server itself, and routes that only a real deployment could implement.
+//! Routes with information about the server, and routes that only a real deployment could
+//! implement.
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use vllm_sim_wire::Version;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::vllm::control::{InfoQuery, WorldQuery};
 
-/// Handles `GET /kv_event_sources`: lists the event publisher of each rank.
+/// Handles `GET /kv_event_sources`: lists the KV event publisher of each data-parallel rank.
 pub(crate) async fn kv_event_sources(State(app): State<Arc<App>>) -> Response<Body> {
     let events = &app.settings.kv_events;
     let mut sources = Map::new();
@@ -106,7 +107,7 @@ pub(crate) async fn server_info(State(app): State<Arc<App>>, uri: Uri) -> Handle
     })))
 }
 
-/// Handles `POST /collective_rpc`: every worker returns null.
+/// Handles `POST /collective_rpc`: returns null for every worker.
 pub(crate) async fn collective_rpc(
     State(app): State<Arc<App>>,
     received: RawRequest,
@@ -123,7 +124,7 @@ pub(crate) async fn collective_rpc(
     Ok(ok(&json!({"results": results})))
 }
 
-/// Handles `POST /scale_elastic_ep`: reports success without effect.
+/// Handles `POST /scale_elastic_ep`: reports a change of the data-parallel size without making it.
 pub(crate) async fn scale_elastic_ep(received: RawRequest) -> HandlerResult {
     let value = raw_json(&received.bytes, "Invalid JSON format")?;
     let size = value.get("new_data_parallel_size");

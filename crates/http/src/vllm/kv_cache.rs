@@ -1,4 +1,5 @@
-//! Debug route with the contents of the prefix cache, to verify an external index.
+//! Debug route that returns the contents of the prefix cache, to verify an external index of KV
+//! blocks.
 
 use std::sync::Arc;
 
@@ -10,9 +11,10 @@ use serde_json::{Map, Value, json};
 use super::ok;
 use crate::app::App;
 
-/// Handles `GET /debug/kv_cache`: lists the cached blocks of each rank by block number.
+/// Handles `GET /debug/kv_cache`: lists the cached KV blocks of each data-parallel rank by block
+/// number.
 ///
-/// `hash` is the number in KV events: the last 64 bits of the block hash.
+/// `hash` is the block's number in KV events: the last 64 bits of the block hash.
 pub(crate) async fn show(State(app): State<Arc<App>>) -> Response<Body> {
     let (first, _) = app.settings.parallel.local_ranks;
     let ranks = app.service.ranks().iter().zip(first..);

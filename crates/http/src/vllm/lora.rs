@@ -1,4 +1,4 @@
-//! `POST /v1/load_lora_adapter` and `POST /v1/unload_lora_adapter`.
+//! `POST /v1/load_lora_adapter` and `POST /v1/unload_lora_adapter`: load and unload LoRA adapters.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub(crate) async fn load(State(app): State<Arc<App>>, received: RawRequest) -> H
     )))
 }
 
-/// Loads the adapter of a body and returns its name.
+/// Loads the LoRA adapter that a request body names, and returns the adapter's name.
 pub(super) fn add(app: &App, value: &Value) -> Result<String, Fault> {
     let request = LoadLoraRequest::parse(value)?;
     check(app, &request)?;
@@ -53,7 +53,7 @@ pub(super) fn add(app: &App, value: &Value) -> Result<String, Fault> {
     Ok(request.lora_name)
 }
 
-/// Unloads the adapter of a body and returns its name.
+/// Unloads the LoRA adapter that a request body names, and returns the adapter's name.
 pub(super) fn remove(app: &App, value: &Value) -> Result<String, Fault> {
     let request = UnloadLoraRequest::parse(value)?;
     request.validate()?;
@@ -78,7 +78,7 @@ pub(crate) async fn unload(State(app): State<Arc<App>>, received: RawRequest) ->
     )))
 }
 
-/// Runs vLLM's checks before loading an adapter, in its order.
+/// Runs vLLM's checks before loading a LoRA adapter, in vLLM's order.
 fn check(app: &App, request: &LoadLoraRequest) -> Result<(), Fault> {
     request.validate()?;
     let (name, path) = (&request.lora_name, &request.lora_path);
@@ -108,7 +108,7 @@ fn check(app: &App, request: &LoadLoraRequest) -> Result<(), Fault> {
     }
 }
 
-/// Parses any JSON object regardless of the media type, as llm-d does.
+/// Parses the body of a LoRA request regardless of its media type, as llm-d does.
 fn lenient(received: &RawRequest, what: &str) -> Result<Value, Fault> {
     serde_json::from_slice(&received.bytes).map_err(|error| {
         Fault::bad_request(format!(

@@ -1,4 +1,4 @@
-//! vLLM's own routes: adapters, development, control, and token-in/token-out.
+//! vLLM's own routes: LoRA adapters, development, control, and token-in/token-out.
 
 pub(super) mod control;
 pub(super) mod derender;
@@ -23,12 +23,12 @@ use super::error;
 use vllm_sim_python::{self as python, JsonError};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
-/// Returns status 200 with a JSON value.
+/// Returns a response with status 200 and a JSON value.
 pub(crate) fn ok(value: &Value) -> Response<Body> {
     error::json(StatusCode::OK, value.to_string())
 }
 
-/// Returns text without a content type, as Starlette's bare `Response` does.
+/// Returns a text response without a content type, as Starlette's bare `Response` does.
 fn bare_text(text: String) -> Response<Body> {
     Response::new(Body::from(text))
 }
@@ -40,7 +40,8 @@ pub(crate) fn html(text: String) -> Response<Body> {
     response
 }
 
-/// Parses JSON in a handler that reads the body itself, regardless of the media type.
+/// Parses a request body as JSON regardless of its media type, as vLLM's handlers that read the
+/// body themselves do.
 ///
 /// # Errors
 /// 400 with `message`, in which `{}` is replaced by Python's error.
@@ -55,7 +56,8 @@ fn raw_json(bytes: &Bytes, message: &str) -> Result<Value, Fault> {
     })
 }
 
-/// Handles every scale-out route of a server without `--enable-scale-out`.
+/// Returns an error for every render, derender and generate route of a server without
+/// `--enable-scale-out`.
 pub(crate) async fn scale_out_disabled() -> Response<Body> {
     error::response(&Fault::scale_out_disabled())
 }

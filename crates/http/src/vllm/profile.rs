@@ -1,4 +1,5 @@
-//! `/start_profile` and `/stop_profile`: track a profiling session without profiling.
+//! `/start_profile` and `/stop_profile`: record whether a profiling session is active, without
+//! profiling.
 //!
 //! Source: vLLM 0.33 `entrypoints/serve/dev/profile/`, `v1/engine/async_llm.py`,
 //! `config/profiler.py`.

@@ -1,4 +1,4 @@
-//! `/fault_tolerance/*`: the simulated engines are always healthy.
+//! `/fault_tolerance/*`: reports that all engines are healthy.
 //!
 //! Source: vLLM 0.33 `entrypoints/serve/fault_tolerance/api_router.py`,
 //! `v1/engine/core_client.py`.

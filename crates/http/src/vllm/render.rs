@@ -1,4 +1,5 @@
-//! The render routes: return the engine's input instead of generating.
+//! The render routes: return the engine's input (prompt tokens and sampling parameters) instead of
+//! generating.
 //!
 //! Source: vLLM `entrypoints/scale_out/render/`.
 
@@ -30,9 +31,9 @@ use vllm_sim_wire::openai::responses::ResponsesRequest;
 use vllm_sim_wire::openai::shared::StructuredOutputs;
 use vllm_sim_wire::sampling::{GREEDY_TEMPERATURE, SamplingParams, SamplingRequest, output_budget};
 
-/// Default of `max_tokens` in sampling parameters; it is omitted from the output.
+/// Default of `max_tokens` in rendered sampling parameters, at which the member is omitted.
 const SILENT_MAX_TOKENS: i128 = 16;
-/// Error of pydantic 2.14 for `GenerateRequest(token_ids=[])`.
+/// Error message of pydantic 2.14 for `GenerateRequest(token_ids=[])`.
 const NO_TOKENS: &str = "1 validation error for GenerateRequest\ntoken_ids\n  List should have at least 1 item after validation, not 0 [type=too_short, input_value=[], input_type=list]\n    For further information visit https://errors.pydantic.dev/2.14/v/too_short";
 
 pub(crate) async fn chat(
@@ -116,7 +117,7 @@ async fn rendered_chat(
     Ok(ok(&rendered))
 }
 
-/// Renders the prompt of a Responses request; its id ignores the request-id header.
+/// Renders the prompt of a Responses request; the id of the result ignores the request-id header.
 async fn rendered_response(app: &Arc<App>, value: &Value) -> Result<Response<Body>, Fault> {
     let request = ResponsesRequest::parse(value, &app.rules.defaults.bounds)?;
     renders(app, request.model.as_deref())?;
@@ -185,7 +186,7 @@ fn shown(
         .show(&prompt.tokens, features, request)
 }
 
-/// Returns the body of a request to `/inference/v1/generate`.
+/// Returns the body of a request to `/inference/v1/generate`, as the render routes return it.
 ///
 /// # Errors
 /// pydantic's error for an empty prompt.
@@ -244,7 +245,7 @@ fn template_kwargs(body: &Value) -> Value {
     kwargs.filter(Value::is_object).unwrap_or_else(|| json!({}))
 }
 
-/// Returns the context for derendering the reply; null without tools.
+/// Returns the tools and tool choice that derendering the reply needs; null without tools.
 fn parse_context(body: &Value) -> Value {
     let Some(tools) = body.get("tools").filter(|tools| tools.is_array()) else {
         return Value::Null;
@@ -273,7 +274,7 @@ fn extra_args(body: &Value) -> Option<Map<String, Value>> {
     Some(args).filter(|args| !args.is_empty())
 }
 
-/// Returns sampling parameters as msgspec encodes them.
+/// Returns the sampling parameters of a rendered request, as msgspec encodes them.
 ///
 /// Members with their default are omitted. Floats and lists are kept, because msgspec compares them
 /// by identity. Floats that vLLM's own class fills in are omitted: a penalty that `body` has as

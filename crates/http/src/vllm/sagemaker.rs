@@ -13,7 +13,8 @@ use crate::app::App;
 use crate::body::JsonRequest;
 use crate::error::HandlerResult;
 
-/// Handles `POST /adapters`: `{"name", "src"}` plus the options of vLLM's route.
+/// Handles `POST /adapters`: loads a LoRA adapter from `{"name", "src"}` and the options of vLLM's
+/// route.
 pub(crate) async fn register(
     State(app): State<Arc<App>>,
     JsonRequest { value, .. }: JsonRequest,

@@ -1,4 +1,5 @@
-//! `POST /generative_scoring`: the probability of a label after each item.
+//! `POST /generative_scoring`: for each item of a request, the probability of the first label token
+//! after it.
 
 use std::sync::Arc;
 
@@ -77,7 +78,7 @@ pub(crate) async fn create(
     })))
 }
 
-/// Returns one prompt per item, truncated to the context.
+/// Returns one prompt per item to score, truncated to the context length.
 ///
 /// Source: vLLM 0.33 `vllm/entrypoints/generative_scoring/serving.py`, `_build_prompts`.
 fn prompts(app: &App, request: &GenerativeScoringRequest) -> Result<Vec<Prompt>, Fault> {
@@ -103,7 +104,7 @@ fn prompts(app: &App, request: &GenerativeScoringRequest) -> Result<Vec<Prompt>,
     items.map(prompt).collect()
 }
 
-/// Returns the probability of the first label; equal prompts get equal scores.
+/// Returns the probability of the first label token after a prompt; equal prompts get equal scores.
 fn score(prompt: &[u32], request: &GenerativeScoringRequest) -> f64 {
     let tokens = prompt.iter();
     let key = tokens.fold(0x5c0e, |key, token| mix(key, u64::from(*token)));

@@ -1,4 +1,5 @@
-//! Weight transfer and update for training loops: accepted and counted, without effect.
+//! Routes of weight transfer and weight update for training loops: accepted and counted, without
+//! effect.
 //!
 //! Source: vLLM `entrypoints/rl/online/api_router.py`.
 

@@ -1,4 +1,4 @@
-//! Checks of request bodies that llm-d-inference-sim makes first.
+//! Checks of request bodies that llm-d-inference-sim makes before others.
 //!
 //! Source: llm-d-inference-sim `pkg/api/request.go`, `pkg/llm-d-inference-sim/messages.go`.
 
@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use vllm_sim_wire::fault::Fault;
 
-/// Checks the prompt of a completion.
+/// Checks the prompt of a completion request.
 ///
 /// # Errors
 /// llm-d's 400 for a missing or empty prompt.
@@ -67,7 +67,7 @@ pub(super) fn messages(body: &Value) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Checks the required members of a generate body.
+/// Checks the required members of a `/inference/v1/generate` body.
 ///
 /// # Errors
 /// llm-d's 400.
@@ -82,7 +82,8 @@ pub(super) fn generate(body: &Value) -> Result<(), Fault> {
     }
 }
 
-/// Moves root members to where vLLM expects them, and adds placeholders for media that have none.
+/// Moves members at the root of a generate body to where vLLM expects them, and adds placeholders
+/// for media that have none.
 pub(super) fn move_inside(body: &mut Value) {
     let Some(root) = body.as_object_mut() else {
         return;
@@ -110,7 +111,7 @@ pub(super) fn move_inside(body: &mut Value) {
     }
 }
 
-/// Checks the input of an embeddings body.
+/// Checks the `input` of an embeddings request.
 ///
 /// # Errors
 /// llm-d's 400 for missing, empty or mixed input.

@@ -14,10 +14,10 @@ use super::Endpoint;
 use super::responses::kind;
 use vllm_sim_service::dialect::Llmd;
 
-/// A check whether vLLM accepts a value; null is always accepted.
+/// A check whether vLLM's schema accepts a JSON value; null is always accepted.
 type Fits = fn(&Value) -> bool;
 
-/// Fields that llm-d ignores, and the values that vLLM accepts.
+/// Request fields that llm-d-inference-sim ignores, and a check for the values that vLLM accepts.
 const IGNORED: [(&str, Fits); 22] = [
     ("temperature", |v| within(v, 0.0, 2.0)),
     ("top_p", |v| within(v, f64::MIN_POSITIVE, 1.0)),
@@ -47,10 +47,10 @@ const IGNORED: [(&str, Fits); 22] = [
     }),
 ];
 
-/// A change of a member: a new value, or `None` to remove it.
+/// A change of a JSON member: its name and new value, or `None` to remove it.
 type Edit = (&'static str, Option<Value>);
 
-/// Returns the body without the values that only vLLM rejects.
+/// Returns the request body without the values that vLLM rejects and llm-d-inference-sim ignores.
 pub(super) fn body(endpoint: Endpoint, mut body: Cow<'_, Value>) -> Cow<'_, Value> {
     let inner = match endpoint {
         Endpoint::Generate => Some("sampling_params"),
@@ -124,7 +124,8 @@ fn edits(endpoint: Endpoint, members: &Map<String, Value>) -> Vec<Edit> {
     edits
 }
 
-/// Limits the number of log probabilities, and removes it if none are requested.
+/// Limits the requested number of alternative tokens, and removes it if no log probabilities are
+/// requested.
 fn alternatives(endpoint: Endpoint, members: &Map<String, Value>) -> Option<Edit> {
     let key = match endpoint {
         Endpoint::Completions | Endpoint::Generate => "logprobs",
@@ -141,7 +142,8 @@ fn alternatives(endpoint: Endpoint, members: &Map<String, Value>) -> Option<Edit
     }
 }
 
-/// Replaces an unknown tool choice by `auto`; removes it if there are no tools.
+/// Replaces an unknown `tool_choice` by `auto`; removes `tools` and `tool_choice` if there are no
+/// tools.
 fn tools(members: &Map<String, Value>) -> Vec<Edit> {
     let tools = members.get("tools").filter(|tools| !tools.is_null());
     if tools.is_none_or(|tools| tools.as_array().is_some_and(Vec::is_empty)) {
@@ -171,7 +173,8 @@ fn tools(members: &Map<String, Value>) -> Vec<Edit> {
     }
 }
 
-/// Removes or replaces unknown roles, blocks and tool choices of a message request.
+/// Removes or replaces unknown roles, content blocks and tool choices of an Anthropic message
+/// request.
 fn anthropic(members: &Map<String, Value>) -> Vec<Edit> {
     let mut edits = Vec::new();
     let known = ["auto", "any", "tool", "none"];
@@ -203,7 +206,7 @@ fn anthropic(members: &Map<String, Value>) -> Vec<Edit> {
     edits
 }
 
-/// Adds missing roles and contents to messages.
+/// Adds missing roles and contents to the messages of a request.
 fn messages(members: &Map<String, Value>) -> Option<Edit> {
     let listed = members.get("messages")?.as_array()?;
     let lacks = |message: &Value, key: &str| {
@@ -238,7 +241,7 @@ fn all(value: &Value, fits: Fits) -> bool {
     value.as_array().is_some_and(|items| items.iter().all(fits))
 }
 
-/// Returns whether a value is not a nonempty text.
+/// Returns whether a JSON value is anything but a nonempty string.
 fn is_empty(value: &Value) -> bool {
     value.as_str().is_none_or(str::is_empty)
 }

@@ -1,4 +1,4 @@
-//! Differences of Responses requests in llm-d-inference-sim (`--compat llm-d`).
+//! Differences between llm-d-inference-sim (`--compat llm-d`) and vLLM for Responses API requests.
 //!
 //! Source: llm-d-inference-sim `pkg/api/request.go`, `pkg/llm-d-inference-sim/responses.go`.
 
@@ -18,7 +18,8 @@ const CONTENTS: [&str; 5] = [
     "input_audio",
 ];
 
-/// Converts a body to the form that vLLM's schema accepts: flat tools and known text parts.
+/// Converts the body of a Responses request to the form that vLLM's schema accepts: flat tools and
+/// known text parts.
 ///
 /// # Errors
 /// llm-d's 400 for missing input and for unknown items, parts or tools.
@@ -46,7 +47,8 @@ fn unread(words: impl std::fmt::Display) -> Fault {
     Fault::bad_request(format!("Failed to read and parse request body, {words}"))
 }
 
-/// Removes members that llm-d ignores and vLLM would reject.
+/// Removes the members of a Responses request that llm-d-inference-sim ignores and vLLM would
+/// reject.
 fn leave_out(members: &mut Map<String, Value>) {
     for key in ["previous_response_id", "background"] {
         members.shift_remove(key);
@@ -71,7 +73,7 @@ fn leave_out(members: &mut Map<String, Value>) {
     }
 }
 
-/// Converts the parts of a message to `input_text`; audio keeps only its format.
+/// Converts the content parts of a message to `input_text`; audio keeps only its format.
 fn known_parts(item: &mut Value) {
     let Some(Value::Array(parts)) = item.get_mut("content") else {
         return;
@@ -129,9 +131,10 @@ fn flatten(tool: &mut Value) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Sets the tool choice as llm-d does, so that a tool loop ends.
+/// Sets the tool choice of a Responses request as llm-d-inference-sim does, so that a tool loop
+/// ends.
 ///
-/// The first turn makes one call even if the choice is `auto`; once a call has its result, the
+/// The first turn makes one tool call even if the choice is `auto`; once a call has its result, the
 /// reply is text.
 pub(super) fn choose(request: &ResponsesRequest, chat: &mut ChatRequest) {
     let answered = match &request.input {

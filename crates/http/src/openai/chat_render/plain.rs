@@ -1,4 +1,4 @@
-//! Renders chunks that have only text: the fast path of most streams.
+//! Renders chat chunks that have only text: the fast path of most streams.
 
 use super::ChatStream;
 use crate::json;
@@ -7,7 +7,7 @@ use vllm_sim_service::Choice;
 use vllm_sim_service::generate::Token;
 use vllm_sim_wire::Version;
 
-/// JSON before the text of a text-only chunk.
+/// JSON before the text of a text-only chat chunk.
 const CONTENT: &str = "\"content\":\"";
 
 impl ChatStream {
@@ -18,7 +18,7 @@ impl ChatStream {
             && !self.chat.parsed
     }
 
-    /// Appends a text-only chunk of one token.
+    /// Appends a text-only chat chunk of one token.
     pub(super) fn plain(&mut self, out: &mut String, token: &Token<'_>, index: usize) {
         self.so_far[index].tokens += 1;
         self.begin(out, index);
@@ -27,7 +27,7 @@ impl ChatStream {
         self.end_text(out, index);
     }
 
-    /// Appends everything after the text of a text-only chunk.
+    /// Appends the JSON of a text-only chat chunk after its text.
     fn end_text(&self, out: &mut String, index: usize) {
         out.push_str("\"},\"logprobs\":null,\"finish_reason\":null,\"token_ids\":null}]");
         self.chat
@@ -39,8 +39,7 @@ impl ChatStream {
         out.push_str("}\n\n");
     }
 
-    /// Implements [`Render::tokens`](crate::stream::Render::tokens): the JSON between two texts is
-    /// constant.
+    /// Appends text-only chat chunks of several tokens; the JSON between two texts is constant.
     pub(super) fn plain_tokens(
         &mut self,
         out: &mut String,

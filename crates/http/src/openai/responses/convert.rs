@@ -1,4 +1,4 @@
-//! Converts the items of a Responses request to a chat, as vLLM does.
+//! Converts the items of a Responses request to chat messages, as vLLM does.
 //!
 //! Source: `vllm/entrypoints/openai/responses/utils.py`.
 
@@ -12,7 +12,7 @@ use vllm_sim_wire::openai::message::Message;
 use vllm_sim_wire::openai::responses::{Input, ResponsesRequest};
 use vllm_sim_wire::schema::RequestField;
 
-/// Returns the conversation of a request: instructions, earlier turns, new items.
+/// Returns the chat messages of a Responses request: instructions, earlier turns, new items.
 pub(crate) fn messages(
     request: &ResponsesRequest,
     previous: Option<&PreviousResponse>,
@@ -51,7 +51,7 @@ fn role(message: &Value) -> &str {
     message.get("role").and_then(Value::as_str).unwrap_or("")
 }
 
-/// Returns the call of a function or custom tool in the form of a chat message.
+/// Converts a call item of a function or custom tool to a tool call of a chat message.
 fn tool_call(item: &Value) -> Value {
     let input = item.get("input");
     let arguments = if is(item, "custom_tool_call") {
@@ -68,7 +68,8 @@ fn tool_call(item: &Value) -> Value {
     json!({"id": item["call_id"], "function": function, "type": "function"})
 }
 
-/// Appends one item; consecutive reasoning, text and calls of the assistant form one message.
+/// Appends one item of a Responses request to the chat messages; consecutive reasoning, text and
+/// calls of the assistant form one message.
 fn add(item: &Value, out: &mut Vec<Value>, start: usize) -> Result<(), Fault> {
     let kind = item.get("type").and_then(Value::as_str);
     let (member, value) = match kind {
@@ -141,7 +142,7 @@ fn add(item: &Value, out: &mut Vec<Value>, start: usize) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Returns the last message if it is an assistant message added by this request.
+/// Returns the last chat message if it is an assistant message added by this request.
 fn assistant(out: &mut [Value], start: usize) -> Option<&mut Map<String, Value>> {
     let last = out[start..].last_mut()?;
     if role(last) == "assistant" {
@@ -151,7 +152,7 @@ fn assistant(out: &mut [Value], start: usize) -> Option<&mut Map<String, Value>>
     }
 }
 
-/// Returns whether the reply continues the last item.
+/// Returns whether the reply continues the last input item, an unfinished assistant message.
 fn continues(request: &ResponsesRequest) -> bool {
     let Input::Items(items) = &request.input else {
         return false;
@@ -166,7 +167,8 @@ fn continues(request: &ResponsesRequest) -> bool {
     said && matches!(status, Some("in_progress" | "incomplete"))
 }
 
-/// Returns the functions among the tools; those of a namespace get their flat names.
+/// Returns the function tools of a Responses request for a chat request; those of a namespace get
+/// their flat names.
 fn functions(tools: &[Value]) -> Vec<Value> {
     let mut out = Vec::new();
     for tool in tools {

@@ -1,11 +1,12 @@
-//! Custom tools, which take free text: the model sees them as functions with one argument.
+//! Custom tools of a Responses request, which take free text: the model sees them as functions with
+//! one argument.
 //!
 //! Source: vLLM 0.33 `tool_parsers/utils.py`, `custom_tool_parameters`;
 //! `entrypoints/openai/responses/utils.py`, `decode_custom_tool_input`.
 
 use serde_json::{Value, json};
 
-/// Returns the function that represents a custom tool.
+/// Returns the chat function that represents a custom tool.
 pub(super) fn function(tool: &Value) -> Value {
     json!({"type": "function", "function": {
         "name": tool["name"],
@@ -29,14 +30,16 @@ pub(super) fn arguments(input: &str) -> String {
     format!("{{\"input\": {}}}", Value::from(input))
 }
 
-/// Returns the text of complete arguments; other text is returned unchanged.
+/// Returns the free text in the complete arguments of a custom tool's call; arguments of another
+/// form are returned unchanged.
 pub(super) fn input(arguments: &str) -> String {
     let parsed: Option<Value> = serde_json::from_str(arguments).ok();
     let text = parsed.and_then(|parsed| Some(parsed.get("input")?.as_str()?.to_owned()));
     text.unwrap_or_else(|| arguments.to_owned())
 }
 
-/// Returns the text that incomplete arguments certainly begin with.
+/// Returns the free text with which the call of a custom tool begins, as far as incomplete
+/// arguments determine it.
 pub(super) fn begun(arguments: &str) -> String {
     let value = || {
         let rest = arguments.trim_start().strip_prefix('{')?.trim_start();

@@ -1,9 +1,9 @@
-//! Ids of the output items of a response.
+//! Ids of the output items of a Responses API response.
 
 use crate::openai::ids::{CallIds, uid};
 use vllm_sim_service::generate::Channel;
 
-/// Ids of the output items, equal in all events of a response.
+/// Ids of the output items of a Responses API response, equal in all its events.
 pub(crate) struct Ids {
     pub(super) reasoning: String,
     pub(super) message: String,
@@ -21,8 +21,8 @@ impl Ids {
         }
     }
 
-    /// Creates llm-d's ids: the message has the response's number, and a call shares one with its
-    /// item.
+    /// Creates item ids in llm-d's form: the message has the number of the response, and a tool
+    /// call has one number with its item.
     pub(crate) fn llmd(response: &str) -> Self {
         let number = response.strip_prefix("resp_").unwrap_or(response);
         let items = CallIds::numbered("fc_");
@@ -34,7 +34,7 @@ impl Ids {
         }
     }
 
-    /// Returns the id of the item for a channel.
+    /// Returns the id of the output item for a channel: reasoning, message or tool call.
     pub(super) fn item(&self, channel: Channel) -> String {
         match channel {
             Channel::Reasoning => self.reasoning.clone(),

@@ -65,7 +65,8 @@ pub(crate) async fn create(
     answer(&app, &head, *request, resolved, threshold).await
 }
 
-/// Handles `GET /v1/responses/{id}`: returns a stored response, or the events of a background one.
+/// Handles `GET /v1/responses/{id}`: returns a stored response, or the events of a background
+/// response.
 pub(crate) async fn retrieve(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
@@ -170,7 +171,7 @@ async fn answer(
     }
 }
 
-/// Runs the checks that precede the lookup in the store.
+/// Runs the checks of a Responses request that precede the lookup of the previous response.
 fn checks(app: &App, request: &ResponsesRequest) -> Result<(), Fault> {
     let refuse = |text: &str, param: &str| {
         Err(Fault {
@@ -193,7 +194,7 @@ fn checks(app: &App, request: &ResponsesRequest) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Parts of a Responses request that its response depends on.
+/// The values of a Responses request that determine its response, apart from the generated tokens.
 struct PreparedResponse {
     request: Arc<ResponsesRequest>,
     terms: TransferTerms,
@@ -201,7 +202,7 @@ struct PreparedResponse {
     parses: bool,
 }
 
-/// Converts a Responses request to a generation request, after looking up the earlier response.
+/// Converts a Responses request to a generation request, after looking up the previous response.
 fn prepared(
     app: &App,
     head: &RequestHead,
@@ -255,7 +256,7 @@ fn prepared(
     Ok((generation, asked))
 }
 
-/// Returns the conversation so far, and the slot to store the response in.
+/// Returns the chat messages of a Responses request, and the slot in which to store its response.
 fn messages(
     app: &App,
     request: &mut ResponsesRequest,
@@ -307,13 +308,13 @@ impl PreparedResponse {
     }
 }
 
-/// Returns whether the tool parser reads the reply to a chat.
+/// Returns whether a tool parser would find tool calls in the reply to a chat request.
 fn finds_calls(chat: &ChatRequest) -> bool {
     let offered = chat.tools.as_ref().is_some_and(|tools| !tools.is_empty());
     offered && chat.tool_choice != Some(ToolChoice::None)
 }
 
-/// Waits for the reply to end and returns the response object.
+/// Waits for the reply to end and returns the Responses API object.
 ///
 /// # Errors
 /// Same errors as [`prepare::render_finished`].
@@ -328,7 +329,8 @@ async fn ended(frame: Arc<ResponseObjectBuilder>, reply: Reply) -> Result<Value,
     .await
 }
 
-/// Returns a queued response immediately and generates in a background task.
+/// Returns a background response with status `queued` immediately, and generates in a background
+/// task.
 fn in_background(
     app: &Arc<App>,
     head: &RequestHead,
@@ -373,7 +375,7 @@ fn in_background(
     prepare::events(log.body(0))
 }
 
-/// Returns a stream that breaks off after its first events.
+/// Returns a Responses stream that breaks off after its first events, because the request failed.
 ///
 /// No event can report a failed response, and vLLM never decrements `/load` then (measured on
 /// 0.33).
@@ -384,7 +386,7 @@ fn failed_stream(frame: Arc<ResponseObjectBuilder>, guard: Option<LoadGuard>) ->
     broken(head)
 }
 
-/// Returns a stream whose connection closes inside the chunked body.
+/// Returns a streamed response that breaks off, so that the client sees an incomplete chunked body.
 fn broken(head: String) -> Response<Body> {
     let parts = [Ok(Bytes::from(head)), Err("the response failed")];
     let parts = futures_util::stream::unfold(parts.into_iter(), |mut parts| async move {

@@ -19,22 +19,23 @@ use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::Version;
 use vllm_sim_wire::openai::responses::ResponsesRequest;
 
-/// Values that all objects of one response share.
+/// Values that all objects and events of one Responses API response share.
 pub(super) struct ResponseObjectBuilder {
     pub(super) view: ResponseShape,
     pub(super) request: Arc<ResponsesRequest>,
     pub(super) temperature: f64,
     pub(super) top_p: f64,
-    /// Effective output budget, in tokens.
+    /// Maximum number of output tokens of the response, after all limits.
     pub(super) max_tokens: i128,
-    /// Number of alternatives to return per token; `None` returns no log probabilities.
+    /// Number of alternatives per token with log probabilities; `None` returns no log
+    /// probabilities.
     pub(super) logprobs: Option<u32>,
     pub(super) ids: Ids,
     pub(super) tool_parser: Option<Arc<Metrics>>,
     pub(super) prompt: Option<Vec<u32>>,
 }
 
-/// Returns the status of a response by how its reply ended.
+/// Returns the status of a Responses API object by how its reply ended.
 pub(super) fn status(choice: &Choice) -> &'static str {
     match (end_of(choice), choice.script.finish.reason) {
         (End::Finished, Reason::Length) => "incomplete",
@@ -44,14 +45,14 @@ pub(super) fn status(choice: &Choice) -> &'static str {
     }
 }
 
-/// Delivery of a response: in one body or as a stream.
+/// Delivery of a Responses API response: in one body or as a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Delivery {
     Whole,
     Streamed,
 }
 
-/// Parses JSON that `write` appends to a text.
+/// Parses the JSON text that `write` writes.
 fn written(write: impl FnOnce(&mut String)) -> Value {
     let mut text = String::new();
     write(&mut text);
@@ -69,7 +70,7 @@ fn cache_options_shown(request: &ResponsesRequest) -> Value {
 }
 
 impl ResponseObjectBuilder {
-    /// Returns the response object in a given status.
+    /// Returns the Responses API object with the given status and output items.
     pub(super) fn object(&self, status: &str, output: Vec<Value>, reply: Option<&Reply>) -> Value {
         let (view, request) = (&self.view, &self.request);
         let new = view.version >= Version::V033;
@@ -149,7 +150,7 @@ impl ResponseObjectBuilder {
         Value::Object(map)
     }
 
-    /// Returns prompt and reply as the model sees them, if the request asks for messages.
+    /// Returns prompt and reply as the model sees them, if the request asks for raw messages.
     fn raw_messages(&self, reply: Option<&Reply>) -> Option<(Value, Value)> {
         let raw = |ids: &[u32]| {
             let text = self.view.tokenizer.decode(ids, SpecialTokens::With);
@@ -161,7 +162,7 @@ impl ResponseObjectBuilder {
         Some((raw(self.prompt.as_ref()?), raw(&ids)))
     }
 
-    /// Counts one run of the tool parser, on the reply or on a delta.
+    /// Counts one run of the tool parser in the metrics, on a reply or on a stream delta.
     pub(super) fn count_parsed(&self, mode: ToolMode, found: bool) {
         let outcome = if found {
             ToolOutcome::ToolCall
@@ -173,7 +174,7 @@ impl ResponseObjectBuilder {
         }
     }
 
-    /// Returns the output items of an ended reply.
+    /// Returns the output items of a Responses API object for an ended reply.
     ///
     /// A stream reports its reasoning as completed; a unary response leaves its status null.
     pub(super) fn output(&self, choice: &Choice, delivery: Delivery) -> Vec<Value> {
@@ -215,7 +216,8 @@ impl ResponseObjectBuilder {
         items
     }
 
-    /// Returns the status of a message; 0.32 reports a message cut by the limit as completed.
+    /// Returns the status of a message item; vLLM 0.32 reports a message cut by the output limit as
+    /// completed.
     pub(super) fn state(&self, reply: &str) -> &'static str {
         if reply == "incomplete" && self.view.version >= Version::V033 {
             "incomplete"
@@ -265,7 +267,7 @@ impl ResponseObjectBuilder {
         })
     }
 
-    /// Returns whether a call is of a custom tool, which takes free text.
+    /// Returns whether a tool call is of a custom tool, which takes free text.
     pub(super) fn is_custom(&self, choice: &Choice, call: u16) -> bool {
         let name = choice.script.calls.get(usize::from(call));
         let custom = |tool: &&Value| tool["type"] == "custom";
@@ -273,7 +275,7 @@ impl ResponseObjectBuilder {
         name.is_some_and(|name| tools.any(|tool| tool["name"] == **name))
     }
 
-    /// Returns the id of the item for a channel.
+    /// Returns the id of the output item for a channel: reasoning, message or tool call.
     pub(super) fn item_id(&self, choice: &Choice, channel: Channel) -> String {
         let id = self.ids.item(channel);
         match channel {
@@ -328,7 +330,7 @@ fn usage(reply: &Reply) -> Value {
     })
 }
 
-/// Returns the members of an SDK class in its order, absent ones as null, then all other members.
+/// Returns an SDK object with `members` in that order, absent ones as null, then its other members.
 fn shown(value: &Value, members: &[&str]) -> Value {
     let Value::Object(given) = value else {
         return value.clone();

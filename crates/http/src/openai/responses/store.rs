@@ -1,4 +1,4 @@
-//! Stored responses, in memory.
+//! Responses API responses stored in memory for `previous_response_id` and later retrieval.
 //!
 //! vLLM stores them forever; the simulator keeps the latest, limited by number and size.
 
@@ -15,7 +15,7 @@ use crate::app::App;
 
 const CAPACITY: usize = 10_000;
 
-/// Maximum size of all stored responses, in bytes; smaller in tests.
+/// Maximum size of all stored Responses API responses, in bytes; smaller in tests.
 const MAX_BYTES: usize = if cfg!(test) { 1 << 20 } else { 256 << 20 };
 
 #[derive(Default)]
@@ -25,16 +25,16 @@ pub(crate) struct ResponseStore(Mutex<Entries>);
 struct Entries {
     by_id: IndexMap<String, StoredResponse>,
     bytes: usize,
-    /// Number of slots issued.
+    /// Number of slots reserved so far in the store of responses.
     slots: u64,
-    /// Restart count of the simulated process that the entries belong to.
+    /// Number of simulated restarts of the server when the stored responses were created.
     lives: u32,
 }
 
 impl Entries {
-    /// Updates the size of an entry and drops the oldest entries beyond the limits.
+    /// Updates the size of a stored response and drops the oldest responses beyond the limits.
     ///
-    /// The newest entry always stays.
+    /// The newest response always stays.
     fn settle(&mut self, id: &str) {
         if let Some(entry) = self.by_id.get_mut(id) {
             let bytes = entry.size();
@@ -50,18 +50,18 @@ impl Entries {
 }
 
 struct StoredResponse {
-    /// Size when last measured, in bytes.
+    /// Size of the stored Responses API response when last measured, in bytes.
     bytes: usize,
     slot: u64,
     response: Value,
     messages: Vec<Value>,
     log: Option<Arc<EventLog>>,
-    /// Task that generates a background response.
+    /// Task that generates a background response; `None` for other responses.
     task: Option<AbortHandle>,
 }
 
 impl StoredResponse {
-    /// Stops the generating task and ends the event log.
+    /// Stops the task of a background response and ends its event log.
     fn stop(&mut self) {
         if let Some(task) = self.task.take() {
             task.abort();
@@ -90,7 +90,7 @@ fn size(value: &Value) -> usize {
     size_of::<Value>() + inner
 }
 
-/// An earlier response that a request continues.
+/// An earlier Responses API response that a request continues.
 #[derive(Debug, Clone)]
 pub(crate) struct PreviousResponse {
     pub(crate) messages: Vec<Value>,
@@ -104,7 +104,7 @@ pub(super) enum CancelOutcome {
 }
 
 impl ResponseStore {
-    /// Returns the store of `app`; empties it if the simulated process has restarted.
+    /// Returns the store of responses of `app`; empties it if the server had a simulated restart.
     pub(super) fn of(app: &App) -> &Arc<Self> {
         let lives = app.availability().borrow().lives;
         let mut entries = app.responses.0.lock();
@@ -117,7 +117,7 @@ impl ResponseStore {
         &app.responses
     }
 
-    /// Reserves a slot for the response to a request with these messages.
+    /// Reserves a slot in the store for the response to a request with these chat messages.
     pub(super) fn slot(self: &Arc<Self>, messages: Vec<Value>) -> StoreSlot {
         let mut entries = self.0.lock();
         entries.slots += 1;
@@ -129,7 +129,8 @@ impl ResponseStore {
         }
     }
 
-    /// Stores a response; it replaces the response of an earlier request with the same id.
+    /// Stores a Responses API response; it replaces the response of an earlier request with the
+    /// same id.
     ///
     /// A cancelled response stays cancelled.
     fn put(&self, slot: &StoreSlot, response: &Value) {
@@ -169,7 +170,7 @@ impl ResponseStore {
         entries.settle(&id);
     }
 
-    /// Attaches the generating task and the event log of a background response.
+    /// Attaches the generating task and the event log to a stored background response.
     pub(super) fn attach_task(&self, id: &str, task: AbortHandle, log: Option<Arc<EventLog>>) {
         if let Some(entry) = self.0.lock().by_id.get_mut(id) {
             entry.task = Some(task);
@@ -189,7 +190,8 @@ impl ResponseStore {
         self.0.lock().by_id.get(id)?.log.clone()
     }
 
-    /// Returns the messages and output that a following request continues.
+    /// Returns the chat messages and output items of a stored response, which the next request
+    /// continues.
     pub(super) fn previous(&self, id: &str) -> Option<PreviousResponse> {
         let entries = self.0.lock();
         let entry = entries.by_id.get(id)?;
@@ -221,11 +223,11 @@ fn id(response: &Value) -> String {
     response["id"].as_str().unwrap_or_default().to_owned()
 }
 
-/// A reserved place for one response in the store.
+/// A reserved slot for one response in the store of Responses API responses.
 pub(super) struct StoreSlot {
     store: Arc<ResponseStore>,
     slot: u64,
-    /// Restart count of the simulated process when the slot was reserved.
+    /// Number of simulated restarts of the server when the slot was reserved.
     lives: u32,
     messages: Vec<Value>,
 }
@@ -236,7 +238,8 @@ impl StoreSlot {
     }
 }
 
-/// Records the events of a background stream.
+/// Records the events of a background Responses API response, so that clients can stream them
+/// later.
 #[derive(Default)]
 pub(super) struct EventLog {
     events: Mutex<(Vec<Bytes>, bool)>,
@@ -261,7 +264,7 @@ impl EventLog {
         self.changed.notify_waiters();
     }
 
-    /// Returns a body with the events from number `from`; it ends with the log.
+    /// Returns a stream of the recorded response events from number `from`; it ends with the log.
     pub(super) fn body(self: Arc<Self>, from: usize) -> Body {
         let next = |(log, at): (Arc<Self>, usize)| async move {
             loop {

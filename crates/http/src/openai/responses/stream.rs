@@ -1,4 +1,4 @@
-//! Renders the events of a streamed response.
+//! Renders the events of a streamed Responses API response.
 //!
 //! Source: `vllm/entrypoints/openai/responses/{serving,simple_streaming_events}.py`.
 
@@ -20,7 +20,7 @@ struct OpenItem {
     channel: Channel,
     id: String,
     text: String,
-    /// Text of a custom tool's input that was sent.
+    /// Free text of a custom tool's call that was sent so far.
     input: String,
 }
 
@@ -50,7 +50,8 @@ impl ResponseStream {
         }
     }
 
-    /// Appends one event with members in the SDK's order: `sequence_number`, `text` if any, `type`.
+    /// Appends one Responses API event with members in the SDK's order: `sequence_number`, `text`
+    /// if any, `type`.
     fn event(&mut self, out: &mut String, name: &str, mut members: Value) {
         let text = members
             .as_object_mut()
@@ -68,7 +69,7 @@ impl ResponseStream {
         out.push_str("\n\n");
     }
 
-    /// Opens the item of a channel unless it is open already.
+    /// Appends the events that open the output item of a channel, unless it is open already.
     fn open(&mut self, out: &mut String, channel: Channel, choice: &Choice) {
         if self
             .open
@@ -107,7 +108,8 @@ impl ResponseStream {
         });
     }
 
-    /// Closes the open item; `status` is the status of the reply so far.
+    /// Appends the events that close the open output item; `status` is the status of the reply so
+    /// far.
     fn finish(&mut self, out: &mut String, choice: &Choice, status: &str) {
         let Some(open) = self.open.take() else {
             return;
@@ -173,7 +175,7 @@ impl ResponseStream {
         self.event(out, "response.output_item.done", done);
     }
 
-    /// Appends the events for consecutive tokens of one channel.
+    /// Appends the events for consecutive tokens of one channel: reasoning, text or a tool call.
     fn write(&mut self, out: &mut String, group: &ChannelRun, choice: &Choice) {
         let shown = match group.channel {
             Channel::Marker => false,

@@ -62,7 +62,7 @@ pub(super) fn replies(app: &App, replies: &[Value]) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Checks that the token ids of a prompt fit the context.
+/// Checks that the token ids of a prompt fit the context length.
 ///
 /// # Errors
 /// vLLM's 400 for a prompt that is too long.

@@ -1,8 +1,8 @@
-//! Access to lists in unchecked JSON.
+//! Access to lists in unvalidated JSON.
 
 use serde_json::Value;
 
-/// Iterates over the items of a list member; empty if the member is not a list.
+/// Iterates over the items of the list `key` in a JSON object; empty if the member is not a list.
 pub(super) fn list<'v>(value: &'v Value, key: &str) -> impl Iterator<Item = &'v Value> + use<'v> {
     value
         .get(key)

@@ -1,4 +1,4 @@
-//! Adds token texts to log probabilities.
+//! Converts log probabilities with token ids to log probabilities with token texts.
 
 use serde_json::{Map, Value, json};
 
@@ -8,16 +8,16 @@ use super::token_choice::TokenChoice;
 use crate::app::App;
 use crate::openai::logprobs;
 
-/// Log probability of a token, with its text and alternatives.
+/// Log probability of a token, with its text and its alternative tokens.
 struct TextLogprob {
     text: String,
     logprob: f64,
     top: Vec<(String, f64)>,
-    /// Whether the token response had alternatives, before the request's limit.
+    /// Whether the log probability had alternative tokens before the request's limit was applied.
     had_top: bool,
 }
 
-/// Returns the log probabilities in the form of a chat choice.
+/// Returns the log probabilities of a token response in the form of a chat choice.
 pub(super) fn chat(
     app: &App,
     choice: &TokenChoice<'_>,
@@ -39,10 +39,10 @@ pub(super) fn chat(
     Some(json!({"content": content.collect::<Vec<_>>()}))
 }
 
-/// Returns the log probabilities in the form of a completion choice, and the offset after the last
-/// token.
+/// Returns the log probabilities of a token response in the form of a completion choice, and the
+/// text offset after the last token.
 ///
-/// `offset` is the offset of the first token, in characters.
+/// `offset` is the text offset of the first token, in characters.
 pub(super) fn completion(
     app: &App,
     choice: &TokenChoice<'_>,

@@ -1,6 +1,7 @@
-//! The derender routes: convert token responses to OpenAI responses, whole or chunk by chunk.
+//! The derender routes: convert token responses of `/inference/v1/generate` to OpenAI responses,
+//! whole or chunk by chunk.
 //!
-//! The server keeps no state between chunks; the client sends it back.
+//! The server keeps no state between chunks; the client sends the state back with each chunk.
 //!
 //! Source: vLLM 0.33 `entrypoints/scale_out/derender/serving.py`, `renderers/online_derenderer.py`.
 

@@ -1,4 +1,4 @@
-//! Options of the original request that affect its response.
+//! Options of the original chat or completion request that affect its derendered response.
 
 use serde_json::{Value, json};
 
@@ -8,22 +8,22 @@ use vllm_sim_tokenizer::SpecialTokens;
 
 #[derive(Debug, Clone)]
 pub(super) struct RequestOptions {
-    /// Whether special tokens are converted to text.
+    /// Whether the text of the derendered response contains special tokens.
     pub(super) special: SpecialTokens,
     pub(super) include_reasoning: bool,
     pub(super) return_token_ids: bool,
-    /// Stop strings; `include_stop` keeps them in the output.
+    /// Stop strings of the original request; `include_stop` keeps a matched one in the output.
     pub(super) stops: Vec<String>,
     pub(super) include_stop: bool,
     pub(super) stop_ids: Vec<u32>,
     pub(super) ignore_eos: bool,
     pub(super) tools: bool,
-    /// Maximum number of alternatives per token; `None` keeps all.
+    /// Maximum number of alternatives per token in log probabilities; `None` keeps all.
     pub(super) top: Option<usize>,
 }
 
 impl RequestOptions {
-    /// Reads the options of a request; without one, vLLM's defaults.
+    /// Reads the options of the original request; without one, returns vLLM's defaults.
     pub(super) fn of(request: Option<&Value>) -> Self {
         let none = json!({});
         let request = request.unwrap_or(&none);
@@ -57,7 +57,8 @@ impl RequestOptions {
         }
     }
 
-    /// Returns whether token data would reveal hidden reasoning.
+    /// Returns whether token ids and log probabilities must be left out, because they would reveal
+    /// hidden reasoning.
     pub(super) fn hides(&self, parsers: Option<&OutputParsers>) -> bool {
         parsers.is_some() && !self.include_reasoning
     }

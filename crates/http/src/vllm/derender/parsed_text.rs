@@ -1,10 +1,11 @@
-//! Splits reply text into reasoning, content and tool calls.
+//! Splits the text of a reply into reasoning, content and tool calls.
 
 use super::options::RequestOptions;
 use crate::app::App;
 use vllm_sim_service::generate::hermes;
 
-/// vLLM's error if the original request is missing and parser markup would leak.
+/// vLLM's error for a derender request without the original chat request, in which parser markup
+/// would leak.
 pub(super) const NEEDS_REQUEST: &str = "chat_request is required when a tool or reasoning parser is configured because plain detokenization would leak raw parser markup into content.";
 
 const THOUGHT: (&str, &str) = ("<think>", "</think>");
@@ -32,16 +33,16 @@ pub(super) struct OutputParsers {
     tools: bool,
 }
 
-/// Whether a text is complete.
+/// Selects whether a reply text is complete or a prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Portion {
     Whole,
-    /// A prefix; more text follows.
+    /// The text is a prefix of the reply; more text follows.
     Beginning,
 }
 
 impl OutputParsers {
-    /// Returns the server's parsers; `None` if it has none.
+    /// Returns the tool and reasoning parsers of the server; `None` if it has none.
     pub(super) fn of(app: &App, options: &RequestOptions) -> Option<Self> {
         let parsers = &app.settings.parsers;
         let configured = parsers.reasoning.is_some() || parsers.tools.is_some();
@@ -51,7 +52,8 @@ impl OutputParsers {
         })
     }
 
-    /// Parses a text; the end of a prefix is held back while it may be part of a marker.
+    /// Splits a reply text into reasoning, content and tool calls; the end of a prefix is held back
+    /// while it may be part of a tag such as `</think>`.
     pub(super) fn read(&self, text: &str, portion: Portion) -> ParsedText {
         let ended = portion == Portion::Whole;
         let mut parsed = ParsedText::default();
@@ -97,7 +99,8 @@ fn some(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// Returns a complete text, or a prefix without a possible partial marker at its end.
+/// Returns a complete text unchanged, or a prefix without a possible start of the tag `marker` at
+/// its end.
 fn shown<'t>(text: &'t str, marker: &str, portion: Portion) -> &'t str {
     if portion == Portion::Whole {
         return text;

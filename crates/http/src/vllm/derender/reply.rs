@@ -1,4 +1,4 @@
-//! Parts that complete replies and chunks share.
+//! Members that complete and streamed derendered responses share.
 
 use serde_json::{Value, json};
 
@@ -15,7 +15,8 @@ pub(super) fn finish_reason<'r>(reason: &'r str, parsed: &ParsedText) -> &'r str
     if called { "tool_calls" } else { reason }
 }
 
-/// Returns the model of a derendered response: the requested one, else that of the token response.
+/// Returns the model name of a derendered response: the requested one, else that of the token
+/// response.
 ///
 /// # Errors
 /// vLLM's 404 for a model that is not served.
@@ -28,7 +29,7 @@ pub(super) fn model(app: &App, named: Option<&str>, reply: &Value) -> Result<Str
     })
 }
 
-/// Adds `weight_versions` to a choice, which 0.32 does not have.
+/// Adds the member `weight_versions` to a choice, which vLLM 0.32 does not have.
 pub(super) fn weight_versions(app: &App, choice: &mut Value, versions: Option<&Value>) {
     if app.rules.limits.version >= Version::V033 {
         choice["weight_versions"] = versions.cloned().unwrap_or(Value::Null);

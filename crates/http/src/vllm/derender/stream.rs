@@ -1,4 +1,4 @@
-//! Derenders one stream chunk, using the state that the client sends back.
+//! Derenders one chunk of a token stream, using the state that the client sends back.
 
 use serde_json::{Value, json};
 
@@ -18,15 +18,15 @@ use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::derender::{DerenderStreamRequest, StreamState};
 
-/// Number of earlier tokens that detokenization may need.
+/// Number of earlier tokens that detokenizing a chunk may need.
 const WINDOW: usize = 8;
-/// Number of earlier tokens that log probabilities may need.
+/// Number of earlier tokens on which the text of a token in log probabilities may depend.
 const CONTEXT: usize = 4;
 
 const STOPS: &str = "stop strings are not supported by streaming derender because text already sent cannot be cut. Use non-streaming derender or output_mode=text on /inference/v1/generate which holds stop strings back.";
 const NEEDS_PROMPT: &str = "prompt_token_ids is required when a tool or reasoning parser is configured. Without it parse_delta cannot tell whether the prompt left reasoning open (e.g. a chat template that pre-opens <think>) and would misclassify reasoning content as plain content.";
 
-/// Stream state that the client carries.
+/// State of a derendered stream, which the client sends with each chunk.
 #[derive(Debug, Clone, Default)]
 struct DerenderState {
     prev_tokens: Vec<String>,
@@ -199,7 +199,8 @@ fn plain(
     Ok((delta, choice.finish().map(str::to_owned), stop_reason))
 }
 
-/// Returns the delta of parsed text: the parsed text so far, without what was sent before.
+/// Returns the delta of a chat chunk with parsers: all parsed text so far, without what was sent
+/// before.
 fn parsed(
     app: &App,
     request: &DerenderStreamRequest,
@@ -254,20 +255,20 @@ fn parsed(
     Ok((delta, finish_reason, stop_reason))
 }
 
-/// Returns the text after the common prefix with `before`.
+/// Returns the part of the text `now` after its prefix `before`; `None` if there is no more.
 fn behind(before: &Option<String>, now: &Option<String>) -> Option<String> {
     let before = before.as_deref().unwrap_or_default();
     let rest = now.as_deref()?.strip_prefix(before)?;
     (!rest.is_empty()).then(|| rest.to_owned())
 }
 
-/// Returns the role for the first delta only.
+/// Returns the role `assistant` for the first delta of a stream, and `None` for all others.
 fn role(state: &mut DerenderState) -> Option<&'static str> {
     let first = !std::mem::replace(&mut state.role_sent, true);
     first.then_some("assistant")
 }
 
-/// Detokenizes new tokens, continuing from the state.
+/// Detokenizes the new tokens of a chunk, continuing from the state of the stream.
 ///
 /// The state holds recent tokens. The text of the first `read_offset` was sent; later ones wait for
 /// the rest of a character.
@@ -316,7 +317,7 @@ fn resume(
     Ok(out)
 }
 
-/// Returns the name of a token in the state.
+/// Returns the vocabulary entry of a token id, else `token_id:N`.
 fn piece_of(app: &App, id: u32) -> String {
     let piece = app.service.generator.tokenizer().piece(id);
     piece.unwrap_or_else(|| format!("token_id:{id}"))
@@ -328,14 +329,14 @@ fn id_of(app: &App, piece: &str) -> u32 {
     known.or_else(numbered).unwrap_or(u32::MAX)
 }
 
-/// Stores the last tokens as context for log probabilities.
+/// Stores the last tokens of a chunk in the state, as context for the next log probabilities.
 fn remember(state: &mut DerenderState, choice: &TokenChoice<'_>) {
     let all = [&state.logprob_context_token_ids[..], &choice.ids].concat();
     let from = all.len().saturating_sub(CONTEXT);
     state.logprob_context_token_ids = all[from..].to_vec();
 }
 
-/// Returns the usage of a chunk, with the client's prompt length if given.
+/// Returns the usage of a derendered chunk, with the client's prompt length if given.
 fn chunk_usage(request: &DerenderStreamRequest) -> Option<Value> {
     let given = request
         .generate_chunk
@@ -358,7 +359,7 @@ fn single(chunk: &Value, what: &str) -> Result<(), Fault> {
     }
 }
 
-/// Checks that prompt and output fit the context.
+/// Checks that prompt and output tokens of a derendered stream fit the context length.
 fn fits(app: &App, request: &DerenderStreamRequest, state: &DerenderState) -> Result<(), Fault> {
     let prompt = request.prompt_token_ids.as_ref().map_or(0, Vec::len);
     let before = state.output_token_ids.len();

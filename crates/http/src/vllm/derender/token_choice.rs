@@ -1,4 +1,4 @@
-//! Converts the tokens of a choice to text.
+//! Converts the token ids of a choice to text.
 
 use serde_json::Value;
 
@@ -10,14 +10,14 @@ use crate::token_ids::decodable;
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::fault::Fault;
 
-/// A choice of a token response, complete or a chunk.
+/// A choice of a token response of `/inference/v1/generate`, complete or a chunk.
 pub(super) struct TokenChoice<'v> {
     pub(super) json: &'v Value,
     pub(super) ids: Vec<u32>,
 }
 
 impl<'v> TokenChoice<'v> {
-    /// Parses a choice.
+    /// Parses a choice of a token response.
     ///
     /// # Errors
     /// Returns a 400 for an id of more than 32 bits.
@@ -27,7 +27,7 @@ impl<'v> TokenChoice<'v> {
         Ok(Self { json, ids })
     }
 
-    /// Returns the index of the choice, or its position.
+    /// Returns the `index` member of the choice, else its position in the list.
     pub(super) fn index(&self, place: usize) -> u64 {
         let own = self.json.get("index").and_then(Value::as_u64);
         own.unwrap_or(place as u64)
@@ -42,7 +42,7 @@ impl<'v> TokenChoice<'v> {
         reason.cloned().unwrap_or(Value::Null)
     }
 
-    /// Returns the tokens without the stop token, and the stop reason to report.
+    /// Returns the token ids of the choice without the stop token, and the stop reason to report.
     pub(super) fn output_ids(&self, app: &App, options: &RequestOptions) -> (&[u32], Value) {
         let named = self.stop_reason();
         let Some((last, before)) = self.ids.split_last() else {
@@ -69,7 +69,7 @@ impl<'v> TokenChoice<'v> {
         }
     }
 
-    /// Returns the token ids if the response includes them.
+    /// Returns the token ids of the choice if the derendered response includes them.
     pub(super) fn shown_ids(
         &self,
         options: &RequestOptions,
@@ -92,7 +92,7 @@ pub(super) fn prompt_ids(given: Option<&[u64]>, reply: &Value) -> Result<Vec<u32
     }
 }
 
-/// Returns the text of a complete choice and its stop reason.
+/// Returns the text of a complete choice, cut at a stop string, and its stop reason.
 pub(super) fn text_and_stop(
     app: &App,
     choice: &TokenChoice<'_>,
@@ -123,7 +123,7 @@ pub(super) fn text_and_stop(
     (text, stop.into())
 }
 
-/// Detokenizes the tokens that follow a prompt.
+/// Detokenizes the output tokens `ids`, which follow the tokens of a prompt.
 pub(super) fn text(app: &App, ids: &[u32], prompt_ids: &[u32], special: SpecialTokens) -> String {
     let mut decoder = app
         .service
