@@ -1,4 +1,4 @@
-//! Selects the command and the command-line mode from the program's name and its first word.
+//! Selects the command and the command-line mode from the program's name and its first argument.
 
 use std::path::Path;
 
@@ -33,7 +33,7 @@ pub const TOOLS: [&str; 13] = [
     "man",
 ];
 
-/// Commands that take the flags of this crate.
+/// Commands with this crate's flags as arguments.
 const FLAG_COMMANDS: [&str; 5] = ["serve", "launch", "config", "version", "help"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub(super) enum Action {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Invocation<'a> {
     pub(super) action: Action,
-    /// `None`: taken from the configuration.
+    /// Command-line mode; `None`: taken from the configuration.
     pub(super) cli_mode: Option<CliMode>,
     pub(super) compat: Option<Compat>,
     pub(super) takes_model: bool,
@@ -59,7 +59,7 @@ pub(super) struct Invocation<'a> {
     pub(super) words: &'a [String],
 }
 
-/// Environment variable that overrides the program's name, for images without a command.
+/// Environment variable for another program name, for images without a command.
 const PROGRAM: &str = "VLLM_SIM_PROGRAM";
 const PROGRAMS: [&str; 4] = ["vllm-sim", "vllm", "llm-d-inference-sim", "dataset-tool"];
 
@@ -79,7 +79,8 @@ pub(super) fn named(env: &dyn Fn(&str) -> Option<String>) -> Result<Option<Strin
     }
 }
 
-/// Selects the mode by the program's name and the first word; `named` replaces the name `vllm-sim`.
+/// Selects command and command-line mode by the program's name and first argument; `named` replaces
+/// the name `vllm-sim`.
 ///
 /// # Errors
 /// [`ConfigError::Unknown`] for a command that does not exist.

@@ -1,4 +1,4 @@
-//! Batch sizes that have a CUDA graph.
+//! Batch sizes for which vLLM captures a CUDA graph.
 
 use serde_json::{Map, Value};
 
@@ -15,8 +15,8 @@ const SUPPORTED: [&str; 3] = [
     "max_cudagraph_capture_size",
 ];
 
-/// Reads the capture sizes from the flags and `--compilation-config`; else computes vLLM's defaults
-/// from the limits of a step and the number of draft tokens.
+/// Reads the batch sizes with a CUDA graph from the flags and `--compilation-config`; else computes
+/// vLLM's defaults from the limits of a step and the number of draft tokens.
 ///
 /// **Source:** vLLM 0.33 `vllm/config/vllm.py`, `_set_cudagraph_sizes`;
 /// `vllm/engine/arg_utils.py`, where a flag and its key exclude each other.

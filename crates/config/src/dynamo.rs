@@ -75,15 +75,16 @@ const SGLANG: &[(&str, &FlagSpec)] = &[
     ),
 ];
 
-/// Keys of NVIDIA's kernel tables, without the prefix `aic_` or `ais_`, with their flags.
+/// Mocker keys for the kernel-time tables of NVIDIA's AIConfigurator, without the prefix `aic_` or
+/// `ais_`, with their flags.
 ///
-/// The roofline model replaces the tables.
+/// The simulator uses its roofline model instead of the tables.
 const TABLES: &[(&str, &FlagSpec)] = &[
     ("system", &engine::GPU.spec),
     ("tp_size", &engine::TENSOR_PARALLEL_SIZE.spec),
 ];
 
-/// Keys of kernel tables without effect: `--model` sets the model.
+/// Mocker keys of the kernel tables that have no effect: `--model` sets the model.
 const TABLES_IGNORED: &[&str] = &[
     "backend",
     "backend_version",
@@ -96,7 +97,7 @@ const TABLES_IGNORED: &[&str] = &[
 /// Default GPU of the mocker's kernel tables.
 const SYSTEM: &str = "h200_sxm";
 
-/// Keys without effect in a server.
+/// Mocker keys without effect in a server.
 const IGNORED: &[&str] = &[
     "aic_mtp_seed",
     "dynamo",
@@ -111,13 +112,14 @@ const IGNORED: &[&str] = &[
     "zmq_replay_port",
 ];
 
-/// Values of keys where `null` means unlimited.
+/// Mocker keys where `null` means unlimited, with the value that replaces it.
 const UNBOUNDED: [(&str, &str); 2] = [
     ("max_num_seqs", "1048576"),
     ("max_num_batched_tokens", "16777216"),
 ];
 
-/// Reads a file, or the JSON text itself if `path` starts with a brace.
+/// Reads the mocker's engine arguments from a file, or from `path` itself if it starts with a
+/// brace.
 ///
 /// # Errors
 /// [`ConfigError::File`] if the file cannot be read or is not a JSON object,
@@ -313,7 +315,7 @@ impl Reader<'_> {
     }
 }
 
-/// Returns the key without its prefix, if it is a key of kernel tables.
+/// Returns a mocker key without `aic_` or `ais_`, if it is a key of kernel tables.
 fn tables(key: &str) -> Option<&str> {
     let name = key
         .strip_prefix("aic_")

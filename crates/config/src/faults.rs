@@ -19,9 +19,9 @@ pub struct Faults {
     pub stale_metrics: bool,
     /// `Retry-After` of responses with 429 or 503, in seconds.
     pub retry_after_seconds: Option<u32>,
-    /// YAML file of scripted replies.
+    /// YAML file with scripted replies to requests.
     pub replies: Option<PathBuf>,
-    /// YAML file of a scenario.
+    /// YAML file with a scenario, a timeline of injected faults.
     pub scenario: Option<PathBuf>,
 }
 

@@ -9,9 +9,9 @@ pub enum LatencySource {
     /// inter-token latency.
     #[default]
     Delays,
-    /// Dynamo's built-in polynomials.
+    /// The built-in polynomials of Dynamo's mocker.
     Polynomial,
-    /// A measured grid: an NPZ file or a profiler's folder.
+    /// A grid of measured step times: an NPZ file or a profiler's folder.
     Profile(PathBuf),
     /// Roofline model, computed from `config.json`, GPU and tensor-parallel size.
     Roofline {

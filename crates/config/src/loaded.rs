@@ -25,13 +25,13 @@ const NOT_RENDERED: &str = "is not used for tokenization: token ids come from th
      only if --tokenizer (or --model) names the same tokenizer files; with \
      --force-dummy-tokenizer or a simulated tokenizer they never match.";
 
-/// Key of an admin API update with the fields to reset to their start values.
+/// Key of an admin API update that lists the fields to reset to their start values.
 const RESET: &str = "reset";
 
 /// Command selected by the command line.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
-    /// Start the server.
+    /// Start the server with this configuration.
     Serve(Box<Loaded>),
     /// Print the configuration with [`Loaded::to_yaml`].
     Config(Box<Loaded>),
@@ -53,9 +53,9 @@ pub enum Command {
 pub struct Loaded {
     /// The configuration.
     pub config: Config,
-    /// Ignored flags, reported in one log line.
+    /// Ignored flags, accepted without effect and reported in one log line.
     pub ignored: Vec<String>,
-    /// Ignored flags whose effect users of vLLM would miss.
+    /// Ignored flags with an effect in vLLM; a subset of `ignored`.
     pub ignored_with_effect: Vec<String>,
     /// Warnings about probable mistakes.
     pub warnings: Vec<String>,
@@ -70,17 +70,18 @@ pub struct Loaded {
 /// Describes one flag after all layers are merged.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResolvedFlag {
-    /// Name of the flag.
+    /// Name of the flag, without dashes.
     pub name: &'static str,
-    /// One value for a scalar flag, any number for a list, none for an unset flag.
+    /// Values of the flag: one for a scalar, any number for a list, none if unset.
     pub values: Vec<String>,
-    /// Source of the value.
+    /// Source of the flag's value.
     pub source: ValueSource,
-    /// Rule of a derived value, if one is recorded.
+    /// Description of the rule for a derived value, if one is recorded.
     pub rule: Option<String>,
 }
 
-/// Loads the command line `args`, program name first, over environment and files.
+/// Loads the configuration from the command line `args` (program name first), environment and
+/// files.
 ///
 /// # Errors
 /// [`ConfigError`], written for the person who typed the flags; the exit code is 2.
@@ -174,7 +175,7 @@ fn set_default(layer: &mut Layer, flag: &FlagSpec, value: &str, source: ValueSou
     });
 }
 
-/// Assigns positional words: the model of `serve MODEL`. llm-d ignores other words, vLLM rejects
+/// Assigns positional arguments: the model of `serve MODEL`. llm-d ignores others, vLLM rejects
 /// them.
 fn assign_positional(
     entry: &Invocation<'_>,
@@ -207,8 +208,8 @@ fn assign_positional(
     }
 }
 
-/// Returns the version text: the bare release for `vllm --version`, because KServe reads the last
-/// word of the last line.
+/// Returns the text of `--version`: the bare release for `vllm --version`, because KServe reads the
+/// last word of the last line.
 fn version(entry: &Invocation<'_>, typed: &Layer, env: &dyn Fn(&str) -> Option<String>) -> String {
     let mut settings = layers::environment(env);
     settings.cover(typed.clone());
@@ -227,7 +228,7 @@ fn version(entry: &Invocation<'_>, typed: &Layer, env: &dyn Fn(&str) -> Option<S
 }
 
 impl Loaded {
-    /// Loads flags without environment.
+    /// Loads a configuration from flags only, without environment.
     ///
     /// # Errors
     /// Those of [`load`].
@@ -326,7 +327,7 @@ impl Loaded {
 
     /// Returns the configuration as a YAML file for `--config`.
     ///
-    /// Settings have a comment with their source; defaults are comments.
+    /// Each set flag has a comment with its source; defaults are commented out.
     pub fn to_yaml(&self) -> String {
         show::yaml(self)
     }
@@ -347,7 +348,7 @@ impl Loaded {
         show::json_changed(self)
     }
 
-    /// Returns the fields that an update for [`Self::tuned`] changes.
+    /// Returns the names of the flags that an admin API update for [`Self::tuned`] changes.
     pub fn fields(update: &Map<String, Value>) -> impl Iterator<Item = &str> {
         let reset = update.get(RESET).and_then(Value::as_array);
         let reset = reset.into_iter().flatten().filter_map(Value::as_str);
@@ -357,9 +358,9 @@ impl Loaded {
 
     /// Returns this configuration with the changes of an admin API update.
     ///
-    /// Integers for durations are in nanoseconds, as in llm-d's admin API. `fake-metrics` is merged
-    /// into the current value key by key; null keeps a key. Fields in the list `reset` return to
-    /// their start values before the others are set.
+    /// Integer durations are in nanoseconds, as in llm-d's admin API. `fake-metrics` is merged into
+    /// the current value key by key; null keeps a key. Fields in the list `reset` return to their
+    /// start values before the others are set.
     ///
     /// # Errors
     /// [`ConfigError::Invalid`] for a flag that cannot be changed; else the errors of [`load`].
@@ -444,7 +445,7 @@ fn fake_metrics_with(current: Option<&Value>, update: &Value) -> Result<String, 
     Ok(Value::Object(merged).to_string())
 }
 
-/// Returns the flags that vLLM has removed, except those with a meaning of their own here.
+/// Returns the set flags that vLLM has removed, except those with a meaning of their own here.
 ///
 /// `--task` adds a warning; `--preemption-mode` has values of its own.
 fn dropped(settings: &Layer, values: &Values, warnings: &mut Vec<String>) -> Vec<String> {
@@ -493,7 +494,7 @@ fn mode_of(settings: &Layer) -> Result<CliMode, ConfigError> {
     Ok(values.choice(&CLI_MODE)?.unwrap_or_default())
 }
 
-/// Formats a duration as Go does.
+/// Formats the value of a duration flag as Go does.
 pub(super) fn shown_duration(flag: &FlagSpec, typed: &str) -> Option<String> {
     let unit = match flag.kind {
         FlagKind::Seconds => 1_000_000_000,

@@ -10,7 +10,7 @@ use super::values::Values;
 
 const KINDS: [&str; 3] = ["torch", "cuda", "proton"];
 
-/// Whether a profiler is configured.
+/// Returns whether `--profiler-config` configures a profiler.
 ///
 /// # Errors
 /// [`ConfigError`] for an unknown profiler, or one without its directory.
@@ -47,7 +47,7 @@ pub(super) fn configured(v: &Values) -> Result<bool, ConfigError> {
     Ok(kind.is_some())
 }
 
-/// Whether the fault tolerance routes exist.
+/// Returns whether the routes below `/fault_tolerance` exist.
 ///
 /// # Errors
 /// [`ConfigError`] if the configuration is not a JSON object.

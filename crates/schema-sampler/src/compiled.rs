@@ -1,4 +1,4 @@
-//! Compiled constraints.
+//! Constraints compiled for the generation of texts.
 
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
@@ -13,7 +13,7 @@ use crate::structural_tag::StructuralTag;
 use crate::work::WorkBudget;
 use vllm_sim_random::Draw;
 
-/// Schema of the objects that [`Constraint::JsonObject`] generates.
+/// JSON schema of the objects that [`Constraint::JsonObject`] generates.
 const ANY_OBJECT: &str = r#"{
     "type": "object",
     "properties": {
@@ -34,7 +34,7 @@ const ANY_OBJECT: &str = r#"{
     "additionalProperties": false
 }"#;
 
-/// A validated constraint that can be sampled any number of times.
+/// A validated constraint, from which any number of texts can be generated.
 #[derive(Debug)]
 pub struct Compiled(CompiledKind);
 
@@ -47,11 +47,11 @@ enum CompiledKind {
     StructuralTag(StructuralTag),
 }
 
-/// Compiles `constraint`.
+/// Validates `constraint` and prepares it for the generation of texts.
 ///
 /// # Errors
-/// [`ConstraintError`] if it cannot be read. Some unsatisfiable schemas are detected only by
-/// [`Compiled::sample`].
+/// [`ConstraintError`] if the constraint cannot be read. Some unsatisfiable schemas are detected
+/// only by [`Compiled::sample`].
 pub fn compile(constraint: &Constraint) -> Result<Compiled, ConstraintError> {
     let size = constraint.size();
     if size > MAX_SOURCE {

@@ -1,4 +1,4 @@
-//! Common English words.
+//! Common English words for generated strings.
 
 use rand_chacha::ChaCha8Rng;
 

@@ -1,4 +1,4 @@
-//! The keyword `format`, checked by `jsonschema`.
+//! The JSON Schema keyword `format`, checked by the crate `jsonschema`.
 
 use std::sync::OnceLock;
 
