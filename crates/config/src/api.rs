@@ -16,12 +16,13 @@ use super::values::Values;
 use vllm_sim_observe::metrics::Compat;
 use vllm_sim_tokenizer::Modality;
 
-/// Maximum number of items of a modality that `--limit-mm-per-prompt` does not name.
+/// Maximum number of items of a modality (image, audio, video) in a prompt if
+/// `--limit-mm-per-prompt` does not name it.
 ///
 /// **Source:** vLLM `vllm/config/multimodal.py`.
 const DEFAULT_MEDIA_LIMIT: u64 = 999;
 
-/// Settings of the HTTP and gRPC API.
+/// Settings of the HTTP and gRPC APIs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Api {
     /// Task of the model, which selects the family of routes.
@@ -31,9 +32,9 @@ pub struct Api {
     pub max_logprobs: Option<u32>,
     /// Whether the model may call tools under `tool_choice: auto` (`--enable-auto-tool-choice`).
     pub enable_auto_tool_choice: bool,
-    /// Name of vLLM's tool parser; checked against vLLM's list.
+    /// Name of the tool-call parser, as in vLLM; `None`: no parser.
     pub tool_call_parser: Option<String>,
-    /// Name of vLLM's reasoning parser; checked against vLLM's list.
+    /// Name of the reasoning parser, as in vLLM; `None`: no parser.
     pub reasoning_parser: Option<String>,
     /// Fraction of output tokens that is reasoning, if a reasoning parser is set (default 0.4).
     pub reasoning_ratio: f64,
@@ -43,7 +44,7 @@ pub struct Api {
     pub scale_out: ScaleOut,
     /// Whether a request may contain its own chat template.
     pub trust_request_chat_template: bool,
-    /// Whether tools are left out of the prompt when `tool_choice` is `none`.
+    /// Whether a request's tools are left out of the prompt when `tool_choice` is `none`.
     pub exclude_tools_when_tool_choice_none: bool,
     /// Form of the response field `system_fingerprint`.
     pub fingerprint: Fingerprint,
@@ -53,10 +54,11 @@ pub struct Api {
     pub stream_interval: u32,
     /// Whether the route `/tokenizer_info` exists.
     pub enable_tokenizer_info_endpoint: bool,
-    /// Whether stored responses can be fetched again (`VLLM_ENABLE_RESPONSES_API_STORE`).
+    /// Whether responses of `/v1/responses` are stored for later retrieval
+    /// (`VLLM_ENABLE_RESPONSES_API_STORE`).
     pub responses_store: bool,
-    /// Whether the `guided_*` fields of older releases are applied (default no: ignored, as in vLLM
-    /// 0.33).
+    /// Whether the request fields `guided_*` of older releases are applied (default no: ignored, as
+    /// in vLLM 0.33).
     pub legacy_guided: bool,
     /// Whether requests may name any model (`VLLM_SKIP_MODEL_NAME_VALIDATION`).
     pub skip_model_name_validation: bool,

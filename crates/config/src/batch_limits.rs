@@ -12,7 +12,7 @@ const LARGEST_GIB: f64 = 160.0;
 /// GPU memory, in GiB, from which vLLM uses its second-highest default limits (H100, H200; not
 /// A100).
 const LARGE_GIB: f64 = 70.0;
-/// All-to-all kernels of expert parallelism that support small batches only.
+/// Names of all-to-all kernels of expert parallelism that support small batches only.
 const BATCHED_ALL2ALL: [&str; 2] = ["deepep_low_latency", "nixl_ep"];
 const BATCHED_ALL2ALL_TOKENS: u32 = 256;
 

@@ -16,7 +16,7 @@ pub enum Task {
     Score,
     /// Scores of a reward model, served at `/pooling`.
     Reward,
-    /// Speech to text.
+    /// Speech to text over HTTP.
     Transcription,
     /// Speech to text over WebSocket, in addition to the generation routes.
     Realtime,
@@ -110,25 +110,25 @@ pub(crate) enum LatencyKind {
 /// Minimum level of log lines to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LogLevel {
-    /// Errors only.
+    /// Log errors only.
     Error,
-    /// Errors and warnings.
+    /// Log errors and warnings.
     Warn,
-    /// Info and above: events that occur a few times per process.
+    /// Log info and above: events that occur a few times per process.
     #[default]
     Info,
-    /// Debug and above: events of each request.
+    /// Log debug and above: events of each request.
     Debug,
-    /// Trace and above: all events, including those of each token and block.
+    /// Log all events, including those of each token and block.
     Trace,
 }
 
 /// Format of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LogFormat {
-    /// Plain text for people.
+    /// Log lines of plain text for people.
     #[default]
     Text,
-    /// One JSON object per line.
+    /// A JSON object per log line.
     Json,
 }

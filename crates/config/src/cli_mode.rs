@@ -54,7 +54,7 @@ pub(super) struct Invocation<'a> {
     pub(super) compat: Option<Compat>,
     pub(super) takes_model: bool,
     pub(super) render: bool,
-    /// Whether `version` prints only the version, as `vllm --version` does.
+    /// Whether the command `version` prints only the version, as `vllm --version` does.
     pub(super) called_vllm: bool,
     pub(super) words: &'a [String],
 }
@@ -63,10 +63,10 @@ pub(super) struct Invocation<'a> {
 const PROGRAM: &str = "VLLM_SIM_PROGRAM";
 const PROGRAMS: [&str; 4] = ["vllm-sim", "vllm", "llm-d-inference-sim", "dataset-tool"];
 
-/// Returns the program name set in [`PROGRAM`], if any.
+/// Returns the program name in the environment variable [`PROGRAM`], if any.
 ///
 /// # Errors
-/// [`ConfigError::Value`] for a name that is not in [`PROGRAMS`].
+/// [`ConfigError::Value`] for a program name that is not in [`PROGRAMS`].
 pub(super) fn named(env: &dyn Fn(&str) -> Option<String>) -> Result<Option<String>, ConfigError> {
     match env(PROGRAM).filter(|name| !name.is_empty()) {
         Some(name) if !PROGRAMS.contains(&name.as_str()) => Err(ConfigError::Value {

@@ -1,8 +1,8 @@
 //! Parses command-line arguments into settings of flags.
 //!
-//! Accepts the syntax of argparse (vLLM) and pflag (llm-d): dashes or underscores, `--flag value`,
-//! `--flag=value`, `--no-flag`, `--flag true`, `-tp 2`, `-O3`, `--flag.key value`, lists up to the
-//! next flag.
+//! The parser accepts the syntax of argparse (vLLM) and pflag (llm-d): dashes or underscores,
+//! `--flag value`, `--flag=value`, `--no-flag`, `--flag true`, `-tp 2`, `-O3`, `--flag.key value`,
+//! lists up to the next flag.
 
 use super::did_you_mean::closest;
 use super::error::ConfigError;
@@ -28,7 +28,7 @@ pub(super) enum HelpRequest {
     Short,
     /// `--help`: the long help.
     Long,
-    /// `--help=TOPIC`: a group of flags, a part of their names, or `all`.
+    /// `--help=TOPIC`: help about a group of flags, flags with this part of a name, or `all`.
     Topic(String),
 }
 
@@ -60,7 +60,7 @@ pub(super) enum UnknownFlags {
 /// Parses command-line arguments into settings of flags.
 ///
 /// # Errors
-/// [`ConfigError::Unknown`] for a flag that no table has, [`ConfigError::Invalid`] for one that
+/// [`ConfigError::Unknown`] for a flag that does not exist, [`ConfigError::Invalid`] for one that
 /// lacks its value.
 pub(super) fn read(words: &[String], unknown: UnknownFlags) -> Result<Read, ConfigError> {
     let mut reader = Reader {

@@ -18,11 +18,11 @@ const GIB: f64 = (1_u64 << 30) as f64;
 /// Settings of the generated content of responses.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Content {
-    /// Source of reply text (default random).
+    /// Source of the text of replies (default random).
     pub mode: TextMode,
     /// Seed of all random generators; `None`: derived from the clock at start.
     pub seed: Option<u64>,
-    /// Whether the seed is set by a flag.
+    /// Whether a flag sets the seed of the random generators.
     pub seed_given: bool,
     /// Settings of generated tool calls.
     pub tools: ToolSettings,
@@ -40,7 +40,7 @@ pub struct Content {
     pub default_embedding_dimensions: u32,
     /// Whether replies may contain images (llm-d's omni mode).
     pub omni: bool,
-    /// Rules for the number of tokens of images, audio and video.
+    /// Rules for the number of prompt tokens of images, audio and video.
     pub media: MediaRules,
     /// Whether the model accepts images, audio or video, by its `config.json` or by
     /// `--mm-tokens-per-item`.

@@ -8,7 +8,7 @@ use super::flags::engine;
 use super::values::Values;
 use vllm_sim_engine::latency::{CudaGraphs, GraphLimits, gpu};
 
-/// Keys of `--compilation-config` that have an effect.
+/// Keys of `--compilation-config` with an effect in the simulator.
 const SUPPORTED: [&str; 3] = [
     "cudagraph_mode",
     "cudagraph_capture_sizes",

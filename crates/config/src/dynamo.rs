@@ -1,8 +1,8 @@
 //! Converts engine arguments of Dynamo's mocker (`--extra-engine-args`) to settings.
 //!
-//! Two formats are read. Release 1.6 has `{"engine": {…}, "dp_size": …, "dynamo": {…}}`; 1.4 has
-//! the same names in one flat object. As in the mocker, the file replaces the engine flags, missing
-//! keys have the mocker's defaults, and an unknown key is an error.
+//! Two formats of the file are read. Release 1.6 has `{"engine": {…}, "dp_size": …, "dynamo":
+//! {…}}`; 1.4 has the same names in one flat object. As in the mocker, the file replaces the engine
+//! flags, missing keys have the mocker's defaults, and an unknown key is an error.
 //!
 //! **Source:** `dynamo/mocker/args.py`, dynamo-mocker 1.6.1 `src/config.rs`.
 
@@ -94,7 +94,7 @@ const TABLES_IGNORED: &[&str] = &[
     "attention_dp_size",
 ];
 
-/// Default GPU of the mocker's kernel tables.
+/// GPU of the mocker's kernel tables if none is named.
 const SYSTEM: &str = "h200_sxm";
 
 /// Mocker keys without effect in a server.

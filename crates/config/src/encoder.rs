@@ -10,7 +10,7 @@ use super::values::Values;
 use vllm_sim_engine::latency::EncoderShape;
 use vllm_sim_tokenizer::{MediaRules, Modality};
 
-/// Encoders of a model that accepts images, audio or video.
+/// Settings of the encoders of a model that accepts images, audio or video.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Encoder {
     /// Maximum number of embeddings that one step may compute, at least 1; also the size of the
@@ -20,7 +20,7 @@ pub struct Encoder {
     pub chunked_input: bool,
     /// Description of the rule for the default budget.
     pub rule: String,
-    /// Shapes of the image and audio encoders, if `config.json` describes them.
+    /// Layer sizes of the image and audio encoders, if `config.json` describes them.
     pub shapes: (Option<EncoderShape>, Option<EncoderShape>),
     /// Whether each GPU of a tensor-parallel group encodes whole items instead of a part of each
     /// item.

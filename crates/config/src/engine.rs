@@ -31,7 +31,7 @@ pub struct Engine {
     pub scheduler: SchedulerKind,
     /// Maximum number of running sequences, at least 1 (default 5; with `serve` by GPU, else 256).
     pub max_num_seqs: u32,
-    /// Token budget of one step (default 8192; with `serve` by GPU, else 2048).
+    /// Maximum number of tokens per step (default 8192; with `serve` by GPU, else 2048).
     pub max_num_batched_tokens: u32,
     /// Further limits of a step, and limits of the waiting queue.
     pub queue: QueueLimits,
@@ -41,9 +41,9 @@ pub struct Engine {
     pub timing: StepTiming,
     /// Divisors of modelled durations (speed-up ratios).
     pub speedup: SpeedupRatios,
-    /// GPU name; selects the constants of the roofline model.
+    /// Name of the GPU, which selects the constants of the roofline model.
     pub gpu: Option<String>,
-    /// Tokens per block, over all GPUs of a context (default 16; with `serve` by GPU and model).
+    /// Tokens per KV block, over all GPUs of a context (default 16; with `serve` by GPU and model).
     pub block_size: u32,
     /// Settings of GPU and CPU memory for the KV cache.
     pub memory: CacheMemory,
@@ -53,7 +53,7 @@ pub struct Engine {
     pub kv_offload: Option<KvOffload>,
     /// Settings of the prefix cache and its block hashes.
     pub prefix_cache: PrefixCaching,
-    /// Cost of receiving KV cache from another server.
+    /// Cost of KV cache transfer from another server.
     pub transfer: TransferCost,
     /// Parallel sizes and data-parallel ranks.
     pub parallel: Parallel,
@@ -63,7 +63,7 @@ pub struct Engine {
     pub role: ServingRole,
     /// Settings of speculative decoding; `None`: disabled.
     pub speculative: Option<Speculative>,
-    /// Latency model of the drafter, if the shapes of the models are known.
+    /// Latency model of the draft model, if the shapes of the models are known.
     pub drafter: Option<Drafter>,
     /// Encoders of images, video and audio; `None`: the model has none.
     pub encoder: Option<Encoder>,
@@ -82,28 +82,28 @@ pub struct Engine {
 pub struct QueueLimits {
     /// Maximum number of tokens scheduled per step, at most the token budget.
     pub max_num_scheduled_tokens: u32,
-    /// Whether admission waits until the whole prompt fits into the KV cache (default yes).
+    /// Whether a request waits until its whole prompt fits into the KV cache (default yes).
     pub reserve_full_prompt: bool,
     /// llm-d's queue limit, in requests; more get 429 (default 1000; none with `serve`).
     pub max_waiting_queue_length: Option<u32>,
-    /// vLLM's limits of the queue, in requests and in prompt tokens; beyond them requests get 503.
+    /// vLLM's limits of the waiting queue, in requests and prompt tokens; more get 503.
     pub admission: Admission,
 }
 
 /// Settings of chunked prefill, preemption and queue order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scheduling {
-    /// Whether a prompt may be computed in chunks (default yes).
+    /// Whether several steps may prefill a prompt in chunks (default yes).
     pub enable_chunked_prefill: bool,
-    /// Maximum chunk of a long prompt, in tokens per step; 0: the token budget.
+    /// Maximum number of prefilled tokens of a long prompt per step; 0: the token budget.
     pub long_prefill_token_threshold: u32,
-    /// Whether this maximum is at least the budget divided by the number of requests (default no).
+    /// Whether `long_prefill_token_threshold` is at least the budget per request (default no).
     pub long_prefill_token_threshold_adaptive: bool,
-    /// While requests decode, a prefill is scheduled in every n-th step only (default 1).
+    /// Number of steps between prefills while requests decode (default 1: none skipped).
     pub prefill_schedule_interval: u32,
     /// Sequence to preempt when KV blocks run out (default the youngest).
     pub victim: PreemptionVictim,
-    /// Order of the waiting queue.
+    /// Order of the engine's waiting queue.
     pub policy: SchedulingPolicy,
     /// Whether the engine schedules the next step while one runs (default yes).
     pub async_scheduling: bool,
@@ -116,7 +116,7 @@ pub struct Scheduling {
 pub struct StepTiming {
     /// Delays of the pool scheduler, with speed-up ratios and latency factor applied.
     pub delays: Delays,
-    /// Factor on all durations (default 1); already applied to `delays`.
+    /// Factor on all simulated durations (default 1); already applied to `delays`.
     pub latency_factor: f64,
     /// The source of the step times of batching schedulers.
     pub latency_source: LatencySource,
@@ -146,7 +146,7 @@ pub struct CacheMemory {
     pub kv_cache_dtype: String,
     /// Size of the weights kept in CPU memory, in GiB per GPU.
     pub cpu_offload_gib: f64,
-    /// `--kv-offloading-size` in GiB, and the name of the backend.
+    /// Size of the KV cache in CPU memory, in GiB, and the name of its backend.
     pub kv_offloading: (Option<f64>, &'static str),
     /// GPU memory of draft models and LoRA adapters.
     pub reserved: ReservedMemory,
@@ -155,13 +155,13 @@ pub struct CacheMemory {
 /// Settings of the prefix cache and its block hashes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PrefixCaching {
-    /// Interval, in tokens, at which sliding-window layers keep their cache (0: at prompt ends).
+    /// Interval, in tokens, at which sliding-window layers keep KV cache (0: at prompt ends).
     pub retention_interval: Option<u32>,
     /// Whether later requests reuse full KV blocks (prefix caching).
     pub enable_prefix_caching: bool,
-    /// Whether llm-d's `--enable-kvcache` is set.
+    /// Whether llm-d's flag `--enable-kvcache` is set.
     pub enable_kvcache: bool,
-    /// Minimum cached fraction of a prompt, llm-d's `--global-cache-hit-threshold` (default 0).
+    /// Minimum cached fraction of a prompt (llm-d's `--global-cache-hit-threshold`, default 0).
     pub cache_hit_threshold: f64,
     /// Hash algorithm of KV blocks.
     pub hash_algo: HashAlgo,
@@ -169,7 +169,7 @@ pub struct PrefixCaching {
     pub hash_seed: Option<String>,
 }
 
-/// Cost of receiving KV cache from another server.
+/// Cost of KV cache transfer from another server.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TransferCost {
     /// Size of the KV cache per prompt token, in bytes.
@@ -198,7 +198,7 @@ pub struct Sglang {
     pub max_prefill_tokens: u32,
     /// Maximum number of tokens of one prompt per prefill batch (default 8192).
     pub chunked_prefill_size: u32,
-    /// Maximum output tokens that admission assumes per request (default 4096).
+    /// Maximum output tokens that SGLang's admission assumes per request (default 4096).
     pub clip_max_new_tokens: u32,
     /// SGLang's factor on the output length expected on admission; higher admits fewer (default 1).
     pub schedule_conservativeness: f64,
@@ -522,8 +522,8 @@ fn scheduler(v: &Values, latency: &LatencySource) -> Result<SchedulerKind, Confi
     Ok(SchedulerKind::Vllm)
 }
 
-/// Returns mean and standard deviation; an error names `what` if the deviation exceeds 30 % of the
-/// mean.
+/// Reads the mean and standard deviation of a delay; an error names `what` if the deviation exceeds
+/// 30 % of the mean.
 ///
 /// **Source:** llm-d-inference-sim `pkg/common/config.go`, `validate`: the comparison is done in
 /// 32-bit floats.

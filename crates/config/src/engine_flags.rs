@@ -38,7 +38,8 @@ const SERVER_FLAGS: [&str; 19] = [
 /// server flags on the command line, and settings of several engines from any source.
 ///
 /// # Errors
-/// [`ConfigError::Invalid`] names the flags without effect; else the errors of [`load_known`].
+/// [`ConfigError::Invalid`] with the names of flags without effect; else the errors of
+/// [`load_known`].
 pub fn load_engine(
     words: &[String],
     cli_mode: CliMode,
@@ -112,8 +113,8 @@ fn affects_engine(flag: &FlagSpec) -> bool {
     }
 }
 
-/// Returns the flag of `vllm-sim serve` or the name in `more` that is closest to `typed`, without
-/// dashes.
+/// Returns the name of the flag of `vllm-sim serve`, or the name in `more`, whose spelling is
+/// closest to `typed`, without dashes.
 pub fn nearest_flag(typed: &str, more: &[String]) -> Option<String> {
     let all: Vec<&str> = command_line::names().collect();
     let more = more.iter().map(String::as_str);

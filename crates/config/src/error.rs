@@ -26,10 +26,10 @@ pub enum ConfigError {
     /// A flag value that is not supported, or two that contradict each other.
     #[error("{0}")]
     Invalid(String),
-    /// An error, with warnings about probable mistakes.
+    /// A configuration error, with warnings about probable mistakes.
     #[error("{error}{}", beside(.warnings))]
     Warned {
-        /// The error itself.
+        /// The configuration error.
         error: Box<ConfigError>,
         /// Warnings about probable mistakes, one sentence each.
         warnings: Vec<String>,
@@ -50,7 +50,7 @@ pub enum ConfigError {
     File {
         /// Path of the configuration file.
         path: String,
-        /// Reason reported by the parser or the operating system.
+        /// Reason why reading failed, from the parser or the operating system.
         reason: String,
     },
 }
@@ -73,7 +73,7 @@ fn hint(what: &str, name: &str, nearest: Option<&str>) -> String {
 }
 
 impl ConfigError {
-    /// Returns the error itself, without warnings.
+    /// Returns the configuration error without its warnings.
     pub fn cause(&self) -> &Self {
         match self {
             Self::Warned { error, .. } => error.cause(),

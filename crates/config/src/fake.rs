@@ -58,7 +58,7 @@ const REASONS: [&str; 5] = [
 /// dropped and reported to `warn`.
 ///
 /// # Errors
-/// [`ConfigError::Invalid`] with upstream's message.
+/// [`ConfigError::Invalid`] with the message of llm-d-inference-sim.
 fn check_fake_metrics(
     mut object: Map<String, Value>,
     mut warn: impl FnMut(String),

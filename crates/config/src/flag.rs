@@ -15,7 +15,7 @@ pub(crate) struct Flag<T: 'static> {
     meanings: &'static [T],
 }
 
-/// Description of a flag, without the type of its values.
+/// Description of a command-line flag, without the Rust type of its values.
 #[derive(Debug, Clone, Copy)]
 pub struct FlagSpec {
     /// Name of the flag without the two dashes; also its YAML key.
@@ -49,7 +49,7 @@ pub struct FlagSpec {
 /// Kind of value that a flag takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlagKind {
-    /// Boolean: `--x`, `--x=false`, `--x false`, `--no-x`.
+    /// A boolean: `--x`, `--x=false`, `--x false`, `--no-x`.
     Switch,
     /// A whole number.
     Int,
@@ -96,9 +96,9 @@ impl FlagKind {
 /// Minimum and maximum value of a flag, both allowed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Range {
-    /// Bounds of whole numbers.
+    /// Inclusive bounds of a whole number.
     Whole(i64, i64),
-    /// Bounds of floating-point numbers.
+    /// Inclusive bounds of a floating-point number.
     Number(f64, f64),
 }
 
@@ -134,7 +134,8 @@ pub(crate) enum FlagValueError {
 }
 
 impl<T: FlagValue> Flag<T> {
-    /// Returns a visible flag without default, bounds, aliases or environment variables.
+    /// Returns a flag that help texts show, without default, bounds, aliases or environment
+    /// variables.
     pub(crate) const fn new(name: &'static str, group: FlagGroup, help: &'static str) -> Self {
         Self {
             spec: FlagSpec::new(name, group, T::KIND, help),
@@ -144,7 +145,7 @@ impl<T: FlagValue> Flag<T> {
 }
 
 impl<T> Flag<T> {
-    /// Returns a flag like [`Self::new`] that takes one of a fixed list of words.
+    /// Returns a flag like [`Self::new`] whose value is one of a fixed list of words.
     pub(crate) const fn choice(
         name: &'static str,
         group: FlagGroup,

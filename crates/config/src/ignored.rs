@@ -1,6 +1,6 @@
 //! Flags of other programs that are accepted without effect.
 //!
-//! For `vllm serve` these are the flags of its list that [`flags`] does not define.
+//! Ignored flags of `vllm serve` are all flags of its list that [`flags`] does not define.
 //!
 //! **Source:** vLLM's `vllm/engine/arg_utils.py` and `vllm/entrypoints/launchers/cli_args.py` (0.6
 //! to 0.33); llm-d-inference-sim's `pkg/common/config.go`; klog's flags; Dynamo's
@@ -24,8 +24,8 @@ pub enum Arity {
 
 /// Flags of `vllm serve`, one per line: name, kind, short names.
 ///
-/// `until=0.10` is the last release with the flag. `felt` marks flags with an effect that users of
-/// vLLM would miss. `generate/vllm_serve_flags.py` adds the flags of another release.
+/// In the list, `until=0.10` is the last release with the flag. `felt` marks flags with an effect
+/// that users of vLLM would miss. `generate/vllm_serve_flags.py` adds the flags of another release.
 const VLLM_SERVE: &str = include_str!("vllm_serve_flags.txt");
 
 /// Returns whether `vllm serve` of any release from 0.6 to 0.33 has a flag of this name.

@@ -1,4 +1,4 @@
-//! Computes the number of KV cache blocks and checks that the longest request fits.
+//! Computes the number of KV cache blocks and checks that a request of maximum length fits.
 
 use serde_json::Value;
 
@@ -27,7 +27,7 @@ const ONE_GROUP: [&str; 5] = [
     "HF3FSKVConnector",
 ];
 
-/// KV cache of one engine, as vLLM plans it at start.
+/// Size of the KV cache of one engine, as vLLM plans it at start.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KvCacheSize {
     /// Division of the KV cache into blocks and groups of layers.
@@ -279,7 +279,7 @@ fn with_drafts(engine: &Engine, stage: &ModelShape, width: f64) -> ModelShape {
     }
 }
 
-/// Returns the model's shape; `--quantization` applies if `config.json` has none.
+/// Returns the model's layer sizes and weights; `--quantization` applies if `config.json` has none.
 pub(super) fn shape(model: &Model, engine: &Engine) -> Option<ModelShape> {
     let found = match &model.hf_config {
         Some(config) => ModelShape::from_config(config).ok()?,

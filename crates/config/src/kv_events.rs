@@ -30,12 +30,12 @@ pub struct KvEvents {
     /// ZMQ topic, the first frame of a message; `{pod_ip}`, `{host}`, `{port}`, `{rank}` and
     /// `{model}` are replaced (default empty; llm-d `kv@{pod_ip}:{port}@{model}`).
     pub topic: String,
-    /// Maximum number of events per batch (default 16); vLLM's format sends one batch per step
+    /// Maximum number of KV events per batch (default 16); vLLM's format sends one batch per step
     /// instead.
     pub batch_size: usize,
 }
 
-/// Keys of `--kv-events-config`.
+/// Allowed keys in the JSON object of `--kv-events-config`.
 ///
 /// **Source:** vLLM `vllm/config/kv_events.py`.
 const CONFIG_KEYS: [&str; 8] = [

@@ -1,4 +1,4 @@
-//! KV cache offloading to CPU memory.
+//! Settings of KV cache offloading to CPU memory.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use vllm_sim_observe::kv_events::HostDetail;
 const GIB: f64 = (1_u64 << 30) as f64;
 const COPY_LATENCY: Duration = Duration::from_micros(20);
 const SIMPLE_BYTES: f64 = 8.0 * GIB;
-/// LMCache defaults: GiB per GPU (`max_local_cpu_size`), tokens per chunk (`chunk_size`).
+/// Defaults of LMCache: GiB per GPU (`max_local_cpu_size`), tokens per chunk (`chunk_size`).
 const LMCACHE_GIB: f64 = 5.0;
 const LMCACHE_TOKENS: f64 = 256.0;
 /// Maximum number of chunks in CPU memory, which limits bookkeeping to a few gigabytes.
@@ -33,7 +33,7 @@ const MAX_CHUNKS: f64 = 67_108_864.0;
 /// simple_cpu_offload_connector.py`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KvOffload {
-    /// `--kv-offloading-size` in GiB, if set.
+    /// Value of `--kv-offloading-size`, in GiB, if set.
     pub size_gib: Option<f64>,
     /// Size of the CPU cache for all GPUs of an engine together, in bytes.
     pub bytes: u64,
@@ -47,7 +47,7 @@ pub struct KvOffload {
     pub link: HostLink,
     /// Level of detail of KV events about blocks in CPU memory.
     pub detail: HostDetail,
-    /// Whether LMCache manages the cache; it has metrics of its own.
+    /// Whether LMCache manages the KV cache in CPU memory; LMCache has metrics of its own.
     pub is_lmcache: bool,
 }
 

@@ -15,9 +15,9 @@ use vllm_sim_engine::LoadFailurePolicy;
 pub struct KvTransfer {
     /// Simulated KV connector; `None`: the connector has no visible effect on requests.
     pub connector: Option<Connector>,
-    /// Whether this server computes prompts for other servers.
+    /// Whether this server prefills prompts for other servers (KV producer).
     pub producer: bool,
-    /// Whether this server loads prompts from other servers.
+    /// Whether this server loads the KV cache of prompts from other servers (KV consumer).
     pub consumer: bool,
     /// Name of the engine for other servers, vLLM's `engine_id`.
     pub engine_id: Option<String>,
@@ -29,7 +29,8 @@ pub struct KvTransfer {
     pub lease: Duration,
     /// Port of Mooncake's registry of prefill engines; `None`: this server does not start it.
     pub bootstrap_port: Option<u16>,
-    /// Handling of requests whose prompt cannot be loaded (default: the request fails).
+    /// Handling of requests whose KV cache cannot be loaded from the prefill server (default: the
+    /// request fails).
     pub load_failure_policy: LoadFailurePolicy,
     /// JSON object of `--kv-transfer-config`, as typed.
     pub raw: Value,
@@ -48,9 +49,9 @@ pub enum Connector {
     MoriIo,
     /// Mooncake: the router pairs the servers; the prefill response has no transfer parameters.
     Mooncake,
-    /// LMCache; on request the prefill response contains the first token.
+    /// LMCache: on request, the prefill response contains the first token.
     LmCache,
-    /// LMCache as a separate process; the prefill response has empty transfer parameters.
+    /// LMCache in a separate process: the prefill response has empty transfer parameters.
     LmCacheMp,
 }
 
@@ -64,7 +65,8 @@ pub struct SideChannel {
 }
 
 impl Connector {
-    /// Returns the connector of this name; for `MultiConnector`, the first simulated child.
+    /// Returns the simulated KV connector of this name; for `MultiConnector`, the first simulated
+    /// child.
     fn named(name: &str, extra: &Map<String, Value>) -> Option<Self> {
         Some(match name {
             "NixlConnector" | "NixlPullConnector" => Self::Nixl,

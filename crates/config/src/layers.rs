@@ -46,7 +46,8 @@ pub(super) struct Setting {
     pub(super) source: ValueSource,
 }
 
-/// Settings of one source, by flag name, with ignored flags and warnings.
+/// Settings from one source (file, environment or command line), by flag name, with ignored flags
+/// and warnings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Layer {
     pub(super) settings: IndexMap<&'static str, Setting>,
@@ -69,8 +70,8 @@ impl Layer {
         }
     }
 
-    /// Sets one key of a JSON flag (`--flag.a.b value`), or appends to a list in it (`--flag.a+
-    /// value`).
+    /// Sets one key in the value of a JSON flag (`--flag.a.b value`), or appends to a list in it
+    /// (`--flag.a+ value`).
     ///
     /// # Errors
     /// [`ConfigError::Value`] if the flag's value is not a JSON object, or if there are too many
@@ -110,7 +111,7 @@ impl Layer {
         Ok(())
     }
 
-    /// Merges `upper` over this layer; a flag in `upper` replaces the whole value.
+    /// Merges the settings of `upper` over this layer; a flag in `upper` replaces the whole value.
     pub(super) fn cover(&mut self, upper: Self) {
         self.settings.extend(upper.settings);
         self.dropped.extend(upper.dropped);
@@ -123,7 +124,7 @@ impl Layer {
     }
 }
 
-/// Maximum depth of `--flag.a.b.c`; the JSON parser accepts 128 levels.
+/// Maximum number of keys in `--flag.a.b.c`; the JSON parser accepts 128 levels.
 const MAX_KEY_DEPTH: usize = 100;
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -35,23 +35,23 @@ pub enum Command {
     Serve(Box<Loaded>),
     /// Print the configuration with [`Loaded::to_yaml`].
     Config(Box<Loaded>),
-    /// Print this version text.
+    /// Print this text of `--version`.
     Version(String),
     /// Print this help text.
     Help(String),
-    /// Run a tool with its own arguments.
+    /// Run a tool, such as `replay`, with its own arguments.
     Tool {
-        /// Name of the tool, one of [`super::TOOLS`].
+        /// Name of the tool to run, one of [`super::TOOLS`].
         name: &'static str,
         /// Arguments after the tool's name.
         args: Vec<String>,
     },
 }
 
-/// A configuration with its sources, warnings and ignored flags.
+/// A loaded configuration with the sources of its values, warnings and ignored flags.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Loaded {
-    /// The configuration.
+    /// The validated configuration.
     pub config: Config,
     /// Ignored flags, accepted without effect and reported in one log line.
     pub ignored: Vec<String>,
@@ -61,13 +61,13 @@ pub struct Loaded {
     pub warnings: Vec<String>,
     /// Warnings about settings that have no effect with the other settings; a subset of `warnings`.
     pub without_effect: Vec<String>,
-    /// Every flag with its resolved value, in the order of the help text.
+    /// All flags with their resolved values, in the order of the help text.
     pub resolved_flags: Vec<ResolvedFlag>,
     settings: Layer,
     at_start: Option<Arc<Layer>>,
 }
 
-/// Describes one flag after all layers are merged.
+/// One flag with its value after all layers are merged.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResolvedFlag {
     /// Name of the flag, without dashes.
@@ -84,7 +84,8 @@ pub struct ResolvedFlag {
 /// files.
 ///
 /// # Errors
-/// [`ConfigError`], written for the person who typed the flags; the exit code is 2.
+/// [`ConfigError`], with a message for the person who typed the flags; the program then exits with
+/// 2.
 pub fn load(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Command, ConfigError> {
     let named = cli_mode::named(env)?;
     let entry = cli_mode::enter(args, named.as_deref())?;
@@ -140,11 +141,11 @@ pub fn load(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Com
     })
 }
 
-/// Loads the flags that this crate knows and returns all other words, in order, for tools. A model
-/// is not required.
+/// Loads a configuration from the flags that this crate knows and returns all other arguments, in
+/// order, for tools. A model is not required.
 ///
 /// # Errors
-/// Those of [`load`], except for unknown flags.
+/// The errors of [`load`], except for unknown flags.
 pub fn load_known(
     words: &[String],
     cli_mode: CliMode,
@@ -231,7 +232,7 @@ impl Loaded {
     /// Loads a configuration from flags only, without environment.
     ///
     /// # Errors
-    /// Those of [`load`].
+    /// The errors of [`load`].
     pub fn from_flags(cli_mode: CliMode, words: &[&str]) -> Result<Self, ConfigError> {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
         let read = command_line::read(&words, UnknownFlags::Reject)?;
@@ -338,12 +339,12 @@ impl Loaded {
         show::json(self)
     }
 
-    /// Returns the entries of [`Self::to_json`] that a file, variable, flag or admin API call sets.
+    /// Returns the flags of [`Self::to_json`] that a file, variable, flag or admin API call sets.
     pub fn to_json_set(&self) -> Map<String, Value> {
         show::json_chosen(self)
     }
 
-    /// Returns the entries of [`Self::to_json`] that were changed at run time.
+    /// Returns the flags of [`Self::to_json`] that were changed at run time.
     pub fn to_json_changed(&self) -> Map<String, Value> {
         show::json_changed(self)
     }
@@ -447,7 +448,7 @@ fn fake_metrics_with(current: Option<&Value>, update: &Value) -> Result<String, 
 
 /// Returns the set flags that vLLM has removed, except those with a meaning of their own here.
 ///
-/// `--task` adds a warning; `--preemption-mode` has values of its own.
+/// The removed flag `--task` adds a warning; `--preemption-mode` has values of its own here.
 fn dropped(settings: &Layer, values: &Values, warnings: &mut Vec<String>) -> Vec<String> {
     let is_own = |flag: &str| match flag {
         "--preemption-mode" => {

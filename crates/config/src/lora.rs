@@ -24,7 +24,8 @@ pub struct Lora {
     pub modules: Vec<LoraModule>,
     /// Time to load a LoRA adapter (default 0).
     pub load_time: Duration,
-    /// Whether `/v1/load_lora_adapter` exists (default yes; with `serve` only by environment).
+    /// Whether the route `/v1/load_lora_adapter` exists (default yes; with `serve` only by
+    /// environment).
     pub runtime_updating: bool,
 }
 

@@ -13,7 +13,7 @@ pub struct Metrics {
     /// Whether metrics are exposed under names of older vLLM releases and of llm-d too (default
     /// yes; with `serve` no).
     pub legacy: bool,
-    /// Whether all `vllm:*` series are omitted (`--disable-log-stats`).
+    /// Whether all `vllm:*` metrics are omitted (`--disable-log-stats`).
     pub disable_log_stats: bool,
     /// Whether histograms of KV block lifetimes are exposed (`--kv-cache-metrics`).
     pub kv_cache: bool,
@@ -22,7 +22,7 @@ pub struct Metrics {
     /// Interval of the statistics log line of each engine with `serve` (default 10 s); zero: no
     /// line.
     pub log_interval: Duration,
-    /// Whether FLOP counters are exposed (`--enable-mfu-metrics`).
+    /// Whether counters of floating-point operations are exposed (`--enable-mfu-metrics`).
     pub mfu: bool,
     /// Fake metrics in llm-d's format, checked, which replace real ones; `None`: real metrics.
     pub fake: Option<Value>,

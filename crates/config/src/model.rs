@@ -28,7 +28,7 @@ pub struct Model {
     pub revision: Option<String>,
     /// Location of the tokenizer and access to its download.
     pub tokenizer: TokenizerSource,
-    /// Chat template of `--chat-template`, as text.
+    /// Jinja chat template of `--chat-template`, as text.
     pub chat_template: Option<String>,
     /// Format of message content for the chat template (string or list of parts); `None`: detected
     /// from the template.
@@ -37,15 +37,15 @@ pub struct Model {
     pub chat_template_kwargs: Map<String, Value>,
     /// Role in generated chat messages (default assistant).
     pub response_role: String,
-    /// Source of sampling defaults: `auto` (the model's), `vllm` (none), or a folder.
+    /// Source of the sampling defaults: `auto` (the model's folder), `vllm` (none), or a folder.
     pub generation_config: String,
     /// Content of the `generation_config.json` selected by `generation_config`, if there is one.
     pub generation_config_file: Option<Map<String, Value>>,
     /// Sampling defaults with precedence over `generation_config`.
     pub generation_config_overrides: Map<String, Value>,
-    /// Imitated release of vLLM (default 0.33.0).
+    /// Release of vLLM to imitate (default 0.33.0).
     pub vllm_version: String,
-    /// Project to imitate where vLLM and llm-d-inference-sim contradict each other.
+    /// Project (vLLM or llm-d-inference-sim) to imitate where the two contradict each other.
     pub compat: Compat,
     /// Command-line mode, which selects the flag defaults.
     pub cli_mode: CliMode,

@@ -39,14 +39,15 @@ pub struct Parallel {
 /// Load balancing between data-parallel ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LoadBalancing {
-    /// One server and port; requests go to the least loaded rank (vLLM's default).
+    /// One server and port for all ranks; requests go to the least loaded rank (vLLM's default).
     Internal,
-    /// One port per rank, `port + rank` (llm-d; vLLM's multi-port mode).
+    /// One port per data-parallel rank, `port + rank` (llm-d; vLLM's multi-port mode).
     #[default]
     PortPerRank,
-    /// One rank; an external load balancer distributes requests.
+    /// One data-parallel rank per process; an external load balancer distributes requests.
     External,
-    /// Local ranks behind one port; an external load balancer distributes requests between hosts.
+    /// One port for the ranks of a host; an external load balancer distributes requests between
+    /// hosts.
     Hybrid,
 }
 

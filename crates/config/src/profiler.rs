@@ -50,7 +50,7 @@ pub(super) fn configured(v: &Values) -> Result<bool, ConfigError> {
 /// Returns whether the routes below `/fault_tolerance` exist.
 ///
 /// # Errors
-/// [`ConfigError`] if the configuration is not a JSON object.
+/// [`ConfigError`] if the fault tolerance configuration is not a JSON object.
 pub(super) fn has_fault_tolerance_routes(v: &Values) -> Result<bool, ConfigError> {
     Ok(v.get(&api::ENABLE_FAULT_TOLERANCE)? || v.get(&api::FAULT_TOLERANCE_CONFIG)?.is_some())
 }

@@ -48,8 +48,8 @@ impl<'a> RawFlagValues<'a> {
         self.text().map(whole).transpose()
     }
 
-    /// Parses a whole number with vLLM's suffixes (`1k` = 1000, `1K` = 1024, `25.6k`); `auto` is
-    /// `None`.
+    /// Parses the value of a count flag with vLLM's suffixes (`1k` = 1000, `1K` = 1024, `25.6k`);
+    /// `auto` is `None`.
     fn count(&self) -> Result<Option<i64>, FlagValueError> {
         let Some(text) = self.text().filter(|t| !t.eq_ignore_ascii_case("auto")) else {
             return Ok(None);
@@ -126,7 +126,7 @@ impl<'a> RawFlagValues<'a> {
     }
 }
 
-/// Parses a whole number; YAML and templates may write 8.0 or 1e3.
+/// Parses the value of a whole-number flag; YAML and templates may write 8.0 or 1e3.
 fn whole(text: &str) -> Result<i64, FlagValueError> {
     let loose = text.parse::<f64>().ok().filter(|n| {
         n.fract() == 0.0

@@ -22,7 +22,7 @@ pub struct Server {
     pub uds: Option<PathBuf>,
     /// Additional path prefix of all routes: empty, or `/x` without a trailing slash.
     pub root_path: String,
-    /// Accepted bearer tokens; empty: no authentication.
+    /// API keys: accepted bearer tokens; empty: no authentication.
     pub api_keys: Vec<String>,
     /// Bearer token of `/admin` and `/fake_metrics`; `None`: no authentication.
     pub admin_key: Option<String>,
@@ -30,13 +30,13 @@ pub struct Server {
     pub allowed_hosts: Vec<String>,
     /// Rules of cross-origin requests (CORS).
     pub cors: Cors,
-    /// TLS settings; `None`: plain text.
+    /// Settings of TLS on the server's port; `None`: plain text.
     pub tls: Option<Tls>,
     /// Maximum size of a request body, in bytes (default 4 MiB; 64 MiB with `serve`).
     pub max_request_body_bytes: usize,
     /// Timeouts of start, shutdown and idle connections.
     pub timeouts: Timeouts,
-    /// Whether every response carries `x-request-id`.
+    /// Whether every response has the header `x-request-id`.
     pub request_id_headers: bool,
     /// Name, namespace and IP of the Kubernetes pod, from the environment.
     pub pod: Pod,
@@ -50,11 +50,11 @@ pub struct Server {
     pub log: Log,
     /// Interval of keep-alive comments in an idle SSE stream; `None`: no comments.
     pub sse_keep_alive_interval: Option<Duration>,
-    /// Separate port for gRPC; `None`: gRPC shares the HTTP port.
+    /// TCP port for gRPC; `None`: gRPC shares the HTTP port.
     pub grpc_port: Option<u16>,
     /// Settings of OpenTelemetry trace export.
     pub otlp: Otlp,
-    /// Whether engines run without an HTTP server.
+    /// Whether the engines run without an HTTP server (`--headless`).
     pub headless: bool,
 }
 
@@ -63,7 +63,7 @@ pub struct Server {
 pub struct Timeouts {
     /// Time for requests in flight to finish after SIGTERM (default 30 s; with `serve` 0: abort).
     pub shutdown: Duration,
-    /// Time after the start during which `/health/ready` returns 503 (default 0).
+    /// Time after server start during which `/health/ready` returns 503 (default 0).
     pub startup: Duration,
     /// Idle time until a connection is closed (default 5 s).
     pub keep_alive: Duration,
@@ -127,11 +127,11 @@ pub struct Cors {
 pub struct Tls {
     /// Source of the server certificate.
     pub certificate: Certificate,
-    /// File of certificate authorities for client certificates.
+    /// PEM file of certificate authorities for client certificates.
     pub ca_certs: Option<PathBuf>,
     /// Policy for client certificates.
     pub client_certs: ClientCerts,
-    /// Whether changed certificate files are reloaded.
+    /// Whether the server reloads changed certificate files.
     pub refresh: bool,
 }
 

@@ -36,7 +36,7 @@ pub struct Speculative {
     /// Whether `--speculative-config` names a method; false for the bare draft count of Dynamo's
     /// mocker.
     pub is_named: bool,
-    /// Shape of the draft model, if known.
+    /// Layer sizes and weights of the draft model, if known.
     pub draft: Option<ModelShape>,
     /// Whether one forward pass of the draft model proposes all draft tokens.
     pub parallel: bool,
@@ -215,7 +215,8 @@ impl Keys {
         })
     }
 
-    /// Returns why vLLM's older model runner disables asynchronous scheduling for this method.
+    /// Returns the reason why vLLM's older model runner disables asynchronous scheduling for this
+    /// method, if so.
     ///
     /// **Source:** vLLM 0.33 `vllm/config/vllm.py`, `_get_v2_model_runner_unsupported_features` and
     /// `__post_init__`.
@@ -305,7 +306,8 @@ impl Keys {
         }
     }
 
-    /// Reads `prompt_lookup_min` and `prompt_lookup_max`; a missing one equals the other.
+    /// Reads the n-gram lengths `prompt_lookup_min` and `prompt_lookup_max`; a missing one equals
+    /// the other.
     fn prompt_lookup(&self) -> Result<(u32, u32), ConfigError> {
         let read = |key: &str| {
             let Some(value) = self.given(key) else {

@@ -121,7 +121,7 @@ fn is_older(v: &Values) -> Result<bool, ConfigError> {
 /// Returns the name of the speculative method in the imitated release.
 ///
 /// # Errors
-/// [`ConfigError::Invalid`] for a method that the imitated release does not have.
+/// [`ConfigError::Invalid`] for a speculative method that the imitated release does not have.
 pub(super) fn method(v: &Values, typed: &str) -> Result<String, ConfigError> {
     if typed == "[ngram]" {
         return Ok("ngram".to_owned());
@@ -149,7 +149,7 @@ pub(super) fn method(v: &Values, typed: &str) -> Result<String, ConfigError> {
 /// Rejects unknown keys of `--speculative-config` and warns of those without effect.
 ///
 /// # Errors
-/// [`ConfigError::Invalid`] names the key.
+/// [`ConfigError::Invalid`] with the name of the unknown key.
 pub(super) fn check(v: &Values, keys: &Map<String, Value>) -> Result<(), ConfigError> {
     let given = |key: &&String| !keys[*key].is_null();
     if keys.contains_key("tensor_parallel_size") {

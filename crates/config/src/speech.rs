@@ -22,7 +22,7 @@ pub struct Speech {
     pub model: SpeechModel,
     /// Maximum size of an uploaded audio file, in bytes (default 25 MiB).
     pub max_file_bytes: u64,
-    /// Maximum audio duration, in seconds (default 600).
+    /// Maximum duration of an uploaded audio file, in seconds (default 600).
     pub max_seconds: u32,
     /// Maximum size of decoded audio as 32-bit samples, in bytes (default 256 MiB).
     pub max_decoded_bytes: u64,
@@ -41,7 +41,7 @@ pub struct SpeechModel {
     pub detects: bool,
     /// Maximum length of audio per pass, in seconds; longer audio is split. `None`: unlimited.
     pub clip: Option<u32>,
-    /// Whether audio tokens are part of the prompt; else an encoder reads them.
+    /// Whether audio becomes prompt tokens; else an encoder reads it.
     pub in_prompt: bool,
 }
 

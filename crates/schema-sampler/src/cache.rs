@@ -35,10 +35,10 @@ impl SchemaCache {
         }
     }
 
-    /// Returns the compiled form of `schema`, from the cache if possible.
+    /// Returns the compiled form of the JSON schema `schema`, from the cache if possible.
     ///
     /// # Errors
-    /// The same as for [`compile`]; errors are not cached.
+    /// The same errors as [`compile`]; errors are not cached.
     pub fn schema(&self, schema: &Value) -> Result<Arc<Compiled>, ConstraintError> {
         // The text keeps the order of properties, which decides the order in the generated values.
         let text = schema.to_string();

@@ -84,8 +84,8 @@ impl Compiled {
     /// Generates a text that satisfies the constraint.
     ///
     /// # Errors
-    /// [`ConstraintError::Unsatisfiable`] if a bounded search finds no value,
-    /// [`ConstraintError::TooLong`] if no value is short enough.
+    /// [`ConstraintError::Unsatisfiable`] if a bounded search finds no value that satisfies the
+    /// constraint, [`ConstraintError::TooLong`] if no value is short enough.
     pub fn sample(&self, rng: &mut ChaCha8Rng, limits: &Limits) -> Result<String, ConstraintError> {
         let work = &mut WorkBudget::default();
         match &self.0 {
@@ -102,11 +102,10 @@ impl Compiled {
         }
     }
 
-    /// Generates a text like [`Self::sample`], and an object if the schema allows one; for tool
-    /// arguments.
+    /// Generates a text like [`Self::sample`], preferably a JSON object; for tool arguments.
     ///
     /// # Errors
-    /// The same as for [`Self::sample`].
+    /// The same errors as [`Self::sample`].
     pub fn sample_object(
         &self,
         rng: &mut ChaCha8Rng,

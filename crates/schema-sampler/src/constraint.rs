@@ -15,7 +15,7 @@ pub enum Constraint {
     Regex(String),
     /// A text from this list.
     Choice(Vec<String>),
-    /// A text of this grammar, in EBNF (`root ::= …`) or Lark (`start: …`).
+    /// A text that matches this grammar, in EBNF (`root ::= …`) or Lark (`start: …`).
     Grammar(String),
     /// Free text with tagged parts, as an xgrammar structural tag describes it.
     StructuralTag(Value),
@@ -63,7 +63,7 @@ pub enum ConstraintError {
     InvalidSchema {
         /// JSON pointer to the invalid part of the schema, with a leading `#`.
         path: String,
-        /// Description of the invalid keyword.
+        /// Description of the invalid keyword of the schema.
         reason: String,
     },
     /// The schema text is not valid JSON.
@@ -78,7 +78,7 @@ pub enum ConstraintError {
     /// The structural tag is invalid.
     #[error("Invalid grammar specification: {0}")]
     BadTag(String),
-    /// The list of choices is empty.
+    /// The list of a choice constraint is empty.
     #[error("Choice '' cannot be empty")]
     EmptyChoice,
     /// The constraint's source exceeds the size limit; the value is its size in bytes.

@@ -1,6 +1,7 @@
 //! Limits on constraints and on generated values.
 
-/// Maximum size of a constraint, in bytes. Its compiled form takes up to a hundred times as much.
+/// Maximum size of a constraint's source, in bytes. Its compiled form takes up to a hundred times
+/// as much.
 pub(crate) const MAX_SOURCE: usize = 1 << 20;
 
 /// Ranges and probabilities for the parts of a generated value that the constraint leaves open.
@@ -24,8 +25,8 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// Returns limits under which nearly every field is filled, as in structured outputs of real
-    /// models.
+    /// Returns limits under which nearly every optional property is generated, as in structured
+    /// outputs of real models.
     fn default() -> Self {
         Self {
             integer: None,

@@ -33,7 +33,7 @@ const PLAIN: &[&str] = &[
 /// Field meanings, one per line: keywords, then `=` and texts separated by `|`, or `:` and a range
 /// of numbers.
 ///
-/// An indented line continues the previous entry.
+/// In the table, an indented line continues the previous entry.
 const TABLE: &str = r#"
 city town destination origin = Paris | Berlin | Tokyo | London | New York | San Francisco | Oslo
 location place region area = San Francisco, CA | Paris, France | Tokyo, Japan | London, UK

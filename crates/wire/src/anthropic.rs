@@ -17,7 +17,7 @@ use super::schema::{
 /// Content of an Anthropic message or system prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Content {
-    /// A plain string.
+    /// Content as a plain string.
     Text(String),
     /// A list of typed content blocks.
     Blocks(Vec<ContentBlock>),
@@ -66,7 +66,7 @@ wire_model! {
         tool_name: Option<String> = None,
         /// Reasoning text of a `thinking` block.
         thinking: Option<String> = None,
-        /// Signature of a `thinking` block.
+        /// Signature of the reasoning in a `thinking` block.
         signature: Option<String> = None,
         /// Encrypted reasoning of a `redacted_thinking` block.
         data: Option<String> = None,
@@ -163,7 +163,7 @@ fn tool_change_role(map: &Map<String, Value>) -> Result<(), ValidatorError> {
 wire_model! {
     /// A tool that the model may call.
     pub struct Tool: Plain "AnthropicTool" {
-        /// Name of the tool.
+        /// Name of the tool, for the model to call it.
         name: String,
         /// Description of the tool for the model.
         description: Option<String> = None,
@@ -194,7 +194,7 @@ wire_model! {
     pub struct ToolChoice: Plain "AnthropicToolChoice" after tool_name {
         /// Kind of tool choice: `auto`, `any`, `tool` or `none`.
         kind: String [Schema::Literal(&["auto", "any", "tool", "none"])] as "type",
-        /// Name of the required tool, if `kind` is `tool`.
+        /// Name of the tool to call, if `kind` is `tool`.
         name: Option<String> = None,
         /// Whether a reply may contain at most one tool call.
         disable_parallel_tool_use: Option<bool> = None,
@@ -214,7 +214,7 @@ fn tool_name(map: &Map<String, Value>) -> Result<(), ValidatorError> {
 wire_model! {
     /// JSON output format of an Anthropic request.
     pub struct JsonFormat: Plain "AnthropicJsonOutputFormat" {
-        /// JSON schema of the reply.
+        /// JSON schema of the model's reply.
         schema: Option<Map<String, Value>> = None,
         /// Type of the output format, always `json_schema`.
         kind: String [Schema::Literal(&["json_schema"])] as "type" = "json_schema".to_owned(),
@@ -308,7 +308,7 @@ wire_model! {
     pub struct MessagesRequest: Plain "AnthropicMessagesRequest"
         before [validators::mm_payload_alias] after thinking_budget
     {
-        /// Served model name.
+        /// Name of the served model or LoRA adapter that handles the request.
         model: String [MODEL_NAME],
         /// Messages of the conversation, oldest first.
         messages: Vec<Message>,
@@ -398,7 +398,7 @@ impl MessagesRequest {
 wire_model! {
     /// A request of `POST /v1/messages/count_tokens`.
     pub struct CountTokensRequest: Plain "AnthropicCountTokensRequest" {
-        /// Served model name.
+        /// Name of the served model or LoRA adapter that handles the request.
         model: String [MODEL_NAME],
         /// Messages of the conversation, oldest first.
         messages: Vec<Message>,

@@ -29,7 +29,7 @@ pub fn loads(body: &[u8]) -> Result<Value, Fault> {
 /// Parses a JSON object and deserializes its member `member` separately; the returned map has
 /// `true` in its place.
 ///
-/// Returns `None` if the text is not valid JSON, repeats `member`, or `member` is not a `T`.
+/// The result is `None` if the text is not valid JSON, repeats `member`, or `member` is not a `T`.
 pub(crate) fn split<'b, T: Deserialize<'b>>(
     body: &'b [u8],
     member: &str,
@@ -97,8 +97,8 @@ fn values(body: &[u8]) -> usize {
 
 /// Parses the body of a JSON route; an empty body reads as null.
 ///
-/// Broken JSON is reported before a wrong media type, but only if the media type is some kind of
-/// JSON.
+/// Broken JSON is reported before a wrong content type, but only if the content type is some kind
+/// of JSON.
 ///
 /// # Errors
 /// vLLM's 400 if the body is not JSON or the content type is not `application/json`.
@@ -115,7 +115,7 @@ pub fn read(content_type: Option<&str>, body: &[u8]) -> Result<Value, Fault> {
 
 /// Parses the optional body of a JSON route; `None` if absent.
 ///
-/// FastAPI treats a body of another media type as absent; a route without `validate_json_request`
+/// FastAPI treats a body of another content type as absent; a route without `validate_json_request`
 /// accepts that.
 ///
 /// # Errors

@@ -3,7 +3,8 @@
 //! Schemas are constants, but vLLM's classes read `VLLM_MAX_STOP_STRINGS` and similar variables.
 //! The caller that parses a body passes the limits.
 
-/// Marks, in a schema, a list length that [`RequestBounds::stop_strings`] limits.
+/// Placeholder for the maximum length of a list in a schema, replaced by
+/// [`RequestBounds::stop_strings`].
 pub(crate) const STOP_STRINGS: usize = usize::MAX - 1;
 
 /// Limits of one request, from vLLM's environment variables.

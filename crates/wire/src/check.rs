@@ -29,7 +29,7 @@ pub fn body<T: RequestField>(value: &Value) -> Result<T, Fault> {
 /// Validates and reads a request body like [`body`], with configured limits.
 ///
 /// # Errors
-/// As [`body`].
+/// The errors of [`body`].
 pub(crate) fn body_within<T: RequestField>(
     value: &Value,
     bounds: &RequestBounds,
@@ -44,10 +44,10 @@ fn unread() -> Fault {
     Fault::bad_request("The request could not be read.")
 }
 
-/// Validates a request body and returns it with its values coerced.
+/// Validates a request body and returns it with its values coerced to the schema's types.
 ///
 /// # Errors
-/// As [`body`].
+/// The errors of [`body`].
 pub(crate) fn checked<'a>(schema: &Schema, value: &'a Value) -> Result<Cow<'a, Value>, Fault> {
     checked_within(schema, value, &RequestBounds::default())
 }
@@ -67,10 +67,10 @@ fn checked_within<'a>(
     Ok(changed.map_or(Cow::Borrowed(value), Cow::Owned))
 }
 
-/// Validates and reads query parameters, all of which are strings.
+/// Validates and reads the query parameters of a request, all of which are strings.
 ///
 /// # Errors
-/// The errors of [`body`], with locations below `query`.
+/// The errors of [`body`], whose locations start with `query`.
 pub fn query<T: RequestField>(value: &Value) -> Result<T, Fault> {
     let changed = Checker::at(LocItem::Key("query"))
         .check(&T::SCHEMA, value)
@@ -95,7 +95,7 @@ pub(crate) fn fits(schema: &Schema, value: &Value) -> bool {
 /// Validates one item of a list whose items the schema has not validated (`Iterable`).
 ///
 /// # Errors
-/// The text of the pydantic `ValidationError` that Python's `for` raises, as a 400.
+/// A 400 with the text of the pydantic `ValidationError` that Python's `for` raises.
 pub(crate) fn item(schema: &Schema, index: usize, value: &Value) -> Result<Value, Fault> {
     let changed = Checker::at(LocItem::Index(index))
         .orders_typed_dicts()
@@ -108,7 +108,7 @@ pub(crate) fn item(schema: &Schema, index: usize, value: &Value) -> Result<Value
 /// Validates a JSON value that is not a request body against a class.
 ///
 /// # Errors
-/// The text of the pydantic `ValidationError`, as a 400.
+/// A 400 with the text of the pydantic `ValidationError`.
 pub(crate) fn validate_standalone(model: &'static Model, value: &Value) -> Result<(), Fault> {
     let mut checker = Checker::default().verbose();
     match checker.check(&Schema::Model(model), value) {
@@ -120,7 +120,7 @@ pub(crate) fn validate_standalone(model: &'static Model, value: &Value) -> Resul
 /// Validates and reads a JSON value that is not a request body.
 ///
 /// # Errors
-/// As [`validate_standalone`].
+/// The errors of [`validate_standalone`].
 pub fn read_standalone<T: RequestField>(name: &str, value: &Value) -> Result<T, Fault> {
     let changed = Checker::default()
         .verbose()

@@ -15,7 +15,7 @@ wire_model! {
     pub struct EmbedContent: Plain "CohereEmbedContent" after payload {
         /// Type of the part: `text` or `image_url`.
         kind: String [Schema::Literal(&["text", "image_url"])] as "type",
-        /// Text of a `text` part.
+        /// Text to embed of a `text` part.
         text: Option<String> = None,
         /// URL of the image in an `image_url` part, under the key `url`.
         image_url: Option<IndexMap<String, String>> = None,
@@ -53,7 +53,7 @@ wire_model! {
 wire_model! {
     /// A Cohere request for embeddings of texts, images or mixed inputs; exactly one kind is given.
     pub struct EmbedRequest: Plain "CohereEmbedRequest" after one_kind {
-        /// Served model name; null or empty selects the base model.
+        /// Name of the served model or LoRA adapter; null or empty selects the base model.
         model: Option<String> = None,
         /// Purpose of the embeddings, such as `search_query`.
         input_type: Option<String> = None,

@@ -38,9 +38,9 @@ pub enum ErrorType {
     ApiConnection,
     /// Full queue of llm-d: `RateLimitError`.
     RateLimit,
-    /// Engine failure: `InternalServerError`.
+    /// Failure of the engine: `InternalServerError`.
     InternalServer,
-    /// Retryable engine error: `ServiceUnavailableError`.
+    /// Engine error after which the client may retry: `ServiceUnavailableError`.
     ServiceUnavailable,
     /// Rejection by admission limits: `Service Unavailable`, the phrase of HTTP status 503.
     ServiceUnavailablePhrase,
@@ -157,7 +157,7 @@ impl Fault {
         }
     }
 
-    /// Creates the 404 of generation routes and `/tokenize` for a model that is not served.
+    /// Creates the 404 of generation routes and `/tokenize` for a model name that is not served.
     pub fn unknown_model<S: AsRef<str>>(model: &str, served: &[S]) -> Self {
         let aliases: Vec<&str> = served.iter().map(AsRef::as_ref).collect();
         Self {
@@ -187,7 +187,7 @@ impl Fault {
         )
     }
 
-    /// Creates the 404 of the pooling routes for a model that is not served.
+    /// Creates the 404 of the pooling routes for a model name that is not served.
     pub fn unknown_pooling_model(model: &str) -> Self {
         Self::new(
             404,

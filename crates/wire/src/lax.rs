@@ -391,7 +391,7 @@ fn more_than(limit: &str) -> KnownError {
     .with(format!("'gt': {limit}"))
 }
 
-/// Returns pydantic's error for a list with too many or too few items.
+/// Returns pydantic's error for a list with too many or too few items, if so.
 ///
 /// Too few items are reported only if all items are valid (`good`), as in pydantic.
 pub(super) fn list_length(count: usize, length: Length, good: bool) -> Option<KnownError> {

@@ -29,7 +29,7 @@ pub struct Limits {
     pub speculative: bool,
     /// Number of data-parallel ranks that a request may select.
     pub data_parallel_ranks: u32,
-    /// First served model name.
+    /// The served model name that responses show.
     pub served_name: String,
     /// vLLM release to imitate.
     pub version: Version,
@@ -82,10 +82,10 @@ impl Limits {
 
     /// Rejects a prompt text that is too long for the context with any tokenization.
     ///
-    /// `longest_token` is the length of the longest vocabulary entry, in characters.
+    /// The parameter `longest_token` is the length of the longest vocabulary entry, in characters.
     ///
     /// # Errors
-    /// 400 with `param` `input_text`.
+    /// A 400 with `param` `input_text`.
     pub fn prompt_characters(&self, text: &str, longest_token: usize) -> Result<(), Fault> {
         let limit = self.max_model_len as usize;
         let most = limit.saturating_mul(longest_token);
@@ -113,7 +113,7 @@ impl Limits {
     /// The length of the prompt, in tokens, must be below the context length.
     ///
     /// # Errors
-    /// 400 `invalid_request_error` with `param` `input`.
+    /// A 400 `invalid_request_error` with `param` `input`.
     pub fn responses_prompt_tokens(&self, tokens: usize) -> Result<(), Fault> {
         let limit = self.max_model_len as usize;
         if tokens < limit {
@@ -171,7 +171,7 @@ impl Limits {
     /// Rejects a request for a data-parallel rank that does not exist.
     ///
     /// # Errors
-    /// 400 with vLLM's message.
+    /// A 400 with vLLM's message.
     pub fn data_parallel_rank(&self, rank: Option<i128>) -> Result<(), Fault> {
         let ranks = self.data_parallel_ranks;
         match rank {
@@ -233,7 +233,7 @@ impl Limits {
     /// Rejects a chat template in the request if clients are untrusted.
     ///
     /// # Errors
-    /// 400 with vLLM's message.
+    /// A 400 with vLLM's message.
     pub fn chat_template(
         &self,
         template: Option<&str>,

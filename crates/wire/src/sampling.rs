@@ -70,7 +70,7 @@ wire_model! {
         top_p: f64 = 1.0,
         /// Number of most likely tokens to sample from; 0 or -1 for all.
         top_k: i128 = 0,
-        /// Minimum probability relative to the most likely token, 0 to 1.
+        /// Minimum probability of a sampled token relative to the most likely one, 0 to 1.
         min_p: f64 = 0.0,
         /// Sampling seed; -1 for none.
         seed: Option<i128> = None,
@@ -102,20 +102,20 @@ wire_model! {
         skip_special_tokens: bool = true,
         /// Whether the output text has spaces between special tokens.
         spaces_between_special_tokens: bool = true,
-        /// Whether to keep the stop string in the output.
+        /// Whether the output includes the stop string that ended it.
         include_stop_str_in_output: bool = false,
         /// Content of each engine output: 0 all tokens so far, 1 new tokens, 2 only the final
         /// output.
         output_kind: i128 [Schema::IntEnum(&[0, 1, 2])] = 0,
         /// Number of output tokens per chunk of a streamed response.
         stream_interval: Option<i128> = None,
-        /// Whether vLLM may use the parameters without a copy; has no effect here.
+        /// Whether vLLM may use the sampling parameters without a copy; has no effect here.
         skip_clone: bool = false,
         /// Number of characters that vLLM holds back to find stop strings; has no effect here.
         output_text_buffer_length: i128 = 0,
         /// Structured-output constraint on the generated text.
         structured_outputs: Option<StructuredOutputs> = None,
-        /// Logit bias by token id.
+        /// Values added to the logits of token ids before sampling.
         logit_bias: Option<TokenBias> = None,
         /// Allowed token ids: sampling considers only these.
         allowed_token_ids: Option<Vec<i128>> = None,
@@ -125,7 +125,7 @@ wire_model! {
         bad_words: Option<Vec<String>> = None,
         /// Whether the request skips prefix-cache lookups.
         skip_reading_prefix_cache: Option<bool> = None,
-        /// Maximum number of reasoning tokens.
+        /// Maximum number of reasoning tokens to generate.
         thinking_token_budget: Option<i128> = None,
         /// Settings of the detection of repetitions, which ends an output that repeats itself.
         repetition_detection: Option<RepetitionDetection> = None,
@@ -136,7 +136,7 @@ wire_model! {
     }
 }
 
-/// Server defaults for unset parameters (the generation config).
+/// Server defaults for sampling parameters that a request leaves unset (the generation config).
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SamplingDefaults {
     /// Default sampling temperature; `None`: vLLM's default.
@@ -180,14 +180,14 @@ pub enum OutputLimit {
     /// No limit but the remaining context.
     #[default]
     Budget,
-    /// A fixed number of tokens, independent of the remaining context.
+    /// At most this number of tokens, independent of the remaining context.
     Exactly(i128),
 }
 
 /// Checks of sampling parameters before the request reaches the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SamplingChecks {
-    /// All checks of `SamplingParams._verify_args`.
+    /// All checks of vLLM's `SamplingParams._verify_args`.
     #[default]
     All,
     /// No checks: a front end has run them, or upstream has none (beam search).
@@ -244,7 +244,7 @@ pub fn output_budget(
 /// Converts `logit_bias` of an OpenAI request: keys to token ids, values clamped to -100..100.
 ///
 /// # Errors
-/// 400 that names the keys that are not integers.
+/// A 400 with the keys that are not integers.
 pub(crate) fn token_bias<'b>(
     bias: impl IntoIterator<Item = (&'b String, &'b f64)> + Clone,
 ) -> Result<TokenBias, Fault> {

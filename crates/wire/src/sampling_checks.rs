@@ -166,7 +166,7 @@ impl SamplingParams {
     /// Checks the sampling parameters whose bounds depend on the engine.
     ///
     /// # Errors
-    /// The first error in vLLM's order.
+    /// The error of the first failed check in vLLM's order.
     pub fn verify_engine(&self, limits: &Limits) -> Result<(), Fault> {
         self.verify_logprobs(limits)?;
         if let Some(bias) = &self.logit_bias {

@@ -72,7 +72,7 @@ pub enum Schema {
     Late(fn() -> Schema),
 }
 
-/// Limits of a number, inclusive except for `gt`.
+/// Bounds of a number in a schema, inclusive except for `gt`.
 #[derive(Debug, Clone, Copy)]
 pub struct NumberBounds<T: 'static> {
     /// Inclusive minimum of the number; `None`: no minimum.
@@ -153,9 +153,9 @@ pub(crate) const fn float_within(ge: f64, le: f64) -> Schema {
 pub enum ClassKind {
     /// A subclass of vLLM's `OpenAIBaseModel`; error paths of a union omit its name.
     Wrapped,
-    /// A plain pydantic model.
+    /// A plain pydantic model class.
     Plain,
-    /// A plain pydantic model that rejects unknown fields.
+    /// A plain pydantic model class that rejects unknown fields.
     Strict,
     /// A Python `TypedDict`.
     TypedDict,
@@ -195,7 +195,7 @@ impl AfterValidator {
     /// Runs the validator function on the object.
     ///
     /// # Errors
-    /// The error that the validator returns.
+    /// The error that the validator function returns.
     pub fn check(
         self,
         map: &Map<String, Value>,
@@ -211,9 +211,9 @@ impl AfterValidator {
 /// An error of a validator function.
 #[derive(Debug)]
 pub enum ValidatorError {
-    /// An exception that ends validation and becomes the response.
+    /// An error response that ends validation.
     Fault(Fault),
-    /// A `ValueError`, which pydantic lists among the schema errors.
+    /// Python's `ValueError`, which pydantic lists among the schema errors.
     ValueError(String),
     /// An empty list or dict that must not be empty.
     TooShort,
@@ -458,8 +458,8 @@ const fn bit(name: &str) -> u64 {
 
 /// Declares a request class: a documented struct, its [`Model`], and a reader.
 ///
-/// A field is `name: Type`, then optionally `[SCHEMA]` if the type does not imply it,
-/// `as "wire name"` and `= default`. A field without a default is required.
+/// In the declaration, a field is `name: Type`, then optionally `[SCHEMA]` if the type does not
+/// imply it, `as "wire name"` and `= default`. A field without a default is required.
 ///
 /// The keyword `default` before the struct also implements [`Default`].
 macro_rules! wire_model {
@@ -509,7 +509,7 @@ macro_rules! wire_model {
         }
 
         impl $name {
-            /// Schema of this class.
+            /// The schema of the request class.
             pub(crate) const MODEL: &'static $crate::schema::Model =
                 &$crate::schema::Model {
                     name: $python,

@@ -1,6 +1,6 @@
 //! vLLM releases whose HTTP API the server can imitate.
 
-/// A vLLM release to imitate, where releases differ.
+/// A vLLM release whose API the server imitates, where releases differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Version {
     /// vLLM 0.32.

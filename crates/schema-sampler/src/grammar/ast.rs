@@ -43,7 +43,7 @@ pub(super) struct GrammarRule {
     pub(super) body: GrammarExpr,
     /// Minimum nesting of expressions in a text of the rule; `u32::MAX` if every text is infinite.
     pub(super) height: u32,
-    /// Whether the rule is a terminal, in which no whitespace is inserted.
+    /// Whether the grammar rule is a terminal, in which no whitespace is inserted.
     pub(super) is_lexeme: bool,
 }
 

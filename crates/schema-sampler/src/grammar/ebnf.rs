@@ -140,7 +140,7 @@ impl EbnfParser {
         })
     }
 
-    /// Returns whether a rule definition (a name and `::=`) comes next.
+    /// Returns whether a rule definition (a name and `::=`) comes next in the grammar.
     fn starts_rule(&mut self) -> bool {
         let at = self.scanner.at;
         self.scanner.take_while(in_name);

@@ -443,7 +443,7 @@ impl LarkParser {
         }
     }
 
-    /// Parses `%json { … }` or `%lark { … }`.
+    /// Parses an inline `%json { … }` schema or `%lark { … }` grammar.
     fn block(&mut self) -> Result<GrammarExpr, String> {
         let at = self.scanner.at;
         self.scanner.at += 1;

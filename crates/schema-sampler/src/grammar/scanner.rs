@@ -143,7 +143,7 @@ impl GrammarScanner {
     }
 }
 
-/// Quotes text like Python's `repr`.
+/// Quotes text for error messages like Python's `repr`.
 fn quoted(text: &str) -> String {
     let quote = if text.contains('\'') && !text.contains('"') {
         '"'

@@ -104,7 +104,7 @@ impl GrammarWriter<'_> {
         }
     }
 
-    /// Writes one lexeme, with a space before it if two words would run together.
+    /// Appends the text of one lexeme, with a space before it if two words would run together.
     fn lexeme(
         &mut self,
         write: impl FnOnce(&mut Self) -> Result<(), WriteError>,

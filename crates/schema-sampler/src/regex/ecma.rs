@@ -76,7 +76,7 @@ impl Translator {
         }
     }
 
-    /// Handles `{`, which is a literal in ECMA-262 (Annex B) and Python unless it opens a
+    /// Translates `{`, which is a literal in ECMA-262 (Annex B) and Python unless it opens a
     /// quantifier.
     fn brace(&mut self) {
         let mut i = 1;
@@ -283,7 +283,7 @@ impl Translator {
         }
     }
 
-    /// Translates `\uXXXX`, a surrogate pair, or `\u{X…}`.
+    /// Translates an escape `\uXXXX`, a surrogate pair, or `\u{X…}`.
     fn unicode(&mut self) {
         if self.peek(0) == Some('{') {
             self.push("\\x");

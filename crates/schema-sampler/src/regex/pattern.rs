@@ -1,4 +1,4 @@
-//! The JSON Schema keyword `pattern`.
+//! Patterns of the JSON Schema keyword `pattern`: matching and generation.
 
 use std::sync::OnceLock;
 
@@ -53,7 +53,8 @@ pub(crate) fn engine() -> PatternOptions<FancyRegex> {
         .dfa_size_limit(MAX_COMPILED)
 }
 
-/// A JSON Schema `pattern`, which may match anywhere in a string, in the ECMA-262 dialect.
+/// A regular expression of the JSON Schema keyword `pattern` (ECMA-262), which may match anywhere
+/// in a string.
 pub(crate) struct Pattern {
     source: String,
     generator: Option<RegexGenerator>,

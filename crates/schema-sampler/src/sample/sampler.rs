@@ -1,4 +1,4 @@
-//! The state of one attempt to generate a value, with its retries.
+//! State of one attempt to generate a JSON value, with its retries.
 
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
@@ -43,7 +43,7 @@ impl From<FuelExhausted> for SampleFailure {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ValueContext {
     pub(super) depth: u32,
-    /// Number of enclosing values with the same schema.
+    /// Number of enclosing values with the same schema (recursion depth).
     pub(super) rounds: u32,
     pub(super) semantic_type: Option<&'static SemanticType>,
     pub(super) want: JsonTypes,

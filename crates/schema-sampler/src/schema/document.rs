@@ -9,7 +9,8 @@ use super::node::{ENDLESS, NodeId, SchemaNode};
 use super::{analysis, read};
 use crate::constraint::InvalidSchema;
 
-/// Maximum number of `unevaluated…` keywords for which `jsonschema` checks values.
+/// Maximum number of `unevaluated…` keywords in a schema for which `jsonschema` still checks
+/// values.
 const MAX_CLOSING: usize = 8;
 
 pub(crate) struct Schema {

@@ -20,7 +20,7 @@ impl StringFormat {
         }
     }
 
-    /// Returns whether `text` has the format; unknown formats accept any text.
+    /// Returns whether a string has the format; unknown formats accept any text.
     pub(crate) fn is_match(&self, text: &str) -> bool {
         self.matcher
             .get_or_init(|| {

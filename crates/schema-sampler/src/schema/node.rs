@@ -26,7 +26,7 @@ pub(crate) struct SchemaNode {
     pub(crate) possible: JsonTypes,
     /// Lower bound of a value's minimum nesting; [`ENDLESS`] if no finite value exists.
     pub(crate) height: u16,
-    /// Whether the schema is `false`.
+    /// Whether the schema is the boolean `false`, which no value satisfies.
     pub(crate) never: bool,
     /// Values of the keyword `enum` or `const`.
     pub(crate) allowed: Option<Vec<Value>>,

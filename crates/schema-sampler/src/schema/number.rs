@@ -52,7 +52,7 @@ pub(crate) struct NumberBound {
 }
 
 impl NumberBound {
-    /// Returns the bound that excludes what this bound allows, for the opposite side.
+    /// Returns the bound with the number itself excluded if it was included, and vice versa.
     pub(crate) fn flipped(self) -> Self {
         Self {
             open: !self.open,
@@ -148,7 +148,7 @@ impl Decimal {
         Some(Self::trimmed((a / gcd(a, b)).checked_mul(b)?, exp))
     }
 
-    /// Returns the minimum positive integer that is a multiple of this number.
+    /// Returns the minimum positive integer that is a multiple of this decimal number.
     pub(crate) fn integer_step(self) -> Option<i128> {
         if self.exp >= 0 {
             return self.at(0).map(i128::abs);

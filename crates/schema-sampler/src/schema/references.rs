@@ -68,7 +68,7 @@ impl ReferenceIndex {
         }
     }
 
-    /// Records an `$id`; a plain fragment is an anchor (drafts 4 to 7).
+    /// Adds an `$id` to the index; a plain fragment is an anchor (drafts 4 to 7).
     fn name(&mut self, id: &str, path: &str, resource: usize) -> usize {
         if let Some(anchor) = id.strip_prefix('#') {
             if !anchor.is_empty() {

@@ -16,7 +16,7 @@ use super::node::{
 use super::number::{Decimal, JsonNumber};
 use super::types::{json_equal, type_of};
 
-/// Maximum combined nesting of schemas and values.
+/// Maximum combined nesting of schemas and values in a validation.
 const MAX_DEPTH: u32 = 400;
 
 /// Error for a spent work budget, or a schema that applies itself infinitely.
@@ -34,7 +34,7 @@ pub(crate) struct BoundedValidator<'a> {
     depth: Cell<u32>,
     /// Validation results by reference target and address of the value, for one top-level call.
     ///
-    /// Without them, shared parts make some documents exponential.
+    /// Without these results, shared parts make some documents exponential.
     known: Option<RefCell<HashMap<(NodeId, usize), bool>>>,
 }
 

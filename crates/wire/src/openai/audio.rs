@@ -20,9 +20,9 @@ const UPLOAD: &str = "upload";
 /// Speech-to-text task of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Task {
-    /// Transcription in the spoken language.
+    /// Transcription of speech in the spoken language.
     Transcribe,
-    /// Translation into another language.
+    /// Translation of speech into another language.
     Translate,
 }
 
@@ -55,7 +55,7 @@ wire_model! {
     pub struct TranscriptionRequest: Wrapped "TranscriptionRequest" before [form] {
         /// The uploaded audio file.
         file: Upload,
-        /// Served model name; null or empty selects the base model.
+        /// Name of the served model or LoRA adapter; null or empty selects the base model.
         model: Option<String> = None,
         /// ISO 639-1 code of the spoken language; null detects it.
         language: Option<String> = None,
@@ -83,7 +83,7 @@ wire_model! {
         n: i128 = 1,
         /// Length penalty of beam search.
         length_penalty: f64 = 1.0,
-        /// Whether to keep the stop string in the output.
+        /// Whether the output includes the stop string that ended it.
         include_stop_str_in_output: bool = false,
         /// Sampling temperature; 0 is greedy.
         temperature: f64 = 0.0,
@@ -93,7 +93,7 @@ wire_model! {
         top_p: Option<f64> = None,
         /// Number of most likely tokens to sample from; 0 or -1 for all.
         top_k: Option<i128> = None,
-        /// Minimum probability relative to the most likely token, 0 to 1.
+        /// Minimum probability of a sampled token relative to the most likely one, 0 to 1.
         min_p: Option<f64> = None,
         /// Seed of the sampler.
         seed: Option<i128> [Schema::Nullable(&INT64)] = None,
@@ -113,7 +113,7 @@ wire_model! {
     pub struct TranslationRequest: Wrapped "TranslationRequest" before [form] {
         /// The uploaded audio file.
         file: Upload,
-        /// Served model name; null or empty selects the base model.
+        /// Name of the served model or LoRA adapter; null or empty selects the base model.
         model: Option<String> = None,
         /// Text before the transcript, which guides style and spelling.
         prompt: String = String::new(),
@@ -125,7 +125,7 @@ wire_model! {
         n: i128 = 1,
         /// Length penalty of beam search.
         length_penalty: f64 = 1.0,
-        /// Whether to keep the stop string in the output.
+        /// Whether the output includes the stop string that ended it.
         include_stop_str_in_output: bool = false,
         /// Seed of the sampler.
         seed: Option<i128> [Schema::Nullable(&INT64)] = None,
@@ -137,7 +137,7 @@ wire_model! {
         top_p: Option<f64> = None,
         /// Number of most likely tokens to sample from; 0 or -1 for all.
         top_k: Option<i128> = None,
-        /// Minimum probability relative to the most likely token, 0 to 1.
+        /// Minimum probability of a sampled token relative to the most likely one, 0 to 1.
         min_p: Option<f64> = None,
         /// Frequency penalty, -2 to 2.
         frequency_penalty: Option<f64> = Some(0.0),
@@ -169,7 +169,7 @@ wire_model! {
     ///
     /// Source: `vllm/entrypoints/speech_to_text/realtime/protocol.py`.
     pub struct Append: Plain "InputAudioBufferAppend" {
-        /// Audio as 16-bit samples, 16 kHz, mono, in base64.
+        /// The audio as 16-bit samples, 16 kHz, mono, in base64.
         audio: String,
     }
 }
@@ -182,7 +182,7 @@ wire_model! {
     }
 }
 
-/// Mirrors `validate_transcription_request` and `validate_stream_options`.
+/// Mirrors vLLM's `validate_transcription_request` and `validate_stream_options`.
 ///
 /// Form values are strings, and a nonempty string counts as true.
 fn form(body: &mut Cow<'_, Body>) -> ValidatorResult {
@@ -214,7 +214,7 @@ pub struct SpeechRequest {
     pub task: Task,
     /// The uploaded audio file.
     pub file: Upload,
-    /// Served model name; null or empty selects the base model.
+    /// Name of the served model or LoRA adapter; null or empty selects the base model.
     pub model: Option<String>,
     /// ISO 639-1 code of the spoken language; `None` detects it.
     pub language: Option<String>,

@@ -26,11 +26,11 @@ wire_model! {
     pub struct BatchChatRequest: Wrapped "BatchChatCompletionRequest" before [batch_mode] {
         /// Messages of each conversation, oldest first.
         messages: Vec<Vec<Message>> [Schema::List(&Schema::List(&Message::SCHEMA, SOME), SOME)],
-        /// Served model name; null or empty selects the base model.
+        /// Name of the served model or LoRA adapter; null or empty selects the base model.
         model: Option<String> = None,
         /// Frequency penalty, -2 to 2.
         frequency_penalty: Option<f64> = None,
-        /// Logit bias by token id.
+        /// Values added to the logits of token ids before sampling, -100 to 100.
         logit_bias: Option<LogitBias> = None,
         /// Whether to return log probabilities of the output tokens.
         logprobs: Option<bool> = Some(false),
@@ -69,7 +69,7 @@ wire_model! {
         use_beam_search: bool = false,
         /// Number of most likely tokens to sample from; 0 or -1 for all.
         top_k: Option<i128> = None,
-        /// Minimum probability relative to the most likely token, 0 to 1.
+        /// Minimum probability of a sampled token relative to the most likely one, 0 to 1.
         min_p: Option<f64> = None,
         /// Repetition penalty, above 0; 1 is neutral.
         repetition_penalty: Option<f64> = None,
@@ -100,7 +100,7 @@ wire_model! {
         /// Salt of the prompt's KV block hashes; only requests with equal salts share prefix-cache
         /// blocks.
         cache_salt: Option<String> = None,
-        /// Whether to keep the stop string in the output.
+        /// Whether the output includes the stop string that ended it.
         include_stop_str_in_output: bool = false,
         /// Backend of guided decoding; ignored.
         guided_decoding_backend: Option<String> = None,

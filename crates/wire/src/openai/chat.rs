@@ -26,7 +26,7 @@ pub(crate) const REASONING_EFFORT: Schema = Schema::Nullable(&Schema::Literal(&[
 ]));
 
 wire_model! {
-    /// A chat request. Absent fields have upstream's defaults; unknown ones are ignored.
+    /// A chat completion request. Absent fields have vLLM's defaults; unknown ones are ignored.
     pub struct ChatRequest: Wrapped "ChatCompletionRequest" before [
         system_content,
         media_beside_token_ids,
@@ -42,11 +42,11 @@ wire_model! {
     ] after tool_calls {
         /// Messages of the conversation, oldest first.
         messages: Vec<Message>,
-        /// Served model name; null or empty selects the base model.
+        /// Name of the served model or LoRA adapter; null or empty selects the base model.
         model: Option<String> = None,
         /// Frequency penalty, -2 to 2.
         frequency_penalty: Option<f64> = None,
-        /// Logit bias by token id.
+        /// Values added to the logits of token ids before sampling, -100 to 100.
         logit_bias: Option<LogitBias> = None,
         /// Whether to return log probabilities of the output tokens.
         logprobs: Option<bool> = Some(false),
@@ -80,7 +80,7 @@ wire_model! {
         tool_choice: Option<ToolChoice> = Some(ToolChoice::None),
         /// Reasoning effort of the model, such as `low` or `high`.
         reasoning_effort: Option<String> [REASONING_EFFORT] = None,
-        /// Maximum number of reasoning tokens.
+        /// Maximum number of reasoning tokens to generate.
         thinking_token_budget: Option<i128> [THINKING_BUDGET] = None,
         /// Whether the response includes the model's reasoning.
         include_reasoning: bool = true,
@@ -92,7 +92,7 @@ wire_model! {
         use_beam_search: bool = false,
         /// Number of most likely tokens to sample from; 0 or -1 for all.
         top_k: Option<i128> = None,
-        /// Minimum probability relative to the most likely token, 0 to 1.
+        /// Minimum probability of a sampled token relative to the most likely one, 0 to 1.
         min_p: Option<f64> = None,
         /// Repetition penalty, above 0; 1 is neutral.
         repetition_penalty: Option<f64> = None,
@@ -102,7 +102,7 @@ wire_model! {
         length_penalty: f64 = 1.0,
         /// Stop token ids: the output ends at the first of them.
         stop_token_ids: Option<Vec<i128>> = Some(Vec::new()),
-        /// Whether to keep the stop string in the output.
+        /// Whether the output includes the stop string that ended it.
         include_stop_str_in_output: bool = false,
         /// Whether generation continues past the end-of-sequence token.
         ignore_eos: bool = false,
@@ -192,7 +192,7 @@ impl ChatRequest {
     }
 }
 
-/// Checks each tool call of assistant messages, as `_materialize_tool_calls_after` does.
+/// Checks each tool call of assistant messages, as vLLM's `_materialize_tool_calls_after` does.
 fn tool_calls(body: &Body) -> ValidatorResult {
     let messages = member(body, "messages").and_then(Value::as_array);
     for message in messages.into_iter().flatten() {
@@ -306,7 +306,7 @@ fn tool_usage(body: &mut Cow<'_, Body>) -> ValidatorResult {
     }
 }
 
-/// Checks a tool choice that is an object, as `check_tool_usage` does.
+/// Checks a tool choice that is an object, as vLLM's `check_tool_usage` does.
 fn named_tool(choice: &Body, tools: &Value) -> ValidatorResult {
     const USAGE: &str = "Correct usage: `{\"type\": \"function\", \"function\": {\"name\": \
                          \"my_function\"}}`";

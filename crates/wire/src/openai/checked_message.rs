@@ -25,7 +25,7 @@ impl CheckedMessage {
     /// Determines the class of a chat message.
     ///
     /// # Errors
-    /// 400 for a message of `openai_harmony`, which is not a dict.
+    /// A 400 for a message of `openai_harmony`, which is not a dict.
     pub fn new(message: &Message) -> Result<Self, Fault> {
         let json = message.to_json();
         if message.is_trusted() {

@@ -24,13 +24,13 @@ pub const DEFAULT_MAX_TOKENS: i128 = 16;
 /// One prompt of a completion request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Prompt {
-    /// A text to tokenize.
+    /// A prompt as text, to be tokenized.
     Text(String),
-    /// A list of token ids.
+    /// A prompt as a list of token ids.
     Tokens(Vec<i64>),
 }
 
-/// Token ids as sent; integers beyond 64 bits become the nearest 64-bit integer.
+/// Prompt token ids as sent; integers beyond 64 bits become the nearest 64-bit integer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TokenIds(pub Vec<i64>);
 
@@ -84,7 +84,7 @@ impl RequestField for Prompts {
 }
 
 wire_model! {
-    /// A completion request. Absent fields have upstream's defaults; unknown ones are ignored.
+    /// A completion request. Absent fields have vLLM's defaults; unknown ones are ignored.
     pub struct CompletionRequest: Wrapped "CompletionRequest" before [
         prompt_given,
         validators::stream_options,
@@ -95,7 +95,7 @@ wire_model! {
         validators::cache_salt,
         validators::mm_payload_alias,
     ] {
-        /// Served model name; null or empty selects the base model.
+        /// Name of the served model or LoRA adapter; null or empty selects the base model.
         model: Option<String> = None,
         /// Prompts of the request, each continued by the model.
         prompt: Option<Prompts> = None,
@@ -103,7 +103,7 @@ wire_model! {
         echo: Option<bool> = Some(false),
         /// Frequency penalty, -2 to 2.
         frequency_penalty: Option<f64> = None,
-        /// Logit bias by token id.
+        /// Values added to the logits of token ids before sampling, -100 to 100.
         logit_bias: Option<LogitBias> = None,
         /// Number of log probabilities to return per output token; -1 for the whole vocabulary.
         logprobs: Option<i128> = None,
@@ -133,7 +133,7 @@ wire_model! {
         use_beam_search: bool = false,
         /// Number of most likely tokens to sample from; 0 or -1 for all.
         top_k: Option<i128> = None,
-        /// Minimum probability relative to the most likely token, 0 to 1.
+        /// Minimum probability of a sampled token relative to the most likely one, 0 to 1.
         min_p: Option<f64> = None,
         /// Repetition penalty, above 0; 1 is neutral.
         repetition_penalty: Option<f64> = None,
@@ -143,7 +143,7 @@ wire_model! {
         length_penalty: f64 = 1.0,
         /// Stop token ids: the output ends at the first of them.
         stop_token_ids: Option<Vec<i128>> = Some(Vec::new()),
-        /// Whether to keep the stop string in the output.
+        /// Whether the output includes the stop string that ended it.
         include_stop_str_in_output: bool = false,
         /// Whether generation continues past the end-of-sequence token.
         ignore_eos: bool = false,
@@ -207,7 +207,7 @@ wire_model! {
         vllm_xargs: Option<ExtraArgs> = None,
         /// Settings of the detection of repetitions, which ends an output that repeats itself.
         repetition_detection: Option<RepetitionDetection> = None,
-        /// Maximum number of reasoning tokens.
+        /// Maximum number of reasoning tokens to generate.
         thinking_token_budget: Option<i128> [THINKING_BUDGET] = None,
         /// Number of output tokens per chunk of a streamed response.
         stream_interval: Option<i128> [POSITIVE] = None,

@@ -107,7 +107,7 @@ fn members<'v>(value: &'v Value, names: [&str; 2]) -> Option<[&'v Value; 2]> {
 pub enum Content<'a> {
     /// The content is absent or null.
     None,
-    /// A plain string.
+    /// Content as a plain string.
     Text(&'a str),
     /// Content parts, all of type `text`.
     Texts(&'a [String]),
@@ -172,7 +172,7 @@ impl Message {
         matches!(&self.0, MessageForm::Json(message) if message.trust == Trust::Ours)
     }
 
-    /// Returns the message as JSON.
+    /// Returns the chat message as JSON.
     pub fn to_json(&self) -> Cow<'_, Value> {
         let plain = match &self.0 {
             MessageForm::Plain(plain) => plain,
@@ -228,7 +228,7 @@ impl Message {
 
     /// Returns all text of the message's content.
     ///
-    /// Parts are joined with a line feed, as vLLM does for templates that expect a string.
+    /// Content parts are joined with a line feed, as vLLM does for templates that expect a string.
     pub fn text(&self) -> Cow<'_, str> {
         match self.content() {
             Content::None => Cow::Borrowed(""),

@@ -434,7 +434,7 @@ static PART: &[Schema] = &[
 /// Schema of a content part with a PIL image, which no JSON value matches.
 static PIL_IMAGE: Model = Model::plain("PILImage", &[required("image_pil", Schema::Enum(&[]))]);
 
-/// Schema of `openai_harmony.Message`.
+/// Schema of a chat message of the class `openai_harmony.Message`.
 static HARMONY: Model = Model::plain(
     "Message",
     &[

@@ -1,4 +1,4 @@
-//! Request of `POST /v1/responses`.
+//! Body of `POST /v1/responses`.
 //!
 //! Source: `vllm/entrypoints/openai/responses/protocol.py`, `ResponsesRequest`.
 
@@ -18,7 +18,7 @@ use crate::check;
 use crate::fault::Fault;
 use crate::schema::{ANY_LENGTH, RequestField, STR, Schema, float_within, wire_model};
 
-/// Input of a Responses request.
+/// Input of a request to `/v1/responses`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
     /// The text of one user message.
@@ -80,7 +80,7 @@ const RETENTION: Schema = Schema::Before(
 );
 
 wire_model! {
-    /// A Responses request. Absent fields have upstream's defaults; unknown ones are ignored.
+    /// A request to `/v1/responses`. Absent fields have vLLM's defaults; unknown ones are ignored.
     pub struct ResponsesRequest: Wrapped "ResponsesRequest" before [
         tool_usage,
         custom_tool_format,
@@ -90,7 +90,7 @@ wire_model! {
         validators::cache_salt,
         validators::mm_payload_alias,
     ] {
-        /// Whether to return immediately and generate in the background.
+        /// Whether the server responds immediately and generates in the background.
         background: Option<bool> = Some(false),
         /// Additional data to return, such as `message.output_text.logprobs`.
         include: Option<Vec<String>> [INCLUDE] = None,
@@ -104,9 +104,9 @@ wire_model! {
         max_tool_calls: Option<i128> = None,
         /// Metadata of the client, returned unchanged in the response.
         metadata: Option<IndexMap<String, String>> = None,
-        /// Served model name; null or empty selects the base model.
+        /// Name of the served model or LoRA adapter; null or empty selects the base model.
         model: Option<String> = None,
-        /// Logit bias by token id.
+        /// Values added to the logits of token ids before sampling, -100 to 100.
         logit_bias: Option<LogitBias> = None,
         /// Whether a reply may contain several tool calls.
         parallel_tool_calls: Option<bool> = Some(true),
@@ -140,7 +140,7 @@ wire_model! {
         top_p: Option<f64> = None,
         /// Number of most likely tokens to sample from; 0 or -1 for all.
         top_k: Option<i128> = None,
-        /// Minimum probability relative to the most likely token, 0 to 1.
+        /// Minimum probability of a sampled token relative to the most likely one, 0 to 1.
         min_p: Option<f64> = None,
         /// Truncation of inputs beyond the context length: `auto` or `disabled`.
         truncation: Option<String> [Schema::Nullable(&Schema::Literal(&["auto", "disabled"]))] =
@@ -151,7 +151,7 @@ wire_model! {
         skip_special_tokens: Option<bool> = None,
         /// Whether the output text has spaces between special tokens.
         spaces_between_special_tokens: bool = true,
-        /// Whether to keep the stop string in the output.
+        /// Whether the output includes the stop string that ended it.
         include_stop_str_in_output: bool = false,
         /// Presence penalty, -2 to 2.
         presence_penalty: Option<f64> [PENALTY] = None,

@@ -1,4 +1,4 @@
-//! Checks of a Responses request after schema validation, and its sampling parameters.
+//! Checks of a request to `/v1/responses` after schema validation, and its sampling parameters.
 //!
 //! Source: `vllm/entrypoints/openai/responses/serving.py` (`_validate_create_responses_input`),
 //! `ResponsesRequest.to_sampling_params` and `extract_structured_outputs`.
@@ -65,7 +65,7 @@ impl ResponsesRequest {
         limits.asked("max_output_tokens", self.max_output_tokens, None)
     }
 
-    /// Returns whether to return log probabilities.
+    /// Returns whether the request asks for log probabilities of output tokens.
     pub fn wants_logprobs(&self) -> bool {
         let wanted = "message.output_text.logprobs";
         self.include
@@ -143,7 +143,7 @@ impl ResponsesRequest {
     }
 }
 
-/// Returns the 404 for a response id that is not stored.
+/// Returns the 404 for the id of a response that is not stored.
 pub fn not_stored(id: &str) -> Fault {
     Fault {
         param: Some("response_id".to_owned()),

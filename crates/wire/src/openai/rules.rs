@@ -1,7 +1,7 @@
 //! Checks of chat and completion requests after schema validation, and their sampling parameters.
 //!
-//! The order is vLLM's: `validate_early` runs before templating and tokenization, `sampling` after,
-//! and [`SamplingParams::verify_engine`] last.
+//! The order of checks is vLLM's: `validate_early` runs before templating and tokenization,
+//! `sampling` after, and [`SamplingParams::verify_engine`] last.
 //!
 //! Source: `vllm/renderers/online_renderer.py` (`render_chat`, `render_completion`,
 //! `preprocess_chat`, `preprocess_completion`), `to_sampling_params` and
@@ -285,7 +285,7 @@ impl CompletionRequest {
     }
 }
 
-/// Rejects tool choices that need a parser if the server has none.
+/// Rejects tool choices that need a tool-call parser if the server has none.
 fn tool_parser(choice: Option<&ToolChoice>, limits: &Limits) -> Result<(), Fault> {
     if limits.has_tool_parser {
         return Ok(());

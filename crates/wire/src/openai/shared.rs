@@ -26,7 +26,7 @@ wire_model! {
 wire_model! {
     /// A function that the model may call.
     pub struct FunctionDefinition: Wrapped "FunctionDefinition" {
-        /// Name of the function.
+        /// Name of the function, for the model to call it.
         name: String,
         /// Description of the function for the model.
         description: Option<String> = None,
@@ -84,9 +84,9 @@ impl Tool {
 }
 
 wire_model! {
-    /// Function name inside a named tool choice.
+    /// Name of the function in a tool choice (`tool_choice.function`).
     pub struct NamedFunction: Wrapped "ChatCompletionNamedFunction" {
-        /// Name of the function.
+        /// Name of the function that the model must call.
         name: String,
     }
 }
@@ -94,14 +94,14 @@ wire_model! {
 wire_model! {
     /// A tool choice that names a function.
     pub struct NamedToolChoice: Wrapped "ChatCompletionNamedToolChoiceParam" {
-        /// The function to call.
+        /// The function that the model must call.
         function: NamedFunction,
         /// Type of the tool choice, always `function`.
         kind: String [Schema::Literal(&["function"])] as "type" = "function".to_owned(),
     }
 }
 
-/// Tool choice of a request.
+/// Rule for tool calls in the reply (`tool_choice`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToolChoice {
     /// The model calls no tool.
@@ -136,13 +136,13 @@ impl RequestField for ToolChoice {
 wire_model! {
     /// The JSON schema inside `response_format`, with its name.
     pub struct JsonSchema: Wrapped "JsonSchemaResponseFormat" {
-        /// Name of the schema.
+        /// Name of the JSON schema.
         name: String,
         /// Description of the schema for the model.
         description: Option<String> = None,
-        /// JSON schema of the reply.
+        /// The JSON schema of the model's reply.
         schema: Option<Map<String, Value>> = None,
-        /// Whether the reply must match the schema.
+        /// Whether the reply must match the JSON schema.
         strict: Option<bool> = None,
     }
 }
@@ -180,9 +180,9 @@ wire_model! {
 /// Required format of a reply (`response_format`).
 #[derive(Debug, Clone, PartialEq)]
 pub enum ResponseFormat {
-    /// Free text.
+    /// A reply of free text.
     Text,
-    /// Any JSON object.
+    /// A reply that is a JSON object of any kind.
     JsonObject,
     /// A JSON value of this schema.
     JsonSchema(JsonSchema),
@@ -258,25 +258,25 @@ pub(crate) type LogitBias = IndexMap<String, f64>;
 /// Schema of `truncate_prompt_tokens`; -1 keeps all tokens that fit the context.
 pub(crate) const TRUNCATE: Schema = Schema::Nullable(&int_within(-1, i64::MAX as i128));
 
-/// Schema of an optional integer of at least 1.
+/// Schema of a request field with an optional integer of at least 1.
 pub(crate) const POSITIVE: Schema = Schema::Nullable(&int_from(1));
 
-/// Schema of `cache_salt`; stricter limits are checked before.
+/// Schema of the request field `cache_salt`; stricter limits are checked before.
 pub(crate) const CACHE_SALT: Schema = Schema::Nullable(&Schema::Str(Length { min: 1, max: 1024 }));
 
-/// Schema of `mm_payload`.
+/// Schema of the request field `mm_payload`.
 pub(crate) const MM_PAYLOAD: Schema = Schema::Literal(&["tensors", "none"]);
 
-/// Schema of `truncation_side`.
+/// Schema of the request field `truncation_side`.
 pub(crate) const SIDE: Schema = Schema::Nullable(&Schema::Literal(&["left", "right"]));
 
-/// Schema of `top_logprobs`; null means 0.
+/// Schema of the request field `top_logprobs`; null means 0.
 pub(crate) const TOP_LOGPROBS: Schema =
     Schema::Before(|value| Ok(value.is_null().then(|| Value::from(0))), &INT);
 
 /// Schema of `thinking_token_budget`: null, -1 for no limit, or a number of tokens.
 ///
-/// Other values are rejected before schema validation.
+/// Other values of the field are rejected before schema validation.
 pub(crate) const THINKING_BUDGET: Schema = Schema::Before(thinking_budget, &Schema::Nullable(&INT));
 
 fn thinking_budget(value: &Value) -> Result<Option<Value>, Fault> {

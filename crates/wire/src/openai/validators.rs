@@ -1,9 +1,9 @@
 //! Validators of the raw request body, run by vLLM before schema validation.
 //!
-//! The validator declared last runs first, and the first error is the response. Python's own errors
-//! are part of the contract: iterating over a number is a `TypeError` and a 400. Calling `.get` on
-//! a string is an `AttributeError` and upstream a 500. A client's mistake is a 400 here, with the
-//! same message.
+//! The validator function declared last runs first, and the first error is the response. Python's
+//! own errors are part of the contract: iterating over a number is a `TypeError` and a 400. Calling
+//! `.get` on a string is an `AttributeError` and upstream a 500. A client's mistake is a 400 here,
+//! with the same message.
 //!
 //! Source: the `model_validator(mode="before")` methods of
 //! `vllm/entrypoints/openai/{chat_completion,completion}/protocol.py` and the helpers of
@@ -154,7 +154,8 @@ fn is_structural_tag(format: &Body) -> bool {
 /// Returns whether a body has one of the constraints `json`, `regex` and `choice`; more than one is
 /// an error.
 ///
-/// This part of `check_structured_outputs_count` is common to chat and completions.
+/// The check is the part of `check_structured_outputs_count` that is common to chat and
+/// completions.
 pub(crate) fn structured_outputs_count(body: &Body, two: Fault) -> Result<bool, ValidatorError> {
     let Some(outputs) = given(body, "structured_outputs") else {
         return Ok(false);

@@ -1,4 +1,4 @@
-//! Query parameters and bodies of the routes that pause, resume and tune a server.
+//! Query parameters and bodies of the routes that pause, resume, profile and inspect a server.
 //!
 //! Source: `vllm/entrypoints/serve/dev/`, `vllm/entrypoints/rl/online/api_router.py`.
 
@@ -33,7 +33,7 @@ wire_model! {
 wire_model! {
     /// Query parameters of `POST /reset_prefix_cache`.
     pub struct ResetQuery: Plain "Query" {
-        /// Whether to preempt running requests first.
+        /// Whether to preempt running requests before the reset.
         reset_running_requests: bool = false,
         /// Whether to reset the KV connector's cache too.
         reset_external: bool = false,
@@ -61,7 +61,7 @@ wire_model! {
     pub struct WeightVersionRequest: Plain "Body" {
         /// Version of the model weights, for later responses to report.
         new_version: String,
-        /// Whether to abort running requests first.
+        /// Whether to abort running requests before the weight version changes.
         abort_all_requests: bool = false,
     }
 }

@@ -1,4 +1,4 @@
-//! Requests of the derender routes, which convert token responses to text responses.
+//! Requests of the derender routes, which convert responses with token ids to responses with text.
 //!
 //! Source: `vllm/entrypoints/scale_out/token_in_token_out/protocol.py`.
 
@@ -16,7 +16,7 @@ wire_model! {
     pub struct DerenderChatRequest: Plain "DerenderChatRequest" {
         /// Whether the token response is a chunk of a stream.
         stream: bool = false,
-        /// Served model name.
+        /// Name of the served model or LoRA adapter that handles the request.
         model: Option<String> = None,
         /// Response of `/inference/v1/generate`, with token ids instead of text.
         generate_response: Value [REPLY],
@@ -34,7 +34,7 @@ wire_model! {
     pub struct DerenderCompletionRequest: Plain "DerenderCompletionRequest" after lengths {
         /// Whether the token responses are chunks of a stream.
         stream: bool = false,
-        /// Served model name.
+        /// Name of the served model or LoRA adapter that handles the request.
         model: Option<String> = None,
         /// Responses of `/inference/v1/generate`, one per prompt, with token ids instead of text.
         generate_responses: Vec<Value> [Schema::List(&REPLY, ANY_LENGTH)],
@@ -77,7 +77,7 @@ wire_model! {
 wire_model! {
     /// A request to convert one stream chunk from token ids to text, for chat or completions.
     pub struct DerenderStreamRequest: Plain "DerenderStreamRequest" {
-        /// Served model name.
+        /// Name of the served model or LoRA adapter that handles the request.
         model: Option<String> = None,
         /// Stream chunk of `/inference/v1/generate`, with token ids instead of text.
         generate_chunk: Value [REPLY],

@@ -131,9 +131,9 @@ wire_model! {
             Schema::Instance("SamplingParams"),
             SamplingParams::SCHEMA,
         ])],
-        /// Served model name; null or empty selects the base model.
+        /// Name of the served model or LoRA adapter; null or empty selects the base model.
         model: Option<String> = None,
-        /// Whether the prompt already contains the end of its reasoning.
+        /// Whether the prompt already contains the end of the model's reasoning.
         reasoning_ended: Option<bool> = None,
         /// Arguments for the engine's reasoning parser.
         reasoning_parser_kwargs: Option<Value> [PARSER_KWARGS] = None,

@@ -15,7 +15,7 @@ use crate::openai::completion::{Prompt, Prompts};
 use crate::openai::message::Message;
 use crate::schema::{RequestField, Schema};
 
-/// Input of a pooling request.
+/// Input of an embedding, pooling, classification, score or rerank request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PoolingInput {
     /// Prompts, as texts or token ids.
@@ -37,7 +37,7 @@ pub enum PoolingInput {
 pub struct PoolingRequest {
     /// Texts, token ids or conversations to pool.
     pub input: PoolingInput,
-    /// Served model name; null or empty selects the base model.
+    /// Name of the served model or LoRA adapter; null or empty selects the base model.
     pub model: Option<String>,
     /// Pooling task of a `/pooling` request, such as `embed` or `classify`.
     pub task: Option<String>,

@@ -1,7 +1,7 @@
 //! Python classes against which vLLM validates pooling requests.
 //!
-//! A body may have one of several forms (a text, a conversation, several conversations). vLLM has a
-//! class for each and tries all of them.
+//! A pooling request may have one of several forms (a text, a conversation, several conversations).
+//! vLLM has a class for each and tries all of them.
 //!
 //! Source: `vllm/entrypoints/pooling/{base,embed,pooling,classify,scoring}/protocol.py`.
 

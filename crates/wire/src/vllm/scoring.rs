@@ -11,7 +11,7 @@ use crate::schema::{ANY_LENGTH, INT, STR, Schema, wire_model};
 wire_model! {
     /// A generative scoring request: a query, items to append to it, and the labels to score.
     pub struct GenerativeScoringRequest: Wrapped "GenerativeScoringRequest" {
-        /// Served model name.
+        /// Name of the served model or LoRA adapter that handles the request.
         model: Option<String> = None,
         /// Query before or after each item, as text or token ids.
         query: Value [Schema::Union(&[STR, Schema::List(&INT, ANY_LENGTH)])],

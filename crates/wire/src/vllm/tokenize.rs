@@ -17,7 +17,7 @@ use crate::schema::{ANY_LENGTH, RequestField, Schema, int_within, wire_model};
 wire_model! {
     /// A request to tokenize a text.
     pub struct TokenizeText: Wrapped "TokenizeCompletionRequest" {
-        /// Served model name; null or empty selects the base model.
+        /// Name of the served model or LoRA adapter; null or empty selects the base model.
         model: Option<String> = None,
         /// The text to tokenize.
         prompt: String,
@@ -31,7 +31,7 @@ wire_model! {
 wire_model! {
     /// A request to render a conversation by the chat template and tokenize it.
     pub struct TokenizeChat: Wrapped "TokenizeChatRequest" before [generation_prompt] {
-        /// Served model name; null or empty selects the base model.
+        /// Name of the served model or LoRA adapter; null or empty selects the base model.
         model: Option<String> = None,
         /// Messages of the conversation, oldest first.
         messages: Vec<Message>,
@@ -94,7 +94,7 @@ impl TokenizeRequest {
         read.ok_or_else(|| Fault::bad_request("The request could not be read."))
     }
 
-    /// Returns the requested model name.
+    /// Returns the model name in the request; `None` selects the base model.
     pub fn model(&self) -> Option<&str> {
         match self {
             Self::Text(request) => request.model.as_deref(),
@@ -106,7 +106,7 @@ impl TokenizeRequest {
 wire_model! {
     /// A request to convert token ids to text.
     pub struct DetokenizeRequest: Wrapped "DetokenizeRequest" {
-        /// Served model name; null or empty selects the base model.
+        /// Name of the served model or LoRA adapter; null or empty selects the base model.
         model: Option<String> = None,
         /// Token ids to convert to text.
         tokens: Vec<i64> [Schema::List(&int_within(0, i64::MAX as i128), ANY_LENGTH)],
