@@ -34,8 +34,10 @@ ROOTS = [
     ("TEXT_CONFIG", "Schema of the request field `text`.", Optional[responses.ResponseTextConfig]),
     ("PREVIOUS_INPUT_MESSAGES", "Schema of the request field `previous_input_messages`.",
      Optional[list[Union[HarmonyMessage, dict]]]),
-    ("REASONING_ITEM", "Schema of a reasoning item of an earlier response.", responses.ResponseReasoningItem),
-    ("OUTPUT_MESSAGE", "Schema of a message item of an earlier response.", responses.ResponseOutputMessage),
+    ("REASONING_ITEM", "Schema of a reasoning item of an earlier response.",
+     responses.ResponseReasoningItem),
+    ("OUTPUT_MESSAGE", "Schema of a message item of an earlier response.",
+     responses.ResponseOutputMessage),
 ]
 
 HEADER = """\
