@@ -16,58 +16,62 @@ use super::values::Values;
 use vllm_sim_observe::metrics::Compat;
 use vllm_sim_tokenizer::Modality;
 
-/// Maximum number of items of a modality that `--limit-mm-per-prompt` does not name.
+/// Maximum number of items of a modality (image, audio, video) in a prompt if
+/// `--limit-mm-per-prompt` does not name it.
 ///
 /// **Source:** vLLM `vllm/config/multimodal.py`.
 const DEFAULT_MEDIA_LIMIT: u64 = 999;
 
-/// Settings of the HTTP and gRPC API.
+/// Settings of the HTTP and gRPC APIs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Api {
-    /// Task, which selects the family of routes.
+    /// Task of the model, which selects the family of routes.
     pub task: Task,
-    /// Maximum number of log probabilities in a request (default 20); `None`: the whole vocabulary.
+    /// Maximum number of log probabilities per token that a request may ask for (default 20);
+    /// `None`: the whole vocabulary.
     pub max_logprobs: Option<u32>,
-    /// Whether `tool_choice: auto` may call tools.
+    /// Whether the model may call tools under `tool_choice: auto` (`--enable-auto-tool-choice`).
     pub enable_auto_tool_choice: bool,
-    /// Name of vLLM's tool parser; checked against vLLM's list.
+    /// Name of the tool-call parser, as in vLLM; `None`: no parser.
     pub tool_call_parser: Option<String>,
-    /// Name of vLLM's reasoning parser; checked against vLLM's list.
+    /// Name of the reasoning parser, as in vLLM; `None`: no parser.
     pub reasoning_parser: Option<String>,
     /// Fraction of output tokens that is reasoning, if a reasoning parser is set (default 0.4).
     pub reasoning_ratio: f64,
-    /// Optional fields of responses.
+    /// Settings of the optional fields of responses.
     pub answers: ResponseFields,
-    /// Routes that accept or return token ids.
+    /// Settings of the routes for disaggregated serving, which accept or return token ids.
     pub scale_out: ScaleOut,
     /// Whether a request may contain its own chat template.
     pub trust_request_chat_template: bool,
-    /// Whether tools are left out of the prompt when `tool_choice` is `none`.
+    /// Whether a request's tools are left out of the prompt when `tool_choice` is `none`.
     pub exclude_tools_when_tool_choice_none: bool,
-    /// Form of `system_fingerprint`.
+    /// Form of the response field `system_fingerprint`.
     pub fingerprint: Fingerprint,
-    /// Text of [`Fingerprint::Custom`]; always set in that mode.
+    /// Text of `system_fingerprint` with [`Fingerprint::Custom`]; always set in that mode.
     pub fingerprint_value: Option<String>,
-    /// Number of tokens per stream chunk (default 1).
+    /// Number of output tokens per chunk of a streamed response (default 1).
     pub stream_interval: u32,
-    /// Whether `/tokenizer_info` exists.
+    /// Whether the route `/tokenizer_info` exists.
     pub enable_tokenizer_info_endpoint: bool,
-    /// Whether stored responses can be fetched again (`VLLM_ENABLE_RESPONSES_API_STORE`).
+    /// Whether responses of `/v1/responses` are stored for later retrieval
+    /// (`VLLM_ENABLE_RESPONSES_API_STORE`).
     pub responses_store: bool,
-    /// Whether the `guided_*` fields of older releases are applied (default no: ignored, as in vLLM
-    /// 0.33).
+    /// Whether the request fields `guided_*` of older releases are applied (default no: ignored, as
+    /// in vLLM 0.33).
     pub legacy_guided: bool,
-    /// Whether any model name is accepted (`VLLM_SKIP_MODEL_NAME_VALIDATION`).
+    /// Whether requests may name any model (`VLLM_SKIP_MODEL_NAME_VALIDATION`).
     pub skip_model_name_validation: bool,
-    /// Whether `/start_profile` and `/stop_profile` exist.
+    /// Whether the routes `/start_profile` and `/stop_profile` exist.
     pub profiler: bool,
     /// Whether the routes below `/fault_tolerance` exist.
     pub fault_tolerance: bool,
-    /// Limits of a single request.
+    /// Limits of `n`, prompts, stop strings and bad words in one request.
     pub limits: Limits,
-    /// Maximum number of items per modality in a prompt (`--limit-mm-per-prompt`).
+    /// Maximum number of images, audios and videos in a prompt, by modality
+    /// (`--limit-mm-per-prompt`).
     pub limit_mm_per_prompt: Option<Value>,
-    /// Folder from which `file://` media are read.
+    /// Folder of the `file://` images, audio and video that requests may name; `None`: no files.
     pub allowed_local_media_path: Option<PathBuf>,
     /// Number of classes of the simulated classifier (default 2).
     pub num_labels: u32,
@@ -75,26 +79,26 @@ pub struct Api {
     pub speech: Speech,
 }
 
-/// Selects the optional fields of responses.
+/// Settings of the optional fields of responses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResponseFields {
-    /// Whether usage contains `prompt_tokens_details`.
+    /// Whether the `usage` of responses contains `prompt_tokens_details`.
     pub enable_prompt_tokens_details: bool,
-    /// Whether every stream reports usage, requested or not.
+    /// Whether every streamed response reports token usage, requested or not.
     pub force_include_usage: bool,
-    /// Whether responses contain `metrics`.
+    /// Whether responses contain `metrics`, the latencies of the request.
     pub per_request_metrics: bool,
     /// Level of detail at which responses report their draft tokens (default none).
     pub per_request_drafts: RequestDrafts,
-    /// Whether log probabilities show `token_id:N` instead of text.
+    /// Whether log probabilities name a token `token_id:N` instead of by its text.
     pub return_tokens_as_token_ids: bool,
 }
 
-/// Selects the routes of disaggregated serving.
+/// Settings of the routes for disaggregated serving.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScaleOut {
-    /// Whether render, derender and `/inference/v1/generate` are enabled; they return 403
-    /// otherwise.
+    /// Whether the routes for render, derender and `/inference/v1/generate` are enabled; they
+    /// return 403 otherwise.
     pub enable_scale_out: bool,
     /// Whether requests and responses hold token ids only.
     pub tokens_only: bool,
@@ -105,19 +109,19 @@ pub struct ScaleOut {
 /// Limits of a single request, from vLLM's environment variables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Maximum `n` (`VLLM_MAX_N_SEQUENCES`, default 16384).
+    /// Maximum `n`, the number of outputs per prompt (`VLLM_MAX_N_SEQUENCES`, default 16384).
     pub n: u32,
     /// Maximum number of prompts of a completion request (`VLLM_MAX_COMPLETION_PROMPTS`, default
     /// 1024).
     pub prompts: u32,
-    /// Maximum number of stop strings (`VLLM_MAX_STOP_STRINGS`, default 4).
+    /// Maximum number of stop strings in a request (`VLLM_MAX_STOP_STRINGS`, default 4).
     pub stop_strings: u32,
-    /// Maximum number of bad words (`VLLM_MAX_NUM_BAD_WORDS`, default 128).
+    /// Maximum number of bad words in a request (`VLLM_MAX_NUM_BAD_WORDS`, default 128).
     pub bad_words: u32,
 }
 
 impl Api {
-    /// Returns the maximum number of items of `modality` in a prompt.
+    /// Returns the maximum number of items of `modality` (images, audios or videos) in a prompt.
     ///
     /// **Source:** vLLM `vllm/config/multimodal.py`, `get_limit_per_prompt`.
     pub fn media_limit(&self, modality: Modality) -> u64 {
@@ -219,7 +223,8 @@ fn fingerprint(v: &Values) -> Result<(Fingerprint, Option<String>), ConfigError>
     Ok((mode, typed))
 }
 
-/// Reads a parser's name: one of vLLM's, or any name if a plugin is configured.
+/// Reads the name of a tool or reasoning parser: one of vLLM's, or any name if a plugin is
+/// configured.
 fn parser(
     v: &Values,
     flag: &FlagSpec,

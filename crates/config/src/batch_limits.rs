@@ -1,4 +1,4 @@
-//! Limits of one step: number of sequences and of tokens.
+//! Limits of one scheduler step: number of sequences and of tokens.
 
 use super::choices::{PerformanceMode, SchedulerKind};
 use super::cli_mode::CliMode;
@@ -7,15 +7,16 @@ use super::flags::engine;
 use super::values::Values;
 use vllm_sim_engine::latency::gpu;
 
-/// Memory, in GiB, from which a GPU belongs to vLLM's largest class (B200, MI300X).
+/// GPU memory, in GiB, from which vLLM uses its highest default limits (B200, MI300X).
 const LARGEST_GIB: f64 = 160.0;
-/// Memory, in GiB, from which a GPU belongs to vLLM's second class (H100, H200); A100 is excluded.
+/// GPU memory, in GiB, from which vLLM uses its second-highest default limits (H100, H200; not
+/// A100).
 const LARGE_GIB: f64 = 70.0;
-/// All-to-all kernels of expert parallelism that support small batches only.
+/// Names of all-to-all kernels of expert parallelism that support small batches only.
 const BATCHED_ALL2ALL: [&str; 2] = ["deepep_low_latency", "nixl_ep"];
 const BATCHED_ALL2ALL_TOKENS: u32 = 256;
 
-/// Limits of a step, with the rules that explain their defaults.
+/// Limits of one scheduler step: `max_num_seqs` and `max_num_batched_tokens`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct BatchLimits {
     pub(super) seqs: u32,
@@ -34,7 +35,7 @@ impl Default {
         Self { value, rule }
     }
 
-    /// Changes the value and appends `reason` to the rule.
+    /// Replaces the default value and appends `reason` to the rule that explains it.
     fn override_with(&mut self, value: u32, reason: &str) {
         if value != self.value {
             self.value = value;
@@ -44,8 +45,8 @@ impl Default {
 }
 
 impl BatchLimits {
-    /// Reads the limits from the flags; unset ones get the defaults of vLLM's API server on this
-    /// GPU.
+    /// Reads `--max-num-seqs` and `--max-num-batched-tokens`; if unset, they get the defaults of
+    /// vLLM's API server on this GPU.
     ///
     /// **Source:** vLLM 0.33 `vllm/engine/arg_utils.py`, `get_batch_defaults` and
     /// `_set_default_max_num_seqs_and_batched_tokens_args`.
@@ -128,7 +129,7 @@ fn adjust(
     Ok(())
 }
 
-/// Returns the checked token budget; raises a default that vLLM would reject.
+/// Checks and returns the token budget of a step; raises a default that vLLM would reject.
 ///
 /// **Source:** vLLM `vllm/config/scheduler.py`, `verify_max_model_len`.
 fn checked(v: &Values, seqs: u32, tokens: u32, context: u32) -> Result<u32, ConfigError> {

@@ -9,10 +9,10 @@ use super::values::Values;
 use vllm_sim_engine::latency::{self, Gpu, KvCachePlan, ModelShape, kv_width};
 
 const LLMD_SIZES: [i64; 5] = [8, 16, 32, 64, 128];
-/// Data-center Blackwell GPUs (compute capability 10).
+/// Names of data-center Blackwell GPUs (compute capability 10).
 const BLACKWELL: [&str; 4] = ["B200", "B300", "GB200", "GB300"];
 
-/// GPUs on which FlashInfer computes gated delta nets, with states at multiples of 64 tokens.
+/// Names of GPUs where FlashInfer computes gated delta nets, with states at multiples of 64 tokens.
 const FLASHINFER_GDN_GPUS: [&str; 7] = [
     "H100",
     "H200",
@@ -55,7 +55,8 @@ pub(super) fn block_size(
     Ok(size)
 }
 
-/// Returns the block size, raised if needed so that a Mamba state fits into a block.
+/// Returns the KV cache block size, in tokens, raised if needed so that a Mamba state fits into a
+/// block.
 ///
 /// **Source:** vLLM 0.33 `vllm/platforms/interface.py`, `_align_hybrid_block_size`, and
 /// `FLASHINFER_GDN_CHECKPOINT_ALIGNMENT`.
@@ -91,7 +92,8 @@ fn shape(model: &Model) -> Option<ModelShape> {
     }
 }
 
-/// Returns the smallest block size from 16 on that the backend supports, and the reason.
+/// Returns the smallest KV cache block size, from 16 tokens on, that the attention backend
+/// supports, and the reason.
 ///
 /// **Source:** vLLM 0.33 `vllm/platforms/interface.py`, `update_block_size_for_backend`, and the
 /// sizes that `vllm/v1/attention/backends` support.

@@ -3,20 +3,20 @@
 /// Task of the model; selects the family of routes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Task {
-    /// Every route of the simulator: generation and pooling.
+    /// All tasks: every route of generation and pooling.
     #[default]
     All,
-    /// Generation: chat, completions, responses, messages.
+    /// Text generation: the routes for chat, completions, responses and messages.
     Generate,
-    /// Embeddings and similarity scores.
+    /// Embeddings and their similarity scores.
     Embed,
-    /// Classification.
+    /// Classification of texts (`/classify`).
     Classify,
-    /// Cross-encoder scores and rerank.
+    /// Cross-encoder scores and reranking.
     Score,
-    /// Rewards, served at `/pooling`.
+    /// Scores of a reward model, served at `/pooling`.
     Reward,
-    /// Speech to text.
+    /// Speech to text over HTTP.
     Transcription,
     /// Speech to text over WebSocket, in addition to the generation routes.
     Realtime,
@@ -30,29 +30,30 @@ pub(crate) enum Runner {
     Pooling,
 }
 
-/// Form of `system_fingerprint`.
+/// Form of the response field `system_fingerprint`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Fingerprint {
-    /// Version and hash of the configuration.
+    /// The vLLM version and a hash of the configuration.
     #[default]
     Full,
-    /// Hash only.
+    /// A hash of the configuration only.
     Hash,
-    /// Fixed text of `--fingerprint-value`.
+    /// The fixed text of `--fingerprint-value`.
     Custom,
-    /// JSON null.
+    /// No fingerprint: JSON null.
     None,
 }
 
-/// Level of detail of vLLM's `--per-request-spec-decode-metrics`.
+/// Level of detail of the draft-token statistics in responses
+/// (`--per-request-spec-decode-metrics`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RequestDrafts {
-    /// No report of draft tokens.
+    /// Responses have no statistics of draft tokens.
     #[default]
     None,
-    /// Totals.
+    /// Responses have the total numbers of draft tokens.
     Summary,
-    /// Totals and each step.
+    /// Responses have the totals and the draft tokens of each step.
     Detailed,
 }
 
@@ -60,17 +61,17 @@ pub enum RequestDrafts {
 pub(crate) enum PerformanceMode {
     #[default]
     Balanced,
-    /// A CUDA graph for every small batch size.
+    /// Captures a CUDA graph for every small batch size.
     Interactivity,
     Throughput,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum EncoderTpMode {
-    /// Each GPU computes a part of each layer.
+    /// Each GPU of a tensor-parallel group computes a part of each encoder layer.
     #[default]
     Weights,
-    /// Each GPU encodes whole items.
+    /// Each GPU of a tensor-parallel group encodes whole images or audios.
     Data,
 }
 
@@ -81,21 +82,22 @@ pub(crate) enum OffloadBackend {
     LmCache,
 }
 
-/// Scheduler implementation.
+/// Kind of engine scheduler to simulate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SchedulerKind {
-    /// Slots as in llm-d-inference-sim; each sequence has its own timeline.
+    /// A fixed number of request slots as in llm-d-inference-sim; each sequence has its own
+    /// timeline.
     #[default]
     Pool,
     /// Continuous batching as in vLLM v1.
     Vllm,
-    /// Radix cache as in SGLang.
+    /// Continuous batching with a radix cache, as in SGLang.
     Sglang,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum LatencyKind {
-    /// Derived from the flags that name a profile, kernel tables or a GPU.
+    /// The latency model follows from the flags that name a profile, kernel tables or a GPU.
     #[default]
     Auto,
     Aic,
@@ -108,25 +110,25 @@ pub(crate) enum LatencyKind {
 /// Minimum level of log lines to print.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LogLevel {
-    /// Errors only.
+    /// Log errors only.
     Error,
-    /// Errors and warnings.
+    /// Log errors and warnings.
     Warn,
-    /// Info and above: events that occur a few times per process.
+    /// Log info and above: events that occur a few times per process.
     #[default]
     Info,
-    /// Debug and above: events of each request.
+    /// Log debug and above: events of each request.
     Debug,
-    /// Everything, including events of each token and block.
+    /// Log all events, including those of each token and block.
     Trace,
 }
 
 /// Format of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LogFormat {
-    /// Text for people.
+    /// Log lines of plain text for people.
     #[default]
     Text,
-    /// One JSON object per line.
+    /// A JSON object per log line.
     Json,
 }

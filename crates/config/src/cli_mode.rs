@@ -1,4 +1,4 @@
-//! Selects the command and the command-line mode from the program's name and its first word.
+//! Selects the command and the command-line mode from the program's name and its first argument.
 
 use std::path::Path;
 
@@ -33,7 +33,7 @@ pub const TOOLS: [&str; 13] = [
     "man",
 ];
 
-/// Commands that take the flags of this crate.
+/// Commands with this crate's flags as arguments.
 const FLAG_COMMANDS: [&str; 5] = ["serve", "launch", "config", "version", "help"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,24 +49,24 @@ pub(super) enum Action {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Invocation<'a> {
     pub(super) action: Action,
-    /// `None`: taken from the configuration.
+    /// Command-line mode; `None`: taken from the configuration.
     pub(super) cli_mode: Option<CliMode>,
     pub(super) compat: Option<Compat>,
     pub(super) takes_model: bool,
     pub(super) render: bool,
-    /// Whether `version` prints only the version, as `vllm --version` does.
+    /// Whether the command `version` prints only the version, as `vllm --version` does.
     pub(super) called_vllm: bool,
     pub(super) words: &'a [String],
 }
 
-/// Environment variable that overrides the program's name, for images without a command.
+/// Environment variable for another program name, for images without a command.
 const PROGRAM: &str = "VLLM_SIM_PROGRAM";
 const PROGRAMS: [&str; 4] = ["vllm-sim", "vllm", "llm-d-inference-sim", "dataset-tool"];
 
-/// Returns the program name set in [`PROGRAM`], if any.
+/// Returns the program name in the environment variable [`PROGRAM`], if any.
 ///
 /// # Errors
-/// [`ConfigError::Value`] for a name that is not in [`PROGRAMS`].
+/// [`ConfigError::Value`] for a program name that is not in [`PROGRAMS`].
 pub(super) fn named(env: &dyn Fn(&str) -> Option<String>) -> Result<Option<String>, ConfigError> {
     match env(PROGRAM).filter(|name| !name.is_empty()) {
         Some(name) if !PROGRAMS.contains(&name.as_str()) => Err(ConfigError::Value {
@@ -79,7 +79,8 @@ pub(super) fn named(env: &dyn Fn(&str) -> Option<String>) -> Result<Option<Strin
     }
 }
 
-/// Selects the mode by the program's name and the first word; `named` replaces the name `vllm-sim`.
+/// Selects command and command-line mode by the program's name and first argument; `named` replaces
+/// the name `vllm-sim`.
 ///
 /// # Errors
 /// [`ConfigError::Unknown`] for a command that does not exist.

@@ -1,8 +1,8 @@
-//! Parses command-line words into settings.
+//! Parses command-line arguments into settings of flags.
 //!
-//! Accepts the syntax of argparse (vLLM) and pflag (llm-d): dashes or underscores, `--flag value`,
-//! `--flag=value`, `--no-flag`, `--flag true`, `-tp 2`, `-O3`, `--flag.key value`, lists up to the
-//! next flag.
+//! The parser accepts the syntax of argparse (vLLM) and pflag (llm-d): dashes or underscores,
+//! `--flag value`, `--flag=value`, `--no-flag`, `--flag true`, `-tp 2`, `-O3`, `--flag.key value`,
+//! lists up to the next flag.
 
 use super::did_you_mean::closest;
 use super::error::ConfigError;
@@ -17,23 +17,23 @@ pub(super) struct Read {
     pub(super) positional: Vec<String>,
     pub(super) help: Option<HelpRequest>,
     pub(super) version: bool,
-    /// Unknown flags and positional words in their order, with [`UnknownFlags::Return`].
+    /// Unknown flags and positional arguments in their order, with [`UnknownFlags::Return`].
     pub(super) unknown: Vec<String>,
 }
 
 /// A request for help in place of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum HelpRequest {
-    /// `-h`.
+    /// `-h`: the short help.
     Short,
-    /// `--help`.
+    /// `--help`: the long help.
     Long,
-    /// `--help=TOPIC`: a group of flags, a part of their names, or `all`.
+    /// `--help=TOPIC`: help about a group of flags, flags with this part of a name, or `all`.
     Topic(String),
 }
 
 impl HelpRequest {
-    /// Returns the word that asks for it.
+    /// Returns the command-line argument that asks for this help.
     pub(super) fn word(&self) -> String {
         match self {
             Self::Short => "-h".to_owned(),
@@ -52,14 +52,15 @@ enum Known {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum UnknownFlags {
     Reject,
-    /// Returned to the caller. They may belong to another command, so prefixes are not expanded.
+    /// Unknown flags are returned to the caller. They may belong to another command, so prefixes
+    /// are not expanded.
     Return,
 }
 
-/// Parses `words`.
+/// Parses command-line arguments into settings of flags.
 ///
 /// # Errors
-/// [`ConfigError::Unknown`] for a flag that no table has, [`ConfigError::Invalid`] for one that
+/// [`ConfigError::Unknown`] for a flag that does not exist, [`ConfigError::Invalid`] for one that
 /// lacks its value.
 pub(super) fn read(words: &[String], unknown: UnknownFlags) -> Result<Read, ConfigError> {
     let mut reader = Reader {
@@ -243,7 +244,6 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Returns the value of a switch: `true`, unless the next word is a boolean.
     fn switch(&mut self, typed: &str, inline: Option<&str>) -> String {
         if let Some(value) = inline {
             return value.to_owned();
@@ -261,7 +261,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Returns the value: the next word, unless it starts with `--`.
+    /// Returns the value of a flag: the next argument, unless it starts with `--`.
     fn value(&mut self, typed: &str, inline: Option<&'a str>) -> Result<&'a str, ConfigError> {
         if let Some(value) = inline {
             return Ok(value);
@@ -275,7 +275,8 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Returns the words up to the next flag; empty words are dropped, so a list can be cleared.
+    /// Returns the values of a list flag: the arguments up to the next flag. Empty ones are
+    /// dropped, so a list can be cleared.
     fn list(&mut self, inline: Option<&str>) -> Vec<String> {
         if let Some(value) = inline {
             return if value.is_empty() {
@@ -341,7 +342,7 @@ fn known_name(known: Known) -> &'static str {
     }
 }
 
-/// Returns the flag with this unique prefix, as argparse does.
+/// Returns the flag of which `name` is a unique prefix, as argparse does.
 fn abbreviated(name: &str) -> Option<Known> {
     if name.len() < 3 {
         return None;

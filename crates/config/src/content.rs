@@ -15,55 +15,57 @@ use vllm_sim_tokenizer::{MediaRules, accepts_media};
 
 const GIB: f64 = (1_u64 << 30) as f64;
 
-/// Settings of generated content.
+/// Settings of the generated content of responses.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Content {
-    /// Source of reply text (default random).
+    /// Source of the text of replies (default random).
     pub mode: TextMode,
-    /// Seed of every random stream; `None`: derived from the clock at start.
+    /// Seed of all random generators; `None`: derived from the clock at start.
     pub seed: Option<u64>,
-    /// Whether the seed is set by a flag.
+    /// Whether a flag sets the seed of the random generators.
     pub seed_given: bool,
     /// Settings of generated tool calls.
     pub tools: ToolSettings,
-    /// Whether tool definitions are accepted unchecked.
+    /// Whether tool definitions in requests are accepted unchecked.
     pub skip_tool_validation: bool,
-    /// Whether an echo is cut to the token limit (default yes; no with `--compat llm-d`).
+    /// Whether echoed prompts are cut to the token limit (default yes; no with `--compat llm-d`).
     pub echo_cut: bool,
-    /// Dataset of recorded replies.
+    /// Location of the dataset of recorded replies; `None`: no dataset.
     pub dataset: Option<Dataset>,
-    /// Share of chat replies with an image in omni mode, in percent (default 0).
+    /// Fraction of chat replies with an image in omni mode, in percent (default 0).
     pub image_emission_rate: u8,
     /// Mean and standard deviation of the time to generate an image (default 0).
     pub image_delay: (Duration, Duration),
-    /// Length of an embedding if the request sets no dimensions (default 384).
+    /// Number of dimensions of an embedding if the request sets none (default 384).
     pub default_embedding_dimensions: u32,
     /// Whether replies may contain images (llm-d's omni mode).
     pub omni: bool,
-    /// Rules for the number of tokens of images, audio and video.
+    /// Rules for the number of prompt tokens of images, audio and video.
     pub media: MediaRules,
-    /// Whether the model accepts media, by its `config.json` or by `--mm-tokens-per-item`.
+    /// Whether the model accepts images, audio or video, by its `config.json` or by
+    /// `--mm-tokens-per-item`.
     pub accepts_media: bool,
-    /// Size of the cache of processed media, in bytes (default 4 GiB); 0: no cache.
+    /// Size of the cache of processed images, audio and video, in bytes (default 4 GiB); 0: no
+    /// cache.
     pub media_cache_bytes: u64,
 }
 
 /// Location and use of a dataset of recorded replies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dataset {
-    /// SQLite file.
+    /// Path of the SQLite file.
     pub path: PathBuf,
-    /// URL to download the file from if it does not exist.
+    /// Download URL of the SQLite file, used if the file does not exist.
     pub url: Option<String>,
     /// Whether the dataset is copied to memory at start.
     pub in_memory: bool,
     /// Name of the SQLite table (default `llmd`).
     pub table: String,
-    /// SHA-256 of a downloaded file, as 64 lower-case hex digits.
+    /// Expected SHA-256 of the downloaded file, as 64 lower-case hex digits; `None`: not checked.
     pub sha256: Option<String>,
     /// Whether built-in sentences are used if the dataset cannot be opened (default no).
     pub fallback: bool,
-    /// Whether tokens are released at their recorded times (default no).
+    /// Whether output tokens are released at their recorded times (default no).
     pub replay_timing: bool,
 }
 
@@ -111,7 +113,7 @@ fn media(v: &Values, model: &Model) -> Result<MediaRules, ConfigError> {
     rules.map_err(|problem| ConfigError::Invalid(format!("{}: {problem}", flag.name)))
 }
 
-/// vLLM cuts an echo to the token limit; llm-d does not.
+/// Returns whether echoed prompts are cut to the token limit, as by vLLM; llm-d does not cut them.
 fn echo_cut(v: &Values, compat: Compat) -> Result<bool, ConfigError> {
     if compat == Compat::Llmd && !v.given(&content::ECHO_CUT) {
         v.derive(&content::ECHO_CUT, false);

@@ -1,4 +1,4 @@
-//! Batch sizes that have a CUDA graph.
+//! Batch sizes for which vLLM captures a CUDA graph.
 
 use serde_json::{Map, Value};
 
@@ -8,15 +8,15 @@ use super::flags::engine;
 use super::values::Values;
 use vllm_sim_engine::latency::{CudaGraphs, GraphLimits, gpu};
 
-/// Keys of `--compilation-config` that have an effect.
+/// Keys of `--compilation-config` with an effect in the simulator.
 const SUPPORTED: [&str; 3] = [
     "cudagraph_mode",
     "cudagraph_capture_sizes",
     "max_cudagraph_capture_size",
 ];
 
-/// Reads the capture sizes from the flags and `--compilation-config`; else computes vLLM's defaults
-/// from the limits of a step and the number of draft tokens.
+/// Reads the batch sizes with a CUDA graph from the flags and `--compilation-config`; else computes
+/// vLLM's defaults from the limits of a step and the number of draft tokens.
 ///
 /// **Source:** vLLM 0.33 `vllm/config/vllm.py`, `_set_cudagraph_sizes`;
 /// `vllm/engine/arg_utils.py`, where a flag and its key exclude each other.

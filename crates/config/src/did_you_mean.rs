@@ -1,5 +1,5 @@
-/// Returns the name closest to `typed` by edit distance with transposition; `None` if none is
-/// similar.
+/// Returns the element of `names` closest to `typed` by edit distance with transposition; `None` if
+/// none is similar.
 pub fn closest<'n>(typed: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
     let typed = typed.trim_start_matches("no-");
     let length = typed.chars().count();

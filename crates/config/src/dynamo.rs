@@ -1,8 +1,8 @@
 //! Converts engine arguments of Dynamo's mocker (`--extra-engine-args`) to settings.
 //!
-//! Two formats are read. Release 1.6 has `{"engine": {…}, "dp_size": …, "dynamo": {…}}`; 1.4 has
-//! the same names in one flat object. As in the mocker, the file replaces the engine flags, missing
-//! keys have the mocker's defaults, and an unknown key is an error.
+//! Two formats of the file are read. Release 1.6 has `{"engine": {…}, "dp_size": …, "dynamo":
+//! {…}}`; 1.4 has the same names in one flat object. As in the mocker, the file replaces the engine
+//! flags, missing keys have the mocker's defaults, and an unknown key is an error.
 //!
 //! **Source:** `dynamo/mocker/args.py`, dynamo-mocker 1.6.1 `src/config.rs`.
 
@@ -75,15 +75,16 @@ const SGLANG: &[(&str, &FlagSpec)] = &[
     ),
 ];
 
-/// Keys of NVIDIA's kernel tables, without the prefix `aic_` or `ais_`, with their flags.
+/// Mocker keys for the kernel-time tables of NVIDIA's AIConfigurator, without the prefix `aic_` or
+/// `ais_`, with their flags.
 ///
-/// The roofline model replaces the tables.
+/// The simulator uses its roofline model instead of the tables.
 const TABLES: &[(&str, &FlagSpec)] = &[
     ("system", &engine::GPU.spec),
     ("tp_size", &engine::TENSOR_PARALLEL_SIZE.spec),
 ];
 
-/// Keys of kernel tables without effect: `--model` sets the model.
+/// Mocker keys of the kernel tables that have no effect: `--model` sets the model.
 const TABLES_IGNORED: &[&str] = &[
     "backend",
     "backend_version",
@@ -93,10 +94,10 @@ const TABLES_IGNORED: &[&str] = &[
     "attention_dp_size",
 ];
 
-/// Default GPU of the mocker's kernel tables.
+/// GPU of the mocker's kernel tables if none is named.
 const SYSTEM: &str = "h200_sxm";
 
-/// Keys without effect in a server.
+/// Mocker keys without effect in a server.
 const IGNORED: &[&str] = &[
     "aic_mtp_seed",
     "dynamo",
@@ -111,13 +112,14 @@ const IGNORED: &[&str] = &[
     "zmq_replay_port",
 ];
 
-/// Values of keys where `null` means unlimited.
+/// Mocker keys where `null` means unlimited, with the value that replaces it.
 const UNBOUNDED: [(&str, &str); 2] = [
     ("max_num_seqs", "1048576"),
     ("max_num_batched_tokens", "16777216"),
 ];
 
-/// Reads a file, or the JSON text itself if `path` starts with a brace.
+/// Reads the mocker's engine arguments from a file, or from `path` itself if it starts with a
+/// brace.
 ///
 /// # Errors
 /// [`ConfigError::File`] if the file cannot be read or is not a JSON object,
@@ -313,7 +315,7 @@ impl Reader<'_> {
     }
 }
 
-/// Returns the key without its prefix, if it is a key of kernel tables.
+/// Returns a mocker key without `aic_` or `ais_`, if it is a key of kernel tables.
 fn tables(key: &str) -> Option<&str> {
     let name = key
         .strip_prefix("aic_")

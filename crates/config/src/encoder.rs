@@ -10,18 +10,20 @@ use super::values::Values;
 use vllm_sim_engine::latency::EncoderShape;
 use vllm_sim_tokenizer::{MediaRules, Modality};
 
-/// Encoders of a model that accepts images, audio or video.
+/// Settings of the encoders of a model that accepts images, audio or video.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Encoder {
-    /// Embeddings that one step may compute, at least 1; also the size of the encoder cache.
+    /// Maximum number of embeddings that one step may compute, at least 1; also the size of the
+    /// encoder cache.
     pub budget: u32,
-    /// Whether a step may compute a part of an item.
+    /// Whether a step may encode a part of an image, audio or video.
     pub chunked_input: bool,
-    /// Rule that explains the budget.
+    /// Description of the rule for the default budget.
     pub rule: String,
-    /// Shapes of the image and audio encoders, if `config.json` describes them.
+    /// Layer sizes of the image and audio encoders, if `config.json` describes them.
     pub shapes: (Option<EncoderShape>, Option<EncoderShape>),
-    /// Whether each GPU of a tensor-parallel group encodes whole items instead of a part of each.
+    /// Whether each GPU of a tensor-parallel group encodes whole items instead of a part of each
+    /// item.
     pub spreads_items: bool,
 }
 

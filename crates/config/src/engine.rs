@@ -27,96 +27,96 @@ use super::{api, block_size, cuda_graphs};
 /// Settings of the engine: scheduler, step times, KV cache and parallelism.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Engine {
-    /// Scheduler (default `pool`; `vllm` with `serve`).
+    /// Kind of scheduler (default `pool`; `vllm` with `serve`).
     pub scheduler: SchedulerKind,
     /// Maximum number of running sequences, at least 1 (default 5; with `serve` by GPU, else 256).
     pub max_num_seqs: u32,
-    /// Token budget of one step (default 8192; with `serve` by GPU, else 2048).
+    /// Maximum number of tokens per step (default 8192; with `serve` by GPU, else 2048).
     pub max_num_batched_tokens: u32,
-    /// Limits of a step and of the waiting queue.
+    /// Further limits of a step, and limits of the waiting queue.
     pub queue: QueueLimits,
-    /// Rules that select the sequences of a step.
+    /// Settings of chunked prefill, preemption and queue order.
     pub scheduling: Scheduling,
-    /// Durations of steps.
+    /// Settings of step durations and delays.
     pub timing: StepTiming,
-    /// Speed-up ratios of modelled durations.
+    /// Divisors of modelled durations (speed-up ratios).
     pub speedup: SpeedupRatios,
-    /// GPU name; selects the constants of the roofline model.
+    /// Name of the GPU, which selects the constants of the roofline model.
     pub gpu: Option<String>,
-    /// Tokens per block, over all GPUs of a context (default 16; with `serve` by GPU and model).
+    /// Tokens per KV block, over all GPUs of a context (default 16; with `serve` by GPU and model).
     pub block_size: u32,
-    /// Memory for the KV cache.
+    /// Settings of GPU and CPU memory for the KV cache.
     pub memory: CacheMemory,
     /// Size of the KV cache as vLLM plans it; `None`: model, memory or vLLM's scheduler missing.
     pub kv_cache: Option<KvCacheSize>,
-    /// Offloading of KV cache to CPU memory.
+    /// KV cache offloading to CPU memory; `None`: disabled.
     pub kv_offload: Option<KvOffload>,
-    /// Prefix cache and block hashes.
+    /// Settings of the prefix cache and its block hashes.
     pub prefix_cache: PrefixCaching,
-    /// Cost of receiving KV cache from another server.
+    /// Cost of KV cache transfer from another server.
     pub transfer: TransferCost,
     /// Parallel sizes and data-parallel ranks.
     pub parallel: Parallel,
     /// Whether data-parallel ranks start and end their steps together, as for models with experts.
     pub lock_step: bool,
-    /// ServingRole in disaggregated serving.
+    /// Role in disaggregated serving: prefill, decode or both.
     pub role: ServingRole,
-    /// Speculative decoding.
+    /// Settings of speculative decoding; `None`: disabled.
     pub speculative: Option<Speculative>,
-    /// Latency model of the drafter, if the shapes of the models are known.
+    /// Latency model of the draft model, if the shapes of the models are known.
     pub drafter: Option<Drafter>,
-    /// Encoders of images, video and audio.
+    /// Encoders of images, video and audio; `None`: the model has none.
     pub encoder: Option<Encoder>,
-    /// Batch sizes with a CUDA graph.
+    /// Batch sizes for which a CUDA graph is captured.
     pub graphs: CudaGraphs,
-    /// Independent servers in this process.
+    /// Number and start of the independent servers in this process.
     pub replicas: Replicas,
     /// Settings of the SGLang scheduler.
     pub sglang: Sglang,
-    /// Quantization of the weights, as typed.
+    /// Quantization method of the weights, as typed (`--quantization`).
     pub quantization: Option<String>,
 }
 
-/// Limits of a step and of the waiting queue.
+/// Limits of a step and of the waiting queue, in tokens and requests.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QueueLimits {
-    /// Tokens scheduled per step, at most the token budget.
+    /// Maximum number of tokens scheduled per step, at most the token budget.
     pub max_num_scheduled_tokens: u32,
-    /// Whether admission waits until the whole prompt fits into the KV cache (default yes).
+    /// Whether a request waits until its whole prompt fits into the KV cache (default yes).
     pub reserve_full_prompt: bool,
-    /// llm-d's limit of the waiting queue; beyond it requests get 429 (default 1000; none with `serve`).
+    /// llm-d's queue limit, in requests; more get 429 (default 1000; none with `serve`).
     pub max_waiting_queue_length: Option<u32>,
-    /// vLLM's limits of the queue, in requests and in prompt tokens; beyond them requests get 503.
+    /// vLLM's limits of the waiting queue, in requests and prompt tokens; more get 503.
     pub admission: Admission,
 }
 
-/// Rules that select the sequences of a step and the tokens of each.
+/// Settings of chunked prefill, preemption and queue order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scheduling {
-    /// Whether a prompt may be computed in chunks (default yes).
+    /// Whether several steps may prefill a prompt in chunks (default yes).
     pub enable_chunked_prefill: bool,
-    /// Maximum chunk of a long prompt, in tokens per step; 0: the token budget.
+    /// Maximum number of prefilled tokens of a long prompt per step; 0: the token budget.
     pub long_prefill_token_threshold: u32,
-    /// Whether this maximum is at least the budget divided by the number of requests (default no).
+    /// Whether `long_prefill_token_threshold` is at least the budget per request (default no).
     pub long_prefill_token_threshold_adaptive: bool,
-    /// While requests decode, a prefill is scheduled in every n-th step only (default 1).
+    /// Number of steps between prefills while requests decode (default 1: none skipped).
     pub prefill_schedule_interval: u32,
-    /// Selects the sequence to preempt when blocks run out (default the youngest).
+    /// Sequence to preempt when KV blocks run out (default the youngest).
     pub victim: PreemptionVictim,
-    /// Order of the waiting queue.
+    /// Order of the engine's waiting queue.
     pub policy: SchedulingPolicy,
-    /// Whether the next step is scheduled while one runs (default yes).
+    /// Whether the engine schedules the next step while one runs (default yes).
     pub async_scheduling: bool,
-    /// Fraction of blocks kept free on admission (default 0).
+    /// Fraction of KV blocks kept free on admission (default 0).
     pub watermark: f64,
 }
 
-/// Durations of steps and delays.
+/// Settings of step durations and delays.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepTiming {
     /// Delays of the pool scheduler, with speed-up ratios and latency factor applied.
     pub delays: Delays,
-    /// Factor on all durations (default 1); already applied to `delays`.
+    /// Factor on all simulated durations (default 1); already applied to `delays`.
     pub latency_factor: f64,
     /// The source of the step times of batching schedulers.
     pub latency_source: LatencySource,
@@ -131,76 +131,76 @@ pub struct SpeedupRatios {
     pub decode_speedup_ratio: f64,
 }
 
-/// Memory for the KV cache.
+/// Settings of GPU and CPU memory for the KV cache.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CacheMemory {
-    /// Fraction of GPU memory to use (default 0.92).
+    /// Fraction of GPU memory that the engine may use (default 0.92).
     pub gpu_memory_utilization: f64,
-    /// Whether the block size is set by a flag.
+    /// Whether a flag sets the KV block size.
     pub block_size_typed: bool,
-    /// Number of blocks; `None`: derived from the GPU's memory, or 16384 if that is unknown.
+    /// Number of KV blocks; `None`: derived from the GPU's memory, or 16384 if that is unknown.
     pub num_blocks: Option<u32>,
     /// Size of the KV cache in bytes, from which `num_blocks` may be derived.
     pub kv_cache_memory_bytes: Option<u64>,
     /// Data type of the KV cache, as typed (default auto).
     pub kv_cache_dtype: String,
-    /// Weights kept in CPU memory, in GiB per GPU.
+    /// Size of the weights kept in CPU memory, in GiB per GPU.
     pub cpu_offload_gib: f64,
-    /// `--kv-offloading-size` in GiB, and the name of the backend.
+    /// Size of the KV cache in CPU memory, in GiB, and the name of its backend.
     pub kv_offloading: (Option<f64>, &'static str),
-    /// GPU memory reserved in addition to weights, activations and cache.
+    /// GPU memory of draft models and LoRA adapters.
     pub reserved: ReservedMemory,
 }
 
 /// Settings of the prefix cache and its block hashes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PrefixCaching {
-    /// Interval, in tokens, at which sliding-window layers keep their cache (0: at prompt ends).
+    /// Interval, in tokens, at which sliding-window layers keep KV cache (0: at prompt ends).
     pub retention_interval: Option<u32>,
-    /// Whether full blocks are reused by later requests.
+    /// Whether later requests reuse full KV blocks (prefix caching).
     pub enable_prefix_caching: bool,
-    /// Whether llm-d's `--enable-kvcache` is set.
+    /// Whether llm-d's flag `--enable-kvcache` is set.
     pub enable_kvcache: bool,
-    /// Minimum cached fraction of a prompt, llm-d's `--global-cache-hit-threshold` (default 0).
+    /// Minimum cached fraction of a prompt (llm-d's `--global-cache-hit-threshold`, default 0).
     pub cache_hit_threshold: f64,
-    /// Hash algorithm of blocks.
+    /// Hash algorithm of KV blocks.
     pub hash_algo: HashAlgo,
-    /// Seed of block hashes; `None`: the algorithm's default.
+    /// Seed of KV block hashes; `None`: the algorithm's default.
     pub hash_seed: Option<String>,
 }
 
-/// Cost of receiving KV cache from another server.
+/// Cost of KV cache transfer from another server.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TransferCost {
     /// Size of the KV cache per prompt token, in bytes.
     pub kv_bytes_per_token: Option<u64>,
-    /// Bandwidth between pods, in GB/s; `None`: transfers take the delays of the pool scheduler.
+    /// KV transfer bandwidth, in GB/s; `None`: transfers take the pool scheduler's delays.
     pub kv_transfer_bandwidth: Option<f64>,
 }
 
 /// Independent servers of one process, on consecutive ports.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Replicas {
-    /// Number of servers (default 1).
+    /// Number of servers in the process (default 1).
     pub count: u32,
-    /// Index of this server, from 0.
+    /// Index of this server in the process, from 0.
     pub index: u32,
-    /// Delay between the starts of two servers (default 0).
+    /// Delay between the starts of two servers of the process (default 0).
     pub stagger_delay: Duration,
 }
 
 /// Settings of the SGLang scheduler.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sglang {
-    /// Order of the waiting queue (default by arrival).
+    /// Order of SGLang's waiting queue (default by arrival).
     pub schedule_policy: SchedulePolicy,
-    /// Prompt tokens per prefill batch (default 16384).
+    /// Maximum number of prompt tokens per prefill batch (default 16384).
     pub max_prefill_tokens: u32,
-    /// Maximum chunk of one prompt, in tokens (default 8192).
+    /// Maximum number of tokens of one prompt per prefill batch (default 8192).
     pub chunked_prefill_size: u32,
-    /// Maximum output tokens that admission assumes per request (default 4096).
+    /// Maximum output tokens that SGLang's admission assumes per request (default 4096).
     pub clip_max_new_tokens: u32,
-    /// Conservativeness of admission; higher values admit fewer requests (default 1).
+    /// SGLang's factor on the output length expected on admission; higher admits fewer (default 1).
     pub schedule_conservativeness: f64,
 }
 
@@ -282,7 +282,7 @@ impl Engine {
         })
     }
 
-    /// Returns the speed-up of all steps, the latency factor included.
+    /// Returns the factor by which durations of all steps are divided, latency factor included.
     pub fn speed(&self) -> f64 {
         self.speedup.speedup_ratio / self.timing.latency_factor
     }
@@ -353,7 +353,7 @@ fn hash_algo(v: &Values) -> Result<HashAlgo, ConfigError> {
     })
 }
 
-/// Whether the next step is scheduled while one runs.
+/// Returns whether the engine schedules the next step while one runs.
 ///
 /// **Source:** vLLM 0.33 `vllm/config/vllm.py`, `__post_init__`.
 fn async_scheduling(
@@ -389,7 +389,7 @@ fn async_scheduling(
     Ok(true)
 }
 
-/// Reads the role; the older switches and `--disaggregation-mode` exclude each other.
+/// Reads the role in disaggregated serving; the flags that set it exclude each other.
 ///
 /// **Source:** `dynamo/mocker/args.py`.
 fn role(v: &Values) -> Result<ServingRole, ConfigError> {
@@ -418,7 +418,7 @@ fn speedup(v: &Values, flag: &Flag<f64>) -> Result<f64, ConfigError> {
     })
 }
 
-/// Reads `--stagger-delay`; -1 selects a delay by the number of replicas.
+/// Reads the delay between server starts; -1 selects a delay by the number of replicas.
 ///
 /// **Source:** `dynamo/mocker/main.py` of dynamo-mocker 1.6.1.
 fn stagger_delay(v: &Values) -> Result<Duration, ConfigError> {
@@ -501,7 +501,7 @@ fn timeline_scheduler(v: &Values, typed: SchedulerKind) -> Result<SchedulerKind,
     Ok(SchedulerKind::Pool)
 }
 
-/// Returns the scheduler; a latency model without `--scheduler` selects one that runs steps.
+/// Returns the scheduler kind; a latency model without `--scheduler` selects one that runs steps.
 fn scheduler(v: &Values, latency: &LatencySource) -> Result<SchedulerKind, ConfigError> {
     let flag = &engine::SCHEDULER;
     let typed = v.choice(flag)?.unwrap_or_default();
@@ -522,8 +522,8 @@ fn scheduler(v: &Values, latency: &LatencySource) -> Result<SchedulerKind, Confi
     Ok(SchedulerKind::Vllm)
 }
 
-/// Returns mean and standard deviation; an error names `what` if the deviation exceeds 30 % of the
-/// mean.
+/// Reads the mean and standard deviation of a delay; an error names `what` if the deviation exceeds
+/// 30 % of the mean.
 ///
 /// **Source:** llm-d-inference-sim `pkg/common/config.go`, `validate`: the comparison is done in
 /// 32-bit floats.

@@ -11,7 +11,7 @@ use super::flags::model::{self, REPLICAS};
 use super::group::FlagGroup;
 use super::loaded::{Loaded, load_known};
 
-/// Flags of engine groups that do not affect the speed of an engine.
+/// Flags in the groups of engine flags that do not affect the speed of an engine.
 const SERVER_FLAGS: [&str; 19] = [
     "data-parallel-rank",
     "data-parallel-start-rank",
@@ -34,11 +34,12 @@ const SERVER_FLAGS: [&str; 19] = [
     "mooncake-bootstrap-port",
 ];
 
-/// Loads flags like [`load_known`], for a tool that simulates a single engine. Rejects server flags
-/// on the command line, and settings of several engines from any source.
+/// Loads a configuration like [`load_known`], for a tool that simulates a single engine. Rejects
+/// server flags on the command line, and settings of several engines from any source.
 ///
 /// # Errors
-/// [`ConfigError::Invalid`] names the flags without effect; else the errors of [`load_known`].
+/// [`ConfigError::Invalid`] with the names of flags without effect; else the errors of
+/// [`load_known`].
 pub fn load_engine(
     words: &[String],
     cli_mode: CliMode,
@@ -79,9 +80,9 @@ fn several(loaded: &Loaded, name: &str, value: u32) -> ConfigError {
     ))
 }
 
-/// Whether a flag affects the speed of an engine or names a file of such flags.
+/// Returns whether a flag affects the speed of an engine or names a file of such flags.
 ///
-/// [`load_engine`] checks the numbers of engines by their values.
+/// [`load_engine`] itself checks flags with a number of engines, such as `--replicas`.
 fn affects_engine(flag: &FlagSpec) -> bool {
     if SERVER_FLAGS.contains(&flag.name) {
         return false;
@@ -112,8 +113,8 @@ fn affects_engine(flag: &FlagSpec) -> bool {
     }
 }
 
-/// Returns the flag of `vllm-sim serve` or the name in `more` that is closest to `typed`, without
-/// dashes.
+/// Returns the name of the flag of `vllm-sim serve`, or the name in `more`, whose spelling is
+/// closest to `typed`, without dashes.
 pub fn nearest_flag(typed: &str, more: &[String]) -> Option<String> {
     let all: Vec<&str> = command_line::names().collect();
     let more = more.iter().map(String::as_str);

@@ -1,55 +1,56 @@
-/// Error of loading a configuration. `Display` is for the person who typed it.
+/// Error while loading a configuration. `Display` is written for the person who typed the flags.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// An unknown flag, key or variable.
+    /// An unknown flag, file key or environment variable.
     #[error("unknown {what} {name}{}", hint(what, name, .nearest.as_deref()))]
     Unknown {
-        /// Kind of name: `flag`, or `key of FILE`.
+        /// Kind of the unknown name: `flag`, or `key of FILE`.
         what: String,
-        /// Name as typed.
+        /// The unknown name, as typed.
         name: String,
-        /// Closest known name.
+        /// The known name with the closest spelling, if any.
         nearest: Option<String>,
     },
-    /// A value that cannot be parsed.
+    /// A flag value that cannot be parsed.
     #[error("{flag}: {value:?} is not {expected} (from {origin})")]
     Value {
-        /// Flag, with its dashes.
+        /// Name of the flag, with its dashes.
         flag: String,
-        /// Value as typed.
+        /// Value of the flag, as typed.
         value: String,
-        /// Description of allowed values.
+        /// Description of the values that the flag allows.
         expected: String,
-        /// Source of the value: command line, variable or file.
+        /// Source of the value: command line, environment variable or file.
         origin: String,
     },
-    /// A value that is not supported, or two that contradict each other.
+    /// A flag value that is not supported, or two that contradict each other.
     #[error("{0}")]
     Invalid(String),
-    /// An error, with warnings about probable mistakes.
+    /// A configuration error, with warnings about probable mistakes.
     #[error("{error}{}", beside(.warnings))]
     Warned {
-        /// Error of the configuration.
+        /// The configuration error.
         error: Box<ConfigError>,
-        /// Warnings, one sentence each.
+        /// Warnings about probable mistakes, one sentence each.
         warnings: Vec<String>,
     },
-    /// A tensor-parallel size that does not divide the attention heads, in vLLM's words.
+    /// A tensor-parallel size that does not divide the number of attention heads, with vLLM's
+    /// message.
     #[error(
         "Total number of attention heads ({heads}) must be divisible by tensor parallel size ({tensor})."
     )]
     UndividedHeads {
-        /// Attention heads of the model.
+        /// Number of attention heads of the model.
         heads: u32,
         /// Value of `--tensor-parallel-size`.
         tensor: u32,
     },
-    /// A file that cannot be read.
+    /// A configuration file that cannot be read or parsed.
     #[error("{path}: {reason}")]
     File {
-        /// Path of the file.
+        /// Path of the configuration file.
         path: String,
-        /// Reason reported by the parser or the operating system.
+        /// Reason why reading failed, from the parser or the operating system.
         reason: String,
     },
 }
@@ -72,7 +73,7 @@ fn hint(what: &str, name: &str, nearest: Option<&str>) -> String {
 }
 
 impl ConfigError {
-    /// Returns the error itself, without warnings.
+    /// Returns the configuration error without its warnings.
     pub fn cause(&self) -> &Self {
         match self {
             Self::Warned { error, .. } => error.cause(),

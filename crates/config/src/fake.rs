@@ -1,4 +1,5 @@
-//! Checks fake metrics in the JSON format of llm-d-inference-sim.
+//! Checks fake metrics, which replace real ones in `/metrics`, in the JSON format of
+//! llm-d-inference-sim.
 //!
 //! **Source:** llm-d-inference-sim `pkg/common/config_fake_metrics.go`.
 
@@ -9,7 +10,8 @@ use super::error::ConfigError;
 use super::values::Values;
 use vllm_sim_engine::duration;
 
-/// Keys with counts per bucket: maximum number of buckets, and upstream's name if it limits them.
+/// Keys of fake histograms with counts per bucket: maximum number of buckets, and upstream's name
+/// if it limits them.
 const BUCKETS: [(&str, usize, Option<&str>); 12] = [
     ("ttft-buckets-values", 23, Some("time-to-first-token")),
     ("tpot-buckets-values", 20, Some("time-per-output-token")),
@@ -32,7 +34,7 @@ const TOTALS: [&str; 4] = [
     "prefix-cache-queries",
 ];
 
-/// Keys of observations, with the total that replaces their sum if set.
+/// Keys of fake token histograms, with the key of the total that replaces their sum if set.
 pub(super) const OBSERVED_TOTALS: [(&str, &str); 2] = [
     ("request-prompt-tokens", "total-prompt-tokens"),
     ("request-generation-tokens", "total-generation-tokens"),
@@ -56,7 +58,7 @@ const REASONS: [&str; 5] = [
 /// dropped and reported to `warn`.
 ///
 /// # Errors
-/// [`ConfigError::Invalid`] with upstream's message.
+/// [`ConfigError::Invalid`] with the message of llm-d-inference-sim.
 fn check_fake_metrics(
     mut object: Map<String, Value>,
     mut warn: impl FnMut(String),
@@ -281,7 +283,7 @@ fn reasons(object: &Map<String, Value>) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Converts the elements of `loras` to objects; YAML files hold them as JSON texts.
+/// Converts the LoRA adapters in `loras` to objects; YAML files hold them as JSON texts.
 fn adapters(loras: &Value) -> Result<Value, ConfigError> {
     let wrong = |value: &Value| {
         invalid(format!(

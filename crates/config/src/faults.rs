@@ -11,17 +11,17 @@ pub struct Faults {
     /// Rates and kinds of injected faults (default rates 0; default kinds all failures, for streams
     /// `cut_after=5`).
     pub rates: FaultRates,
-    /// HTTP status of the health routes (default 200).
+    /// HTTP status of responses from health routes (default 200).
     pub health_status: u16,
-    /// Whether KV event messages are lost (default no).
+    /// Whether the publisher drops KV event messages (default no).
     pub lose_kv_events: bool,
-    /// Whether `/metrics` is frozen (default no).
+    /// Whether `/metrics` shows stale values (default no).
     pub stale_metrics: bool,
-    /// `Retry-After` of responses with 429 or 503, in seconds.
+    /// Header `Retry-After` of responses with status 429 or 503, in seconds; `None`: no header.
     pub retry_after_seconds: Option<u32>,
-    /// YAML file of scripted replies.
+    /// YAML file with scripted replies to requests.
     pub replies: Option<PathBuf>,
-    /// YAML file of a scenario.
+    /// YAML file with a scenario, a timeline of injected faults.
     pub scenario: Option<PathBuf>,
 }
 

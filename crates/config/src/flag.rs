@@ -1,11 +1,12 @@
-//! Describes flags: the source for parsing, checks, help, printouts and docs.
+//! Describes all flags: the source for parsing, checks, help texts, printed configurations and
+//! docs.
 
 use std::ops::Deref;
 
 use super::cli_mode::CliMode;
 use super::group::FlagGroup;
 
-/// Upper bound of flags that hold a count.
+/// Upper bound of values of flags that hold a count.
 pub(crate) const MAX_COUNT: i64 = u32::MAX as i64;
 
 #[derive(Debug, Clone, Copy)]
@@ -14,46 +15,47 @@ pub(crate) struct Flag<T: 'static> {
     meanings: &'static [T],
 }
 
-/// Description of a flag, without the type of its values.
+/// Description of a command-line flag, without the Rust type of its values.
 #[derive(Debug, Clone, Copy)]
 pub struct FlagSpec {
-    /// Name without the two dashes; also the YAML key.
+    /// Name of the flag without the two dashes; also its YAML key.
     pub name: &'static str,
-    /// Alternative long names.
+    /// Alternative long names of the flag, without dashes.
     pub aliases: &'static [&'static str],
-    /// Names that follow a single dash (`tp` for `-tp`).
+    /// Short names of the flag, after a single dash (`tp` for `-tp`).
     pub shorts: &'static [&'static str],
-    /// Heading in the help text.
+    /// Group of the flag, shown under one heading of the help text.
     pub group: FlagGroup,
-    /// Kind of value.
+    /// Kind of value that the flag takes.
     pub kind: FlagKind,
-    /// Defaults of llm-d's and of vLLM's command line; empty: no default.
+    /// Default values on llm-d's and on vLLM's command line; empty: no default.
     pub defaults: (&'static str, &'static str),
-    /// Bounds on llm-d's and on vLLM's command line.
+    /// Bounds of the value on llm-d's and on vLLM's command line.
     pub ranges: Option<(Range, Range)>,
     pub(crate) refusal: &'static str,
-    /// Environment variables in addition to `VLLM_SIM_<NAME>`.
+    /// Environment variables of the flag, in addition to `VLLM_SIM_<NAME>`.
     pub env: &'static [&'static str],
-    /// Help text, one or two sentences, under 200 bytes.
+    /// Help text of the flag, one or two sentences, under 200 bytes.
     pub help: &'static str,
     /// Whether `--help` omits the flag; the documentation lists it.
     pub hidden: bool,
-    /// Whether the value is never printed.
+    /// Whether the flag's value is a secret and never printed.
     pub secret: bool,
-    /// Scope of a change at run time (llm-d's `/admin/config`); `None`: fixed after start.
+    /// Scope of a change of the flag at run time (llm-d's `/admin/config`); `None`: fixed after
+    /// start.
     pub live: Option<Scope>,
 }
 
 /// Kind of value that a flag takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FlagKind {
-    /// Boolean: `--x`, `--x=false`, `--x false`, `--no-x`.
+    /// A boolean: `--x`, `--x=false`, `--x false`, `--no-x`.
     Switch,
     /// A whole number.
     Int,
     /// A whole number, with vLLM's suffixes k, K, m, M, g, G, t, T.
     Count,
-    /// A number.
+    /// A floating-point number.
     Float,
     /// A Go duration; a number without unit is in milliseconds.
     Duration,
@@ -63,7 +65,7 @@ pub enum FlagKind {
     Text,
     /// Path of a file or folder.
     Path,
-    /// A word of this list.
+    /// One word of this list.
     Choice(&'static [&'static str]),
     /// List of values: up to the next flag, by repeating the flag, or as a JSON array.
     List,
@@ -74,7 +76,7 @@ pub enum FlagKind {
 }
 
 impl FlagKind {
-    /// Returns the name of the value in help texts.
+    /// Returns the placeholder of the value in help texts, such as `N`.
     pub fn placeholder(self) -> &'static str {
         match self {
             Self::Switch => "",
@@ -91,21 +93,21 @@ impl FlagKind {
     }
 }
 
-/// Minimum and maximum of a flag.
+/// Minimum and maximum value of a flag, both allowed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Range {
-    /// Bounds of whole numbers.
+    /// Inclusive bounds of a whole number.
     Whole(i64, i64),
-    /// Bounds of floating-point numbers.
+    /// Inclusive bounds of a floating-point number.
     Number(f64, f64),
 }
 
 /// Scope of a setting that can be changed at run time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// One engine.
+    /// The change affects one engine.
     Engine,
-    /// All engines behind one port.
+    /// The change affects all engines behind one port.
     Server,
 }
 
@@ -132,7 +134,8 @@ pub(crate) enum FlagValueError {
 }
 
 impl<T: FlagValue> Flag<T> {
-    /// Returns a visible flag without default, bounds, aliases or environment variables.
+    /// Returns a flag that help texts show, without default, bounds, aliases or environment
+    /// variables.
     pub(crate) const fn new(name: &'static str, group: FlagGroup, help: &'static str) -> Self {
         Self {
             spec: FlagSpec::new(name, group, T::KIND, help),
@@ -142,7 +145,7 @@ impl<T: FlagValue> Flag<T> {
 }
 
 impl<T> Flag<T> {
-    /// Returns a flag like [`Self::new`] that takes one of a fixed list of words.
+    /// Returns a flag like [`Self::new`] whose value is one of a fixed list of words.
     pub(crate) const fn choice(
         name: &'static str,
         group: FlagGroup,
@@ -194,19 +197,19 @@ impl<T> Flag<T> {
         self
     }
 
-    /// Makes a number without unit count seconds.
+    /// Makes a value without unit mean seconds.
     pub(crate) const fn seconds(mut self) -> Self {
         self.spec.kind = FlagKind::Seconds;
         self
     }
 
-    /// Allows vLLM's suffixes `k`, `K`, `m`, ….
+    /// Allows vLLM's suffixes `k`, `K`, `m`, … in the value.
     pub(crate) const fn suffixed(mut self) -> Self {
         self.spec.kind = FlagKind::Count;
         self
     }
 
-    /// Limits whole numbers to `least..=most`; `refusal` is the error message.
+    /// Limits the whole-number value to `least..=most`; `refusal` is the error message.
     pub(crate) const fn range(self, least: i64, most: i64, refusal: &'static str) -> Self {
         self.range_by_mode((least, most), (least, most), refusal)
     }
@@ -221,7 +224,7 @@ impl<T> Flag<T> {
         self.refusal(refusal)
     }
 
-    /// Limits numbers to `least..=most`; `refusal` is the error message.
+    /// Limits the floating-point value to `least..=most`; `refusal` is the error message.
     pub(crate) const fn within(mut self, least: f64, most: f64, refusal: &'static str) -> Self {
         let range = Range::Number(least, most);
         self.spec.ranges = Some((range, range));
@@ -271,7 +274,7 @@ impl FlagSpec {
         }
     }
 
-    /// Returns the default of a command line.
+    /// Returns the flag's default value on a command line; `None`: no default.
     pub fn default(&self, cli_mode: CliMode) -> Option<&'static str> {
         let text = match cli_mode {
             CliMode::Llmd => self.defaults.0,
@@ -280,7 +283,7 @@ impl FlagSpec {
         (!text.is_empty()).then_some(text)
     }
 
-    /// Returns the bounds of a command line; `None`: only those of the type.
+    /// Returns the bounds of the flag's value on a command line; `None`: only those of its type.
     pub fn range(&self, cli_mode: CliMode) -> Option<Range> {
         let (llmd, vllm) = self.ranges?;
         Some(match cli_mode {
@@ -298,7 +301,7 @@ impl FlagSpec {
         self.refusal.replace("{most}", &most)
     }
 
-    /// Returns the environment variable derived from the name.
+    /// Returns the environment variable derived from the flag's name, `VLLM_SIM_<NAME>`.
     pub fn env_name(&self) -> String {
         format!("VLLM_SIM_{}", self.name.to_uppercase().replace('-', "_"))
     }

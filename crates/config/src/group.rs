@@ -38,7 +38,7 @@ pub enum FlagGroup {
 }
 
 impl FlagGroup {
-    /// All groups, in the order of the help text.
+    /// All groups of flags, in the order of the help text.
     pub const ALL: [Self; 17] = [
         Self::General,
         Self::Model,

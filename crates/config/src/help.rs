@@ -17,7 +17,7 @@ use vllm_sim_engine::latency;
 const USAGE: &str = "vllm-sim --model MODEL [FLAGS]
        vllm-sim serve MODEL [FLAGS]";
 
-/// Commands, first flags and examples: the page of the program.
+/// Help page of the program: its commands, first flags and examples.
 const PROGRAM: &str = "\
 A vLLM server without GPU and model: its API, errors, metrics and timing.
 
@@ -64,7 +64,7 @@ Examples:
 `--help=all` lists every flag, `--help=WORD` those with WORD in their names or
 one group:";
 
-/// Examples of the server's page.
+/// Examples in the help text of the server.
 const EXAMPLES: &str = "\
 Examples:
   vllm-sim serve demo --port 0 --ready-file ready.json
@@ -72,7 +72,7 @@ Examples:
   vllm-sim serve demo --time-to-first-token 200ms --inter-token-latency 20ms
   vllm-sim serve demo --failure-injection-rate 10 --failure-types rate_limit";
 
-/// Returns the page of the program: its commands, first flags and examples.
+/// Returns the help page of the program: its commands, first flags and examples.
 pub fn program() -> String {
     let groups: Vec<String> = FlagGroup::ALL.into_iter().map(word_of).collect();
     let mut page = PROGRAM.to_owned();
@@ -123,8 +123,8 @@ const FIRST: [&str; 17] = [
     "request-history",
 ];
 
-/// Returns the help text of a server's command line: its first flags, those of a group, or those whose names
-/// hold a word (`all`: every one).
+/// Returns the help text of the server's command line: its first flags, those of a group, or those
+/// whose names contain a word (`all`: every flag).
 pub(super) fn help(cli_mode: CliMode, request: &HelpRequest) -> String {
     let topic = match request {
         HelpRequest::Topic(topic) => topic.trim_start_matches('-').to_lowercase(),
@@ -303,7 +303,7 @@ fn takes(flag: &FlagSpec) -> String {
     }
 }
 
-/// Describes bounds in words; an upper bound at the maximum of the type is omitted.
+/// Describes the bounds of a flag in words; an upper bound at the maximum of the type is omitted.
 fn bounds(range: Range) -> String {
     match range {
         Range::Whole(least, most) if most >= u32::MAX.into() => format!("at least {least}"),

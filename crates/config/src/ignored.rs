@@ -1,6 +1,6 @@
 //! Flags of other programs that are accepted without effect.
 //!
-//! For `vllm serve` these are the flags of its list that [`flags`] does not define.
+//! Ignored flags of `vllm serve` are all flags of its list that [`flags`] does not define.
 //!
 //! **Source:** vLLM's `vllm/engine/arg_utils.py` and `vllm/entrypoints/launchers/cli_args.py` (0.6
 //! to 0.33); llm-d-inference-sim's `pkg/common/config.go`; klog's flags; Dynamo's
@@ -11,24 +11,24 @@ use std::sync::LazyLock;
 use super::error::ConfigError;
 use super::flags;
 
-/// Number of words that a flag takes.
+/// Number of values that an ignored flag takes on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Arity {
-    /// No word, or `true` or `false`; `--no-` negates it.
+    /// No value, or `true` or `false`; `--no-` negates the flag.
     Switch,
-    /// One word.
+    /// One value.
     Value,
-    /// Any number of words, up to the next flag.
+    /// Any number of values, up to the next flag.
     List,
 }
 
 /// Flags of `vllm serve`, one per line: name, kind, short names.
 ///
-/// `until=0.10` is the last release with the flag. `felt` marks flags with an effect that users of
-/// vLLM would miss. `generate/vllm_serve_flags.py` adds the flags of another release.
+/// In the list, `until=0.10` is the last release with the flag. `felt` marks flags with an effect
+/// that users of vLLM would miss. `generate/vllm_serve_flags.py` adds the flags of another release.
 const VLLM_SERVE: &str = include_str!("vllm_serve_flags.txt");
 
-/// Whether any `vllm serve` from 0.6 to 0.33 has a flag of this name.
+/// Returns whether `vllm serve` of any release from 0.6 to 0.33 has a flag of this name.
 pub fn is_vllm_serve_flag(name: &str) -> bool {
     let lines = VLLM_SERVE.lines();
     lines
@@ -81,9 +81,9 @@ struct IgnoredFlag {
     name: &'static str,
     arity: Arity,
     shorts: Vec<&'static str>,
-    /// Last release of vLLM with the flag; `None`: the imitated release has it.
+    /// Last release of vLLM with the flag; `None`: the imitated release has the flag.
     until: Option<Release>,
-    /// Whether users of vLLM would miss its effect.
+    /// Whether the flag has an effect in vLLM that users would miss.
     has_vllm_effect: bool,
 }
 
@@ -136,7 +136,7 @@ fn read(line: &'static str) -> Option<IgnoredFlag> {
     Some(flag)
 }
 
-/// Rejects flags that the imitated release of vLLM has removed, as its parser does.
+/// Rejects command-line flags that the imitated release of vLLM has removed, as vLLM's parser does.
 ///
 /// # Errors
 /// [`ConfigError::Invalid`] with argparse's message and the last release with the flags.
@@ -157,7 +157,7 @@ pub(super) fn refuse_removed(typed: &[String], version: &str) -> Result<(), Conf
     }
 }
 
-/// Returns the flags in `typed` whose effect users of vLLM would miss.
+/// Returns the flags in `typed` that are ignored here but have an effect in vLLM.
 pub(super) fn with_vllm_effect(typed: &[String]) -> Vec<String> {
     let has_vllm_effect = |typed: &&String| named(typed).is_some_and(|flag| flag.has_vllm_effect);
     typed.iter().filter(has_vllm_effect).cloned().collect()
@@ -174,7 +174,7 @@ fn named(typed: &str) -> Option<&'static IgnoredFlag> {
     IGNORED.iter().find(|flag| flag.name == name)
 }
 
-/// Returns every ignored flag and the number of words that it takes.
+/// Returns every ignored flag and the number of values that it takes.
 pub fn ignored_flags() -> impl Iterator<Item = (&'static str, Arity)> {
     IGNORED.iter().map(|flag| (flag.name, flag.arity))
 }

@@ -1,4 +1,4 @@
-//! Computes the number of KV cache blocks and checks that the longest request fits.
+//! Computes the number of KV cache blocks and checks that a request of maximum length fits.
 
 use serde_json::Value;
 
@@ -15,10 +15,10 @@ use vllm_sim_engine::latency::{
 };
 use vllm_sim_engine::sched::vllm::PreemptionVictim;
 
-/// GPU to assume when only the model's shape matters.
+/// GPU to assume where none is set and only the model's shape matters.
 const GPU: &str = "H100";
 const GIB: f64 = (1_u64 << 30) as f64;
-/// Connectors of vLLM that support a single group of layers only.
+/// KV connectors of vLLM that support a single group of layers only.
 const ONE_GROUP: [&str; 5] = [
     "LMCacheConnectorV1",
     "LMCacheMPConnector",
@@ -27,30 +27,32 @@ const ONE_GROUP: [&str; 5] = [
     "HF3FSKVConnector",
 ];
 
-/// KV cache of one engine, as vLLM plans it at start.
+/// Size of the KV cache of one engine, as vLLM plans it at start.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KvCacheSize {
-    /// Division into blocks and groups of layers.
+    /// Division of the KV cache into blocks and groups of layers.
     pub plan: KvCachePlan,
-    /// Use of the memory of one GPU.
+    /// Memory use of weights and activations on one GPU.
     pub memory: Memory,
-    /// Weights kept in CPU memory, in bytes per GPU.
+    /// Size of the weights kept in CPU memory, in bytes per GPU.
     pub offloaded_bytes: f64,
-    /// GPU memory that is neither weights, activations nor cache.
+    /// GPU memory of draft models and LoRA adapters.
     pub reserved: ReservedMemory,
-    /// Memory available for the cache, in bytes per GPU.
+    /// Memory available for the KV cache, in bytes per GPU.
     pub available_bytes: f64,
-    /// Number of blocks, including the null block.
+    /// Number of KV blocks, including the null block.
     pub blocks: u32,
-    /// Capacity in tokens, for requests of `max_model_len` tokens.
+    /// Capacity of the KV cache in tokens, for requests of `max_model_len` tokens.
     pub tokens: u64,
-    /// Number of requests of `max_model_len` tokens that fit.
+    /// Number of requests of `max_model_len` tokens that fit into the KV cache.
     pub concurrency: f64,
-    /// Blocks of one such request: in a full-attention group, and in a sparse group.
+    /// Number of KV blocks of a request of `max_model_len` tokens: in a full-attention group, and
+    /// in a sparse group.
     pub request_blocks: (u32, u32),
-    /// Rule that determines the number of blocks.
+    /// Description of the rule for the number of KV blocks.
     pub rule: &'static str,
-    /// Error of vLLM at start if a request of `max_model_len` tokens does not fit.
+    /// vLLM's error message at start if a request of `max_model_len` tokens does not fit; else
+    /// `None`.
     pub refusal: Option<String>,
 }
 
@@ -68,7 +70,7 @@ fn rule(engine: &Engine) -> &'static str {
     }
 }
 
-/// Rejects settings that are not simulated for models with several groups of layers.
+/// Rejects engine settings that are not simulated for models with several groups of layers.
 fn check_groups(engine: &Engine) -> Result<(), ConfigError> {
     if engine.scheduling.victim == PreemptionVictim::First {
         return Err(ConfigError::Invalid(
@@ -88,7 +90,7 @@ fn check_groups(engine: &Engine) -> Result<(), ConfigError> {
 }
 
 impl KvCacheSize {
-    /// Plans the cache; `None` if the memory or the model's shape is unknown. Resolves a
+    /// Plans the KV cache; `None` if the memory or the model's shape is unknown. Resolves a
     /// `--max-model-len` of `auto` or `-1`.
     ///
     /// **Source:** vLLM 0.33 `vllm/v1/core/kv_cache_planning.py`, `get_kv_cache_configs`,
@@ -169,7 +171,8 @@ impl KvCacheSize {
         Ok(Some(size))
     }
 
-    /// Checks that a request of `max_model_len` tokens fits; shrinks a context length of `auto`.
+    /// Checks that the KV cache holds a request of `max_model_len` tokens; shrinks a context length
+    /// of `auto` until it fits.
     fn check(&mut self, v: &Values, model: &mut Model, engine: &Engine) -> Result<(), ConfigError> {
         let available = match engine.memory.num_blocks {
             Some(blocks) => f64::from(blocks) * self.plan.block_bytes,
@@ -253,7 +256,8 @@ fn memory(engine: &Engine, stage: &ModelShape, gpu: &Gpu) -> (Memory, f64) {
     (memory, offloaded)
 }
 
-/// Returns the bytes for the cache; `None` if neither a size nor a GPU is set.
+/// Returns the size available for the KV cache, in bytes; `None` if neither a size nor a GPU is
+/// set.
 fn available(engine: &Engine, memory: Memory) -> Option<f64> {
     if let Some(bytes) = engine.memory.kv_cache_memory_bytes {
         return Some(bytes as f64);
@@ -262,7 +266,8 @@ fn available(engine: &Engine, memory: Memory) -> Option<f64> {
     roofline.then_some(memory.room_bytes.max(0.0))
 }
 
-/// Adds layers of the target model that need as many bytes as the cache of the draft model.
+/// Returns the shape of a pipeline stage with more layers, whose KV cache is as large as that of
+/// the draft model.
 fn with_drafts(engine: &Engine, stage: &ModelShape, width: f64) -> ModelShape {
     let tp = engine.parallel.tensor;
     let layer = stage.kv_bytes_per_token(tp, 1) as f64 * width / f64::from(stage.layers.max(1));
@@ -274,7 +279,7 @@ fn with_drafts(engine: &Engine, stage: &ModelShape, width: f64) -> ModelShape {
     }
 }
 
-/// Returns the model's shape; `--quantization` applies if `config.json` has none.
+/// Returns the model's layer sizes and weights; `--quantization` applies if `config.json` has none.
 pub(super) fn shape(model: &Model, engine: &Engine) -> Option<ModelShape> {
     let found = match &model.hf_config {
         Some(config) => ModelShape::from_config(config).ok()?,
@@ -290,7 +295,7 @@ pub(super) fn shape(model: &Model, engine: &Engine) -> Option<ModelShape> {
     })
 }
 
-/// Whether a connector supports only one group of layers, and the model has several.
+/// Returns whether the KV connector supports only one group of layers, and the model has several.
 ///
 /// **Source:** vLLM 0.33 `vllm/distributed/kv_transfer/kv_connector/factory.py`, `supports_hma`.
 fn has_one_group(v: &Values, shape: &ModelShape) -> Result<bool, ConfigError> {
@@ -322,7 +327,8 @@ fn first_of_one_group(config: &Value) -> Option<String> {
     ONE_GROUP.contains(&name).then(|| name.to_owned())
 }
 
-/// Whether layers attend to chunks (Llama-4); vLLM caches them like full attention.
+/// Returns whether layers of the model attend to chunks (Llama-4); vLLM caches them like full
+/// attention.
 fn is_chunked(model: &Model) -> bool {
     let config = model.hf_config.as_ref();
     let told = config.is_some_and(|config| {

@@ -13,29 +13,29 @@ use vllm_sim_observe::kv_events::{
 /// Settings of the KV event publisher.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KvEvents {
-    /// Whether events are published.
+    /// Whether KV events are published.
     pub enabled: bool,
-    /// Encoding of events: vLLM's if `--kv-events-config` enables them, else llm-d's.
+    /// Encoding of KV events: vLLM's if `--kv-events-config` enables them, else llm-d's.
     pub encoding: Encoding,
-    /// Publisher endpoint of rank 0; rank r adds r to its port.
+    /// ZMQ endpoint of rank 0 that publishes events; rank r adds r to its port.
     pub endpoint: String,
-    /// Replay endpoint of rank 0; `None`: no replay.
+    /// ZMQ endpoint of rank 0 that resends old events; `None`: no replay.
     pub replay_endpoint: Option<String>,
-    /// Number of batches kept for replay (default 10000; llm-d 1024).
+    /// Number of event batches kept for replay (default 10000; llm-d 1024).
     pub buffer_steps: usize,
-    /// High-water mark of the socket, in messages (default 100000).
+    /// High-water mark of the ZMQ socket, in messages (default 100000).
     pub hwm: u32,
-    /// Maximum number of batches queued for the publisher thread (default 100000).
+    /// Maximum number of event batches queued for the publisher thread (default 100000).
     pub max_queue_size: usize,
-    /// Topic, the first frame of a message; `{pod_ip}`, `{host}`, `{port}`, `{rank}` and
+    /// ZMQ topic, the first frame of a message; `{pod_ip}`, `{host}`, `{port}`, `{rank}` and
     /// `{model}` are replaced (default empty; llm-d `kv@{pod_ip}:{port}@{model}`).
     pub topic: String,
-    /// Maximum number of events per batch (default 16); vLLM's format sends one batch per step
+    /// Maximum number of KV events per batch (default 16); vLLM's format sends one batch per step
     /// instead.
     pub batch_size: usize,
 }
 
-/// Keys of `--kv-events-config`.
+/// Allowed keys in the JSON object of `--kv-events-config`.
 ///
 /// **Source:** vLLM `vllm/config/kv_events.py`.
 const CONFIG_KEYS: [&str; 8] = [
@@ -55,7 +55,8 @@ fn host_detail(engine: &Engine) -> HostDetail {
 }
 
 impl KvEvents {
-    /// Returns the publisher and replay endpoints of a rank, numbered as in vLLM.
+    /// Returns the endpoints of a data-parallel rank for publishing and for replay, numbered as in
+    /// vLLM.
     ///
     /// An endpoint without a port is returned unchanged.
     pub fn of_rank(&self, rank: u32) -> (String, Option<String>) {
@@ -84,7 +85,7 @@ impl KvEvents {
         if events.enabled { Ok(events) } else { Ok(own) }
     }
 
-    /// Reads llm-d's flags; events are enabled together with the KV cache.
+    /// Reads the KV event settings from llm-d's flags; `--enable-kvcache` enables events.
     fn llmd(v: &Values, engine: &Engine) -> Result<Self, ConfigError> {
         let endpoint = v.text(&kv::ZMQ_ENDPOINT).unwrap_or_default().to_owned();
         let replay_endpoint = v.get(&kv::KV_EVENTS_REPLAY_ENDPOINT)?;
@@ -159,7 +160,7 @@ impl KvEvents {
     }
 }
 
-/// Returns the groups of layers in vLLM's order: sparse groups come first.
+/// Returns the KV cache groups of the model in vLLM's order: sparse groups come first.
 fn cache_groups(engine: &Engine) -> CacheGroups {
     let Some(plan) = engine.kv_cache.as_ref().map(|cache| cache.plan) else {
         return CacheGroups::default();
@@ -240,7 +241,8 @@ fn port_of(endpoint: &str) -> Option<u32> {
         .ok()
 }
 
-/// Checks that the ports of both endpoints do not overlap; rank r adds r to each.
+/// Checks that the ports of the publisher and replay endpoints do not overlap; rank r adds r to
+/// each.
 fn check_ports_disjoint(events: &str, replay: &str, ranks: u32) -> Result<(), ConfigError> {
     match (port_of(events), port_of(replay)) {
         (Some(a), Some(b)) if a.abs_diff(b) < ranks => Err(ConfigError::Invalid(format!(

@@ -1,4 +1,4 @@
-//! KV cache offloading to CPU memory.
+//! Settings of KV cache offloading to CPU memory.
 
 use std::time::Duration;
 
@@ -19,10 +19,10 @@ use vllm_sim_observe::kv_events::HostDetail;
 const GIB: f64 = (1_u64 << 30) as f64;
 const COPY_LATENCY: Duration = Duration::from_micros(20);
 const SIMPLE_BYTES: f64 = 8.0 * GIB;
-/// LMCache defaults: GiB per GPU (`max_local_cpu_size`), tokens per chunk (`chunk_size`).
+/// Defaults of LMCache: GiB per GPU (`max_local_cpu_size`), tokens per chunk (`chunk_size`).
 const LMCACHE_GIB: f64 = 5.0;
 const LMCACHE_TOKENS: f64 = 256.0;
-/// Maximum number of chunks, which limits bookkeeping to a few gigabytes.
+/// Maximum number of chunks in CPU memory, which limits bookkeeping to a few gigabytes.
 const MAX_CHUNKS: f64 = 67_108_864.0;
 
 /// Settings of a KV cache in CPU memory (`--kv-offloading-size`, `OffloadingConnector`,
@@ -33,21 +33,21 @@ const MAX_CHUNKS: f64 = 67_108_864.0;
 /// simple_cpu_offload_connector.py`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KvOffload {
-    /// `--kv-offloading-size` in GiB, if set.
+    /// Value of `--kv-offloading-size`, in GiB, if set.
     pub size_gib: Option<f64>,
-    /// Size for all GPUs of an engine together, in bytes.
+    /// Size of the CPU cache for all GPUs of an engine together, in bytes.
     pub bytes: u64,
-    /// Capacity in tokens, for requests of `max_model_len` tokens.
+    /// Capacity of the CPU cache in tokens, for requests of `max_model_len` tokens.
     pub tokens: u64,
-    /// Configuration of the simulated host tier.
+    /// Configuration of the simulated cache in CPU memory.
     pub tier: HostTierConfig,
-    /// Number of GPUs that copy blocks.
+    /// Number of GPUs that copy blocks to and from CPU memory.
     pub workers: u32,
-    /// Link between a GPU and CPU memory.
+    /// Bandwidth of the link between a GPU and CPU memory.
     pub link: HostLink,
-    /// Content of KV events about its blocks.
+    /// Level of detail of KV events about blocks in CPU memory.
     pub detail: HostDetail,
-    /// Whether LMCache manages the cache; it has metrics of its own.
+    /// Whether LMCache manages the KV cache in CPU memory; LMCache has metrics of its own.
     pub is_lmcache: bool,
 }
 
@@ -65,7 +65,8 @@ struct TokenBytes {
     whole: f64,
 }
 
-/// Returns the plan if the model has several groups of layers; each group stores its own blocks.
+/// Returns the KV cache plan if the model has several groups of layers, each of which stores its
+/// own blocks.
 fn groups(engine: &Engine) -> Option<KvCachePlan> {
     let plan = engine.kv_cache.as_ref().map(|cache| cache.plan);
     plan.filter(|plan| plan.sparse_groups > 0)
@@ -113,7 +114,7 @@ impl KvOffload {
         }))
     }
 
-    /// Returns the number of chunks of a request with `context` tokens.
+    /// Returns the number of chunks in CPU memory for a request with `context` tokens.
     ///
     /// **Source:** vLLM 0.33 `vllm/v1/kv_offload/cpu/common.py`, `_kv_cache_size_tokens`.
     fn request_chunks(&self, engine: &Engine, context: u32) -> u64 {
@@ -336,7 +337,8 @@ impl Offloader {
         Ok(())
     }
 
-    /// Returns the number of offers after which a chunk is stored, and the number of tracked chunks.
+    /// Returns how often a chunk must be offered before it is stored, and the number of tracked
+    /// chunks.
     fn threshold(&self, v: &Values) -> Result<Option<(u32, usize)>, ConfigError> {
         let least = self.number(v, "store_threshold")?.unwrap_or(0.0);
         let most = self.number(v, "max_tracker_size")?.unwrap_or(64_000.0);

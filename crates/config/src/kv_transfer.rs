@@ -13,24 +13,26 @@ use vllm_sim_engine::LoadFailurePolicy;
 /// Settings of disaggregated prefill (`--kv-transfer-config`).
 #[derive(Debug, Clone, PartialEq)]
 pub struct KvTransfer {
-    /// Connector; `None`: one without visible effect on requests.
+    /// Simulated KV connector; `None`: the connector has no visible effect on requests.
     pub connector: Option<Connector>,
-    /// Whether this server computes prompts for other servers.
+    /// Whether this server prefills prompts for other servers (KV producer).
     pub producer: bool,
-    /// Whether this server loads prompts from other servers.
+    /// Whether this server loads the KV cache of prompts from other servers (KV consumer).
     pub consumer: bool,
-    /// vLLM's `engine_id`.
+    /// Name of the engine for other servers, vLLM's `engine_id`.
     pub engine_id: Option<String>,
-    /// Address on which decode servers report to rank 0 that they have read its blocks; rank r adds
-    /// r to the port.
+    /// Address for decode servers' reports to rank 0 that they have read its blocks; rank r adds r
+    /// to the port.
     pub side_channel: SideChannel,
-    /// Time after which unread blocks are freed (default 30 s; MoRI-IO 60 s).
+    /// Time until KV blocks are freed if no decode server has read them (default 30 s; MoRI-IO 60
+    /// s).
     pub lease: Duration,
     /// Port of Mooncake's registry of prefill engines; `None`: this server does not start it.
     pub bootstrap_port: Option<u16>,
-    /// Handling of requests whose prompt cannot be loaded (default: the request fails).
+    /// Handling of requests whose KV cache cannot be loaded from the prefill server (default: the
+    /// request fails).
     pub load_failure_policy: LoadFailurePolicy,
-    /// JSON object as typed.
+    /// JSON object of `--kv-transfer-config`, as typed.
     pub raw: Value,
 }
 
@@ -39,31 +41,32 @@ pub struct KvTransfer {
 /// **Source:** vLLM `vllm/distributed/kv_transfer/kv_connector/factory.py`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Connector {
-    /// NIXL, where the decode server reads (`NixlConnector`, `NixlPullConnector`).
+    /// NIXL, where the decode server reads the blocks (`NixlConnector`, `NixlPullConnector`).
     Nixl,
-    /// NIXL, where the prefill server writes (`NixlPushConnector`).
+    /// NIXL, where the prefill server writes the blocks (`NixlPushConnector`).
     NixlPush,
-    /// AMD's MoRI-IO, for reads and writes.
+    /// AMD's MoRI-IO, where either server may transfer the blocks.
     MoriIo,
     /// Mooncake: the router pairs the servers; the prefill response has no transfer parameters.
     Mooncake,
-    /// LMCache; on request the prefill response contains the first token.
+    /// LMCache: on request, the prefill response contains the first token.
     LmCache,
-    /// LMCache as a separate process; the prefill response has empty transfer parameters.
+    /// LMCache in a separate process: the prefill response has empty transfer parameters.
     LmCacheMp,
 }
 
-/// Address of the side channel.
+/// Address for decode servers' reports that they have read a prefill server's blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SideChannel {
-    /// Host name under which other servers reach it.
+    /// Host name under which other servers reach the side channel.
     pub host: String,
-    /// Port of rank 0.
+    /// Port of the side channel of rank 0.
     pub port: u16,
 }
 
 impl Connector {
-    /// Returns the connector of this name; for `MultiConnector`, the first simulated child.
+    /// Returns the simulated KV connector of this name; for `MultiConnector`, the first simulated
+    /// child.
     fn named(name: &str, extra: &Map<String, Value>) -> Option<Self> {
         Some(match name {
             "NixlConnector" | "NixlPullConnector" => Self::Nixl,
@@ -82,7 +85,7 @@ impl Connector {
         })
     }
 
-    /// Whether blocks are kept until the decode server has read them.
+    /// Returns whether a prefill server keeps blocks until the decode server has read them.
     pub const fn leases(self) -> bool {
         matches!(self, Self::Nixl | Self::NixlPush | Self::MoriIo)
     }
@@ -148,14 +151,15 @@ impl KvTransfer {
         }))
     }
 
-    /// Returns the time for which the engine keeps blocks for other servers; `None`: it keeps none.
+    /// Returns the time for which the engine keeps finished blocks for other servers; `None`: it
+    /// frees them.
     pub fn keeps(&self) -> Option<Duration> {
         let connector = self.connector.filter(|_| self.producer)?;
         connector.leases().then_some(self.lease)
     }
 }
 
-/// Names of simulated connectors, also as children of `MultiConnector`.
+/// Names of the simulated KV connectors, also as children of `MultiConnector`.
 const SUPPORTED: [&str; 11] = [
     "LMCacheConnector",
     "LMCacheConnectorV1",
@@ -182,7 +186,7 @@ const WITHOUT_EFFECT: [&str; 9] = [
     "SharedStorageConnector",
 ];
 
-/// Warns of connectors without effect and rejects names that vLLM does not have.
+/// Warns of KV connectors without effect and rejects names that vLLM does not have.
 ///
 /// **Source:** vLLM 0.33 `vllm/distributed/kv_transfer/kv_connector/factory.py`.
 fn check_connector(v: &Values, config: &Map<String, Value>) -> Result<(), ConfigError> {
@@ -234,7 +238,8 @@ fn failure_policy(v: &Values, policy: Option<String>) -> Result<LoadFailurePolic
     }
 }
 
-/// Returns whether the server is a producer and a consumer; a connector requires a role.
+/// Returns whether the server is a KV producer and whether it is a KV consumer; a connector
+/// requires a role.
 fn role(
     v: &Values,
     role: Option<&str>,

@@ -1,21 +1,21 @@
-//! Sources of step times.
+//! Sources from which the durations of engine steps are computed.
 
 use std::path::PathBuf;
 
-/// Source of the step times of batching schedulers.
+/// Source of the step durations of batching schedulers.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub enum LatencySource {
     /// Delays of the pool scheduler: a prefill takes the time to first token, a decode step the
     /// inter-token latency.
     #[default]
     Delays,
-    /// Dynamo's built-in polynomials.
+    /// The built-in polynomials of Dynamo's mocker.
     Polynomial,
-    /// A measured grid: an NPZ file or a profiler's folder.
+    /// A grid of measured step times: an NPZ file or a profiler's folder.
     Profile(PathBuf),
     /// Roofline model, computed from `config.json`, GPU and tensor-parallel size.
     Roofline {
-        /// File of coefficients fitted by `vllm-sim calibrate`.
+        /// File of roofline coefficients fitted by `vllm-sim calibrate`.
         coefficients: Option<PathBuf>,
     },
     /// Kernel times from NVIDIA's AIConfigurator, by model, GPU and tensor-parallel size.
@@ -25,9 +25,9 @@ pub enum LatencySource {
 /// Location and version of the kernel-time tables of NVIDIA's AIConfigurator.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct KernelTables {
-    /// Folder of the tables; `None`: search the Python environment.
+    /// Folder of the kernel-time tables; `None`: search the Python environment.
     pub folder: Option<PathBuf>,
-    /// Engine version of the tables to read; `None`: the newest in the folder.
+    /// Engine version of the kernel-time tables; `None`: the newest in the folder.
     pub version: Option<String>,
     /// File of roofline coefficients, of which only the overheads apply.
     pub coefficients: Option<PathBuf>,

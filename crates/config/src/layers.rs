@@ -1,4 +1,4 @@
-//! Layers of settings and their merging.
+//! Layers of settings (files, environment, command line) and their merging.
 
 use std::fmt;
 
@@ -9,20 +9,20 @@ use super::error::ConfigError;
 use super::flag::{FlagKind, FlagSpec};
 use super::flags::flags;
 
-/// Source of a value.
+/// Source of a flag's value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ValueSource {
-    /// The flag's default.
+    /// The default of the flag.
     Default,
-    /// Derived from another value.
+    /// Derived from the value of another flag.
     Derived,
-    /// YAML file of this path.
+    /// The YAML file of this path.
     File(String),
-    /// Environment variable of this name.
+    /// The environment variable of this name.
     Environment(String),
-    /// Command line.
+    /// The command line.
     CommandLine,
-    /// Change at run time through the admin API.
+    /// A change at run time through the admin API.
     Operator,
 }
 
@@ -41,18 +41,19 @@ impl fmt::Display for ValueSource {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Setting {
-    /// One value, or any number for a list.
+    /// Values of the flag: one, or any number for a list.
     pub(super) values: Vec<String>,
     pub(super) source: ValueSource,
 }
 
-/// Settings of one source, by flag name, with ignored flags and warnings.
+/// Settings from one source (file, environment or command line), by flag name, with ignored flags
+/// and warnings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Layer {
     pub(super) settings: IndexMap<&'static str, Setting>,
-    /// Flags without effect in a simulator, as typed.
+    /// Flags without effect in a simulator, with their dashes as typed.
     pub(super) ignored: Vec<String>,
-    /// Flags with an effect here that vLLM has removed, as typed.
+    /// Flags with an effect here that vLLM has removed, with their dashes as typed.
     pub(super) dropped: Vec<String>,
     pub(super) warnings: Vec<String>,
 }
@@ -69,8 +70,8 @@ impl Layer {
         }
     }
 
-    /// Sets one key of a JSON flag (`--flag.a.b value`), or appends to a list in it (`--flag.a+
-    /// value`).
+    /// Sets one key in the value of a JSON flag (`--flag.a.b value`), or appends to a list in it
+    /// (`--flag.a+ value`).
     ///
     /// # Errors
     /// [`ConfigError::Value`] if the flag's value is not a JSON object, or if there are too many
@@ -110,7 +111,7 @@ impl Layer {
         Ok(())
     }
 
-    /// Merges `upper` over this layer; a flag in `upper` replaces the whole value.
+    /// Merges the settings of `upper` over this layer; a flag in `upper` replaces the whole value.
     pub(super) fn cover(&mut self, upper: Self) {
         self.settings.extend(upper.settings);
         self.dropped.extend(upper.dropped);
@@ -123,7 +124,7 @@ impl Layer {
     }
 }
 
-/// Maximum depth of `--flag.a.b.c`; the JSON parser accepts 128 levels.
+/// Maximum number of keys in `--flag.a.b.c`; the JSON parser accepts 128 levels.
 const MAX_KEY_DEPTH: usize = 100;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -163,7 +164,7 @@ fn insert(object: &mut Map<String, Value>, path: &str, value: &str, update: KeyU
     }
 }
 
-/// Parses JSON; other text becomes a string.
+/// Parses the value of one key of a JSON flag; text that is not JSON becomes a string.
 fn scalar(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|_| match text {
         "True" => Value::Bool(true),
@@ -202,7 +203,7 @@ pub(super) fn environment(env: &dyn Fn(&str) -> Option<String>) -> Layer {
     layer
 }
 
-/// Splits a list at commas; a JSON array or object is kept whole.
+/// Splits the value of a list variable at commas; a JSON array or object is kept whole.
 fn split(text: &str) -> Vec<String> {
     let text = text.trim();
     if text.starts_with(['[', '{']) {

@@ -96,7 +96,7 @@ use vllm_sim_engine::latency::ModelShape;
 use vllm_sim_observe::kv_events::{EventFormat, HashFormat};
 use vllm_sim_service::ServingRole;
 
-/// Complete validated configuration.
+/// Complete validated configuration of a server and its engines.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// Settings of sockets, TLS, headers and logs.

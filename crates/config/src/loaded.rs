@@ -25,65 +25,67 @@ const NOT_RENDERED: &str = "is not used for tokenization: token ids come from th
      only if --tokenizer (or --model) names the same tokenizer files; with \
      --force-dummy-tokenizer or a simulated tokenizer they never match.";
 
-/// Key of an admin API update with the fields to reset to their start values.
+/// Key of an admin API update that lists the fields to reset to their start values.
 const RESET: &str = "reset";
 
 /// Command selected by the command line.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
-    /// Start the server.
+    /// Start the server with this configuration.
     Serve(Box<Loaded>),
     /// Print the configuration with [`Loaded::to_yaml`].
     Config(Box<Loaded>),
-    /// Print this version text.
+    /// Print this text of `--version`.
     Version(String),
     /// Print this help text.
     Help(String),
-    /// Run a tool with its own arguments.
+    /// Run a tool, such as `replay`, with its own arguments.
     Tool {
-        /// Name of the tool, one of [`super::TOOLS`].
+        /// Name of the tool to run, one of [`super::TOOLS`].
         name: &'static str,
         /// Arguments after the tool's name.
         args: Vec<String>,
     },
 }
 
-/// A configuration with its sources, warnings and ignored flags.
+/// A loaded configuration with the sources of its values, warnings and ignored flags.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Loaded {
-    /// The configuration.
+    /// The validated configuration.
     pub config: Config,
-    /// Ignored flags, reported in one log line.
+    /// Ignored flags, accepted without effect and reported in one log line.
     pub ignored: Vec<String>,
-    /// Ignored flags whose effect users of vLLM would miss.
+    /// Ignored flags with an effect in vLLM; a subset of `ignored`.
     pub ignored_with_effect: Vec<String>,
     /// Warnings about probable mistakes.
     pub warnings: Vec<String>,
     /// Warnings about settings that have no effect with the other settings; a subset of `warnings`.
     pub without_effect: Vec<String>,
-    /// Every flag with its resolved value, in the order of the help text.
+    /// All flags with their resolved values, in the order of the help text.
     pub resolved_flags: Vec<ResolvedFlag>,
     settings: Layer,
     at_start: Option<Arc<Layer>>,
 }
 
-/// Describes one flag after all layers are merged.
+/// One flag with its value after all layers are merged.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ResolvedFlag {
-    /// Name of the flag.
+    /// Name of the flag, without dashes.
     pub name: &'static str,
-    /// One value for a scalar flag, any number for a list, none for an unset flag.
+    /// Values of the flag: one for a scalar, any number for a list, none if unset.
     pub values: Vec<String>,
-    /// Source of the value.
+    /// Source of the flag's value.
     pub source: ValueSource,
-    /// Rule of a derived value, if one is recorded.
+    /// Description of the rule for a derived value, if one is recorded.
     pub rule: Option<String>,
 }
 
-/// Loads the command line `args`, program name first, over environment and files.
+/// Loads the configuration from the command line `args` (program name first), environment and
+/// files.
 ///
 /// # Errors
-/// [`ConfigError`], written for the person who typed the flags; the exit code is 2.
+/// [`ConfigError`], with a message for the person who typed the flags; the program then exits with
+/// 2.
 pub fn load(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Command, ConfigError> {
     let named = cli_mode::named(env)?;
     let entry = cli_mode::enter(args, named.as_deref())?;
@@ -139,11 +141,11 @@ pub fn load(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Com
     })
 }
 
-/// Loads the flags that this crate knows and returns all other words, in order, for tools. A model
-/// is not required.
+/// Loads a configuration from the flags that this crate knows and returns all other arguments, in
+/// order, for tools. A model is not required.
 ///
 /// # Errors
-/// Those of [`load`], except for unknown flags.
+/// The errors of [`load`], except for unknown flags.
 pub fn load_known(
     words: &[String],
     cli_mode: CliMode,
@@ -174,7 +176,7 @@ fn set_default(layer: &mut Layer, flag: &FlagSpec, value: &str, source: ValueSou
     });
 }
 
-/// Assigns positional words: the model of `serve MODEL`. llm-d ignores other words, vLLM rejects
+/// Assigns positional arguments: the model of `serve MODEL`. llm-d ignores others, vLLM rejects
 /// them.
 fn assign_positional(
     entry: &Invocation<'_>,
@@ -207,8 +209,8 @@ fn assign_positional(
     }
 }
 
-/// Returns the version text: the bare release for `vllm --version`, because KServe reads the last
-/// word of the last line.
+/// Returns the text of `--version`: the bare release for `vllm --version`, because KServe reads the
+/// last word of the last line.
 fn version(entry: &Invocation<'_>, typed: &Layer, env: &dyn Fn(&str) -> Option<String>) -> String {
     let mut settings = layers::environment(env);
     settings.cover(typed.clone());
@@ -227,10 +229,10 @@ fn version(entry: &Invocation<'_>, typed: &Layer, env: &dyn Fn(&str) -> Option<S
 }
 
 impl Loaded {
-    /// Loads flags without environment.
+    /// Loads a configuration from flags only, without environment.
     ///
     /// # Errors
-    /// Those of [`load`].
+    /// The errors of [`load`].
     pub fn from_flags(cli_mode: CliMode, words: &[&str]) -> Result<Self, ConfigError> {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
         let read = command_line::read(&words, UnknownFlags::Reject)?;
@@ -326,7 +328,7 @@ impl Loaded {
 
     /// Returns the configuration as a YAML file for `--config`.
     ///
-    /// Settings have a comment with their source; defaults are comments.
+    /// Each set flag has a comment with its source; defaults are commented out.
     pub fn to_yaml(&self) -> String {
         show::yaml(self)
     }
@@ -337,17 +339,17 @@ impl Loaded {
         show::json(self)
     }
 
-    /// Returns the entries of [`Self::to_json`] that a file, variable, flag or admin API call sets.
+    /// Returns the flags of [`Self::to_json`] that a file, variable, flag or admin API call sets.
     pub fn to_json_set(&self) -> Map<String, Value> {
         show::json_chosen(self)
     }
 
-    /// Returns the entries of [`Self::to_json`] that were changed at run time.
+    /// Returns the flags of [`Self::to_json`] that were changed at run time.
     pub fn to_json_changed(&self) -> Map<String, Value> {
         show::json_changed(self)
     }
 
-    /// Returns the fields that an update for [`Self::tuned`] changes.
+    /// Returns the names of the flags that an admin API update for [`Self::tuned`] changes.
     pub fn fields(update: &Map<String, Value>) -> impl Iterator<Item = &str> {
         let reset = update.get(RESET).and_then(Value::as_array);
         let reset = reset.into_iter().flatten().filter_map(Value::as_str);
@@ -446,9 +448,9 @@ fn fake_metrics_with(current: Option<&Value>, update: &Value) -> Result<String, 
     Ok(Value::Object(merged).to_string())
 }
 
-/// Returns the flags that vLLM has removed, except those with a meaning of their own here.
+/// Returns the set flags that vLLM has removed, except those with a meaning of their own here.
 ///
-/// `--task` adds a warning; `--preemption-mode` has values of its own.
+/// The removed flag `--task` adds a warning; `--preemption-mode` has values of its own here.
 fn dropped(settings: &Layer, values: &Values, warnings: &mut Vec<String>) -> Vec<String> {
     let is_own = |flag: &str| match flag {
         "--preemption-mode" => {
@@ -508,7 +510,7 @@ fn mode_of(settings: &Layer) -> Result<CliMode, ConfigError> {
     Ok(values.choice(&CLI_MODE)?.unwrap_or_default())
 }
 
-/// Formats a duration as Go does.
+/// Formats the value of a duration flag as Go does.
 pub(super) fn shown_duration(flag: &FlagSpec, typed: &str) -> Option<String> {
     let unit = match flag.kind {
         FlagKind::Seconds => 1_000_000_000,

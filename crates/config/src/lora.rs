@@ -12,30 +12,31 @@ use super::values::Values;
 /// Settings of LoRA adapters.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lora {
-    /// Whether adapters are supported (default yes; with `serve` only by `--enable-lora`).
+    /// Whether LoRA adapters are supported (default yes; with `serve` only by `--enable-lora`).
     pub enabled: bool,
-    /// Maximum number of adapters in one batch, at least 1 (default 1).
+    /// Maximum number of LoRA adapters in one batch, at least 1 (default 1).
     pub max_loras: u32,
-    /// Maximum number of adapters in CPU memory, at least `max_loras` (default `max_loras`).
+    /// Maximum number of LoRA adapters in CPU memory, at least `max_loras` (default `max_loras`).
     pub max_cpu_loras: u32,
-    /// Maximum rank of an adapter (default 16).
+    /// Maximum rank of a LoRA adapter (default 16).
     pub max_rank: u32,
-    /// Adapters loaded at start.
+    /// LoRA adapters loaded at start.
     pub modules: Vec<LoraModule>,
-    /// Time to load an adapter (default 0).
+    /// Time to load a LoRA adapter (default 0).
     pub load_time: Duration,
-    /// Whether `/v1/load_lora_adapter` exists (default yes; with `serve` only by environment).
+    /// Whether the route `/v1/load_lora_adapter` exists (default yes; with `serve` only by
+    /// environment).
     pub runtime_updating: bool,
 }
 
-/// An adapter loaded at start.
+/// A LoRA adapter loaded at start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoraModule {
-    /// Name for requests; never empty.
+    /// Model name by which requests select the adapter; never empty.
     pub name: String,
-    /// Path as typed.
+    /// Path of the adapter's folder, as typed.
     pub path: String,
-    /// Name of the base model, if given.
+    /// Name of the adapter's base model, if given.
     pub base_model_name: Option<String>,
 }
 
@@ -71,8 +72,8 @@ impl Lora {
 }
 
 impl Lora {
-    /// Returns vLLM's error if the adapter's rank exceeds the maximum; `None` if it does not or is
-    /// unknown.
+    /// Returns vLLM's error message if the rank of the adapter in `path` exceeds `max_rank`; `None`
+    /// if it does not or is unknown.
     ///
     /// **Source:** vLLM 0.33 `vllm/lora/peft_helper.py`, `validate_legal`.
     pub fn too_high(&self, path: &str) -> Option<String> {
@@ -92,7 +93,7 @@ impl Lora {
     }
 }
 
-/// Ranks supported by vLLM's kernels.
+/// LoRA ranks with support in vLLM's kernels.
 ///
 /// **Source:** vLLM 0.33 `vllm/config/lora.py`, `MaxLoRARanks`.
 const RANKS: [u32; 9] = [1, 8, 16, 32, 64, 128, 256, 320, 512];
@@ -108,7 +109,8 @@ fn max_rank(v: &Values) -> Result<u32, ConfigError> {
     }
 }
 
-/// Parses adapters: `name=path`, a JSON object, a JSON array of either, or `{name: path}`.
+/// Parses the values of `--lora-modules`: `name=path`, a JSON object, a JSON array of either, or
+/// `{name: path}`.
 fn modules(v: &Values, model: &Model) -> Result<Vec<LoraModule>, ConfigError> {
     let mut out = Vec::new();
     for typed in v.get(&api::LORA_MODULES)? {

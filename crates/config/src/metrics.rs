@@ -10,22 +10,24 @@ use super::values::Values;
 /// Settings of `/metrics`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Metrics {
-    /// Whether names of older vLLM releases and of llm-d are exposed too (default yes; with `serve`
-    /// no).
+    /// Whether metrics are exposed under names of older vLLM releases and of llm-d too (default
+    /// yes; with `serve` no).
     pub legacy: bool,
-    /// Whether all `vllm:*` series are omitted (`--disable-log-stats`).
+    /// Whether all `vllm:*` metrics are omitted (`--disable-log-stats`).
     pub disable_log_stats: bool,
-    /// Whether block residency histograms are exposed (`--kv-cache-metrics`).
+    /// Whether histograms of KV block lifetimes are exposed (`--kv-cache-metrics`).
     pub kv_cache: bool,
-    /// Fraction of blocks sampled for these histograms (default 0.01).
+    /// Fraction of KV blocks sampled for the block lifetime histograms (default 0.01).
     pub kv_cache_sample: f64,
-    /// Interval of the log line per engine with `serve` (default 10 s); zero: no line.
+    /// Interval of the statistics log line of each engine with `serve` (default 10 s); zero: no
+    /// line.
     pub log_interval: Duration,
-    /// Whether FLOP counters are exposed (`--enable-mfu-metrics`).
+    /// Whether counters of floating-point operations are exposed (`--enable-mfu-metrics`).
     pub mfu: bool,
-    /// Fake metrics of llm-d, checked, which replace real ones.
+    /// Fake metrics in llm-d's format, checked, which replace real ones; `None`: real metrics.
     pub fake: Option<Value>,
-    /// Interval at which functions of fake metrics are evaluated, more than 0 (default 100 ms).
+    /// Interval between evaluations of time functions in fake metrics, more than 0 (default 100
+    /// ms).
     pub fake_refresh_interval: Duration,
 }
 

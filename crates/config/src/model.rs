@@ -15,68 +15,69 @@ use vllm_sim_tokenizer::ContentFormat;
 /// Settings of the imitated model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Model {
-    /// Name or folder as typed; never empty.
+    /// Name or folder of the model, as typed; never empty.
     pub name: String,
-    /// Names that requests may use, at least one; responses show the first.
+    /// Served model names, at least one; requests may use any of them, responses show the first.
     pub served_names: Vec<String>,
-    /// Maximum prompt plus output, in tokens (default 1024; with `serve` from `config.json`, else
-    /// 32768).
+    /// Maximum length of prompt plus output, in tokens (default 1024; with `serve` from
+    /// `config.json`, else 32768).
     pub max_model_len: u32,
-    /// Content of `config.json`, if there is one.
+    /// Content of the model's `config.json`, if there is one.
     pub hf_config: Option<Arc<Value>>,
-    /// Revision of the model, if given.
+    /// Revision of the model on the Hugging Face Hub, if given.
     pub revision: Option<String>,
-    /// Source of the tokenizer.
+    /// Location of the tokenizer and access to its download.
     pub tokenizer: TokenizerSource,
-    /// Chat template of `--chat-template`, as text.
+    /// Jinja chat template of `--chat-template`, as text.
     pub chat_template: Option<String>,
-    /// Format of message content in the chat template; `None`: detected from the template.
+    /// Format of message content for the chat template (string or list of parts); `None`: detected
+    /// from the template.
     pub chat_template_content_format: Option<ContentFormat>,
-    /// Default arguments of chat templates.
+    /// Default arguments passed to the chat template.
     pub chat_template_kwargs: Map<String, Value>,
-    /// Role of assistant messages (default assistant).
+    /// Role in generated chat messages (default assistant).
     pub response_role: String,
-    /// Source of sampling defaults: `auto` (the model's), `vllm` (none), or a folder.
+    /// Source of the sampling defaults: `auto` (the model's folder), `vllm` (none), or a folder.
     pub generation_config: String,
     /// Content of the `generation_config.json` selected by `generation_config`, if there is one.
     pub generation_config_file: Option<Map<String, Value>>,
-    /// Overrides of these sampling defaults.
+    /// Sampling defaults with precedence over `generation_config`.
     pub generation_config_overrides: Map<String, Value>,
-    /// Imitated release of vLLM (default 0.33.0).
+    /// Release of vLLM to imitate (default 0.33.0).
     pub vllm_version: String,
-    /// Project to imitate where vLLM and llm-d-inference-sim contradict each other.
+    /// Project (vLLM or llm-d-inference-sim) to imitate where the two contradict each other.
     pub compat: Compat,
     /// Command-line mode, which selects the flag defaults.
     pub cli_mode: CliMode,
 }
 
-/// Source of the tokenizer.
+/// Location of the tokenizer and access to its download.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenizerSource {
-    /// Folder, file or Hugging Face name (default the model's).
+    /// Folder, file or Hugging Face name of the tokenizer (default the model's).
     pub name: String,
-    /// Revision on the Hugging Face Hub.
+    /// Revision of the tokenizer on the Hugging Face Hub.
     pub revision: Option<String>,
     /// Whether the simulated tokenizer is used even if a real one exists.
     pub force_dummy: bool,
     /// Whether the tokenizer may be downloaded (default no: the simulated tokenizer is used).
     pub download: bool,
-    /// Folder of downloads; `None`: the Hugging Face cache.
+    /// Folder for downloaded tokenizer files; `None`: the Hugging Face cache.
     pub cache_dir: Option<PathBuf>,
-    /// Access token, `HF_TOKEN`.
+    /// Access token of the Hugging Face Hub, `HF_TOKEN`.
     pub hf_token: Option<String>,
-    /// URL of the hub, `HF_ENDPOINT`.
+    /// URL of the Hugging Face Hub, `HF_ENDPOINT`.
     pub hf_endpoint: Option<String>,
-    /// Whether there is no tokenizer: requests and responses hold token ids
+    /// Whether the server has no tokenizer: requests and responses hold token ids
     /// (`--skip-tokenizer-init`).
     pub skip_init: bool,
 }
 
-/// Context length of `serve` without a `config.json`, in tokens.
+/// Context length with `serve` and without a `config.json`, in tokens.
 const UNKNOWN_CONTEXT: u32 = 32768;
-/// vLLM's context length for a `config.json` without any of [`CONTEXT_KEYS`].
+/// vLLM's context length, in tokens, for a `config.json` without any of [`CONTEXT_KEYS`].
 const SILENT_CONTEXT: f64 = 2048.0;
-/// Keys of the context length; the smallest value counts.
+/// Keys of `config.json` with the context length; the smallest value counts.
 ///
 /// **Source:** vLLM `vllm/config/model.py`, `_get_and_verify_max_len`.
 const CONTEXT_KEYS: [&str; 9] = [
@@ -107,7 +108,8 @@ const VLLM_TEMPLATES: [&str; 7] = [
     "template_minicpmv45.jinja",
 ];
 
-/// Returns the served names; llm-d's documentation passes all names in one word.
+/// Returns the model names that requests may use; llm-d's documentation passes all names in one
+/// word.
 fn served_names(v: &Values) -> Result<Vec<String>, ConfigError> {
     let mut names = v.get(&model::SERVED_MODEL_NAME)?;
     if let [all] = names.as_slice()
@@ -165,7 +167,7 @@ impl Model {
         })
     }
 
-    /// Returns the first served name, which responses show.
+    /// Returns the model name that responses show: the first served name.
     pub fn displayed(&self) -> &str {
         self.served_names.first().unwrap_or(&self.name)
     }
@@ -235,7 +237,7 @@ pub(super) fn read_json(file: &Path) -> Result<Option<Value>, ConfigError> {
     }
 }
 
-/// Reads a file; `None` if it does not exist or the name is not a valid path.
+/// Reads a text file; `None` if it does not exist or the name is not a valid path.
 fn read_file(file: &Path) -> Result<Option<String>, ConfigError> {
     match fs::read_to_string(file) {
         Ok(text) => Ok(Some(text)),

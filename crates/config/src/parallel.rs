@@ -4,12 +4,12 @@ use super::flags::{engine, server};
 use super::values::Values;
 use vllm_sim_engine::latency::WeightRanks;
 
-/// Parallel sizes and data-parallel ranks.
+/// Settings of parallel sizes and data-parallel ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Parallel {
-    /// Tensor-parallel size (default 1).
+    /// Tensor-parallel size, in GPUs (default 1).
     pub tensor: u32,
-    /// Pipeline-parallel size (default 1).
+    /// Pipeline-parallel size, in stages (default 1).
     pub pipeline: u32,
     /// Decode context parallel size: GPUs of a tensor-parallel group that share a context's KV
     /// cache (default 1).
@@ -17,40 +17,42 @@ pub struct Parallel {
     /// Prefill context parallel size: tensor-parallel groups that share the tokens of a prompt
     /// (default 1).
     pub prefill_context: u32,
-    /// Data-parallel size (default 1).
+    /// Data-parallel size, in engines (default 1).
     pub data: u32,
-    /// First rank and number of ranks of this process (default all).
+    /// First data-parallel rank of this process, and number of its ranks (default all).
     pub local_ranks: (u32, u32),
-    /// Load balancing between ranks.
+    /// Load balancing between data-parallel ranks.
     pub balance: LoadBalancing,
-    /// Port of the supervisor in multi-port mode (default 9256).
+    /// HTTP port of the supervisor in multi-port mode (default 9256); `None`: other modes.
     pub supervisor_port: Option<u16>,
     /// Host of the API server that headless engines join (default 127.0.0.1).
     pub address: String,
-    /// RPC port of that API server (default 29550).
+    /// RPC port of the API server that headless engines join (default 29550).
     pub rpc_port: u16,
-    /// Number of API server processes to report (default data-parallel size).
+    /// Number of imitated API server processes, which affects metrics and profiling (default
+    /// data-parallel size).
     pub api_servers: u32,
-    /// Whether experts are spread over ranks.
+    /// Whether the model's experts are spread over data-parallel ranks (expert parallelism).
     pub expert: bool,
 }
 
 /// Load balancing between data-parallel ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LoadBalancing {
-    /// One server and port; requests go to the least loaded rank (vLLM's default).
+    /// One server and port for all ranks; requests go to the least loaded rank (vLLM's default).
     Internal,
-    /// One port per rank, `port + rank` (llm-d; vLLM's multi-port mode).
+    /// One port per data-parallel rank, `port + rank` (llm-d; vLLM's multi-port mode).
     #[default]
     PortPerRank,
-    /// One rank; an external load balancer distributes requests.
+    /// One data-parallel rank per process; an external load balancer distributes requests.
     External,
-    /// Local ranks behind one port; an external load balancer distributes requests between hosts.
+    /// One port for the ranks of a host; an external load balancer distributes requests between
+    /// hosts.
     Hybrid,
 }
 
 impl Parallel {
-    /// Returns the GPUs that share the weights of a pipeline stage.
+    /// Returns the numbers of GPUs that share the weights of a pipeline stage.
     pub fn weight_ranks(&self) -> WeightRanks {
         WeightRanks::new(self.tensor, self.data.saturating_mul(self.prefill_context))
     }
@@ -96,7 +98,7 @@ impl Parallel {
     }
 }
 
-/// Checks and returns the decode context parallel size.
+/// Checks and returns the decode context parallel size, in GPUs.
 ///
 /// **Source:** vLLM 0.33 `vllm/config/parallel.py`, `_validate_parallel_config`.
 fn context(v: &Values) -> Result<u32, ConfigError> {
@@ -204,7 +206,7 @@ fn local_ranks(
     })
 }
 
-/// Returns the number of API server processes with vLLM's default.
+/// Returns the number of API server processes; the default is vLLM's.
 fn api_servers(
     v: &Values,
     data: u32,

@@ -1,4 +1,4 @@
-//! Names of vLLM's output parsers.
+//! Names of vLLM's tool-call parsers and reasoning parsers.
 //!
 //! **Source:** vLLM 0.33 `vllm/tool_parsers/__init__.py` and `vllm/reasoning/__init__.py`.
 

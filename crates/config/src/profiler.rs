@@ -10,7 +10,7 @@ use super::values::Values;
 
 const KINDS: [&str; 3] = ["torch", "cuda", "proton"];
 
-/// Whether a profiler is configured.
+/// Returns whether `--profiler-config` configures a profiler.
 ///
 /// # Errors
 /// [`ConfigError`] for an unknown profiler, or one without its directory.
@@ -47,10 +47,10 @@ pub(super) fn configured(v: &Values) -> Result<bool, ConfigError> {
     Ok(kind.is_some())
 }
 
-/// Whether the fault tolerance routes exist.
+/// Returns whether the routes below `/fault_tolerance` exist.
 ///
 /// # Errors
-/// [`ConfigError`] if the configuration is not a JSON object.
+/// [`ConfigError`] if the fault tolerance configuration is not a JSON object.
 pub(super) fn has_fault_tolerance_routes(v: &Values) -> Result<bool, ConfigError> {
     Ok(v.get(&api::ENABLE_FAULT_TOLERANCE)? || v.get(&api::FAULT_TOLERANCE_CONFIG)?.is_some())
 }

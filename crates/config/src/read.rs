@@ -1,4 +1,4 @@
-//! Parses the values of flags into their types.
+//! Parses the text values of flags into their types.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,7 +22,7 @@ fn unreadable(value: &str, expected: impl Into<String>) -> FlagValueError {
 }
 
 impl<'a> RawFlagValues<'a> {
-    /// Returns the last value; `None` if there is none, or it is empty or `none`.
+    /// Returns the last value of the flag; `None` if there is none, or it is empty or `none`.
     pub(crate) fn text(&self) -> Option<&'a str> {
         self.values
             .last()
@@ -48,8 +48,8 @@ impl<'a> RawFlagValues<'a> {
         self.text().map(whole).transpose()
     }
 
-    /// Parses a whole number with vLLM's suffixes (`1k` = 1000, `1K` = 1024, `25.6k`); `auto` is
-    /// `None`.
+    /// Parses the value of a count flag with vLLM's suffixes (`1k` = 1000, `1K` = 1024, `25.6k`);
+    /// `auto` is `None`.
     fn count(&self) -> Result<Option<i64>, FlagValueError> {
         let Some(text) = self.text().filter(|t| !t.eq_ignore_ascii_case("auto")) else {
             return Ok(None);
@@ -104,7 +104,7 @@ impl<'a> RawFlagValues<'a> {
         }
     }
 
-    /// Parses a duration with its sign; a number without unit has the flag's unit.
+    /// Parses a duration and its sign; a number without unit has the flag's default unit.
     pub(crate) fn duration(&self) -> Result<duration::ParsedDuration, FlagValueError> {
         let (unit, unit_name) = match self.spec.kind {
             FlagKind::Seconds => (1_000_000_000, "seconds"),
@@ -126,7 +126,7 @@ impl<'a> RawFlagValues<'a> {
     }
 }
 
-/// Parses a whole number; YAML and templates may write 8.0 or 1e3.
+/// Parses the value of a whole-number flag; YAML and templates may write 8.0 or 1e3.
 fn whole(text: &str) -> Result<i64, FlagValueError> {
     let loose = text.parse::<f64>().ok().filter(|n| {
         n.fract() == 0.0
@@ -202,7 +202,7 @@ impl FlagValue for Duration {
     }
 }
 
-/// Parses a duration; a negative one is `None`.
+/// Parses the value of a duration flag; a negative one is `None`.
 impl FlagValue for Option<Duration> {
     const KIND: FlagKind = FlagKind::Duration;
 
@@ -214,7 +214,7 @@ impl FlagValue for Option<Duration> {
     }
 }
 
-/// Parses text; an empty value is the default.
+/// Parses the value of a text flag; an empty value is the default.
 impl FlagValue for String {
     const KIND: FlagKind = FlagKind::Text;
 
@@ -248,7 +248,7 @@ impl FlagValue for Vec<PathBuf> {
     }
 }
 
-/// Parses a list; a JSON array is replaced by its elements.
+/// Parses the values of a list flag; a JSON array is replaced by its elements.
 impl FlagValue for Vec<String> {
     const KIND: FlagKind = FlagKind::List;
 

@@ -1,4 +1,4 @@
-//! Drafter and the GPU memory of draft models and adapters.
+//! Latency model of the draft model, and GPU memory of draft models and LoRA adapters.
 
 use super::error::ConfigError;
 use super::flags::api;
@@ -8,17 +8,17 @@ use super::speculative::Speculative;
 use super::values::Values;
 use vllm_sim_engine::latency::{Drafter, ModelShape, WeightRanks, lora_bytes};
 
-/// GPU memory in addition to weights, activations and cache, in bytes per GPU.
+/// GPU memory of draft models and LoRA adapters, in bytes per GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct ReservedMemory {
-    /// Weights of the draft model, in bytes.
+    /// Size of the draft model's weights, in bytes per GPU.
     pub drafts: f64,
-    /// Slots of LoRA adapters, in bytes.
+    /// Size of the slots for LoRA adapters, in bytes per GPU.
     pub adapters: f64,
 }
 
 impl ReservedMemory {
-    /// Returns the sum.
+    /// Returns the memory of draft model and adapters together, in bytes per GPU.
     pub fn total(self) -> f64 {
         self.drafts + self.adapters
     }

@@ -10,128 +10,128 @@ use vllm_sim_observe::otel::OtlpProtocol;
 /// Settings of sockets, TLS, routes and logs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Server {
-    /// Address to listen on; `None`: all interfaces.
+    /// IP address or host name to listen on; `None`: all interfaces.
     pub host: Option<String>,
-    /// TCP port of the first rank (default 8000); 0: any free port.
+    /// TCP port of the first data-parallel rank (default 8000); 0: any free port.
     pub port: u16,
-    /// File with the URL of each server, present while the server listens.
+    /// File with the URLs of the servers, present while the server listens.
     pub ready_file: Option<PathBuf>,
     /// Whether the server stops when standard input is closed.
     pub exit_on_stdin_eof: bool,
-    /// Unix socket to listen on instead of host and port.
+    /// Path of the Unix socket to listen on instead of host and port.
     pub uds: Option<PathBuf>,
     /// Additional path prefix of all routes: empty, or `/x` without a trailing slash.
     pub root_path: String,
-    /// Accepted bearer tokens; empty: no authentication.
+    /// API keys: accepted bearer tokens; empty: no authentication.
     pub api_keys: Vec<String>,
     /// Bearer token of `/admin` and `/fake_metrics`; `None`: no authentication.
     pub admin_key: Option<String>,
     /// Host names under which browsers may use the admin routes, in addition to local ones.
     pub allowed_hosts: Vec<String>,
-    /// CORS rules.
+    /// Rules of cross-origin requests (CORS).
     pub cors: Cors,
-    /// TLS settings; `None`: plain text.
+    /// Settings of TLS on the server's port; `None`: plain text.
     pub tls: Option<Tls>,
     /// Maximum size of a request body, in bytes (default 4 MiB; 64 MiB with `serve`).
     pub max_request_body_bytes: usize,
     /// Timeouts of start, shutdown and idle connections.
     pub timeouts: Timeouts,
-    /// Whether every response carries `x-request-id`.
+    /// Whether every response has the header `x-request-id`.
     pub request_id_headers: bool,
-    /// Pod metadata from the environment.
+    /// Name, namespace and IP of the Kubernetes pod, from the environment.
     pub pod: Pod,
     /// Limits of the request history.
     pub history: History,
-    /// Switches of optional routes.
+    /// Settings of optional routes.
     pub routes: OptionalRoutes,
-    /// Dashboard settings.
+    /// Settings of the dashboard.
     pub dashboard: Dashboard,
-    /// Log settings.
+    /// Settings of logs.
     pub log: Log,
-    /// Interval of comments in an idle SSE stream; `None`: no comments.
+    /// Interval of keep-alive comments in an idle SSE stream; `None`: no comments.
     pub sse_keep_alive_interval: Option<Duration>,
-    /// Separate port for gRPC; `None`: gRPC shares the HTTP port.
+    /// TCP port for gRPC; `None`: gRPC shares the HTTP port.
     pub grpc_port: Option<u16>,
-    /// OpenTelemetry trace export.
+    /// Settings of OpenTelemetry trace export.
     pub otlp: Otlp,
-    /// Whether engines run without an HTTP server.
+    /// Whether the engines run without an HTTP server (`--headless`).
     pub headless: bool,
 }
 
 /// Timeouts of start, shutdown and idle connections.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Timeouts {
-    /// Time for requests in flight after SIGTERM (default 30 s; with `serve` 0: abort).
+    /// Time for requests in flight to finish after SIGTERM (default 30 s; with `serve` 0: abort).
     pub shutdown: Duration,
-    /// Time after the start during which `/health/ready` returns 503 (default 0).
+    /// Time after server start during which `/health/ready` returns 503 (default 0).
     pub startup: Duration,
-    /// Time after which an idle connection is closed (default 5 s).
+    /// Idle time until a connection is closed (default 5 s).
     pub keep_alive: Duration,
 }
 
 /// Limits of the request history.
 #[derive(Debug, Clone, PartialEq)]
 pub struct History {
-    /// Number of recent requests to keep.
+    /// Number of recent requests that the history keeps.
     pub requests: usize,
-    /// Whether request bodies are kept.
+    /// Whether the history keeps request bodies.
     pub bodies: bool,
 }
 
-/// Switches of optional routes.
+/// Settings of optional routes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OptionalRoutes {
-    /// Whether `/load` counts requests.
+    /// Whether the route `/load` counts requests in flight.
     pub load_tracking: bool,
     /// Whether the routes of `VLLM_SERVER_DEV_MODE=1` exist.
     pub dev_mode: bool,
-    /// Whether `/sleep` has an effect (llm-d's command line also needs `dev_mode`).
+    /// Whether the route `/sleep` has an effect (llm-d's command line also needs `dev_mode`).
     pub enable_sleep_mode: bool,
-    /// Whether `/docs`, `/redoc` and `/openapi.json` are disabled.
+    /// Whether the routes `/docs`, `/redoc` and `/openapi.json` are disabled.
     pub disable_fastapi_docs: bool,
 }
 
-/// Dashboard settings.
+/// Settings of the dashboard.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dashboard {
-    /// Whether the dashboard may change settings.
+    /// Whether the dashboard may change server settings.
     pub control: bool,
     /// URLs of other servers shown on the dashboard, without trailing slash.
     pub peers: Vec<String>,
 }
 
-/// OpenTelemetry trace export.
+/// Settings of OpenTelemetry trace export.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Otlp {
-    /// Endpoint of the collector; `None`: no export.
+    /// URL of the OpenTelemetry collector; `None`: no export.
     pub traces_endpoint: Option<String>,
-    /// Protocol of the endpoint.
+    /// Protocol of the OpenTelemetry collector: gRPC or HTTP.
     pub traces_protocol: OtlpProtocol,
 }
 
-/// CORS rules, as in Starlette's middleware.
+/// Rules of cross-origin requests (CORS), as in Starlette's middleware.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cors {
-    /// Allowed origins; empty: none, `*`: all.
+    /// Origins of allowed cross-origin requests; empty: none, `*`: all.
     pub origins: Vec<String>,
-    /// Allowed methods (default `*`).
+    /// HTTP methods of allowed cross-origin requests (default `*`).
     pub methods: Vec<String>,
-    /// Allowed request headers (default `*`).
+    /// Request headers of allowed cross-origin requests (default `*`).
     pub headers: Vec<String>,
-    /// Whether credentials are allowed.
+    /// Whether CORS allows requests with credentials.
     pub credentials: bool,
 }
 
-/// TLS settings.
+/// Settings of TLS on the server's port.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tls {
     /// Source of the server certificate.
     pub certificate: Certificate,
-    /// File of certificate authorities for client certificates.
+    /// PEM file of certificate authorities for client certificates.
     pub ca_certs: Option<PathBuf>,
-    /// Client certificate policy.
+    /// Policy for client certificates.
     pub client_certs: ClientCerts,
-    /// Whether changed certificate files are reloaded.
+    /// Whether the server reloads changed certificate files.
     pub refresh: bool,
 }
 
@@ -140,16 +140,16 @@ pub struct Tls {
 pub enum Certificate {
     /// A certificate in PEM files.
     Files {
-        /// Certificate chain.
+        /// PEM file with the certificate chain.
         cert: PathBuf,
-        /// Private key.
+        /// PEM file with the private key.
         key: PathBuf,
     },
     /// A self-signed certificate, generated at start.
     SelfSigned,
 }
 
-/// Client certificate policy, Python's `ssl.CERT_*`.
+/// Policy for client certificates, Python's `ssl.CERT_*`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ClientCerts {
     /// No client certificate is requested (0).
@@ -161,18 +161,18 @@ pub enum ClientCerts {
     Required,
 }
 
-/// Pod metadata from the environment.
+/// Name, namespace and IP of the Kubernetes pod, from the environment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Pod {
-    /// `POD_NAME`; enables the header `x-inference-pod`.
+    /// Pod name, `POD_NAME`; enables the response header `x-inference-pod`.
     pub name: Option<String>,
-    /// `POD_NAMESPACE`; enables the header `x-inference-namespace`.
+    /// Pod namespace, `POD_NAMESPACE`; enables the response header `x-inference-namespace`.
     pub namespace: Option<String>,
-    /// `POD_IP`; part of llm-d's KV event topic.
+    /// Pod IP address, `POD_IP`; part of llm-d's KV event topic.
     pub ip: Option<String>,
 }
 
-/// Log settings.
+/// Settings of logs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Log {
     /// Minimum level of logged events.
@@ -183,7 +183,7 @@ pub struct Log {
     pub http: bool,
     /// Whether one line per request is logged.
     pub access: bool,
-    /// Paths for which `access` logs no line.
+    /// Request paths without a line in the access log.
     pub access_excluded: Vec<String>,
     /// Whether the parameters of each request are logged.
     pub requests: bool,

@@ -109,7 +109,7 @@ fn line(out: &mut String, flag: &FlagSpec, entry: &ResolvedFlag) {
     );
 }
 
-/// Formats a string, quoted if YAML would parse it as something else.
+/// Formats a YAML string, quoted if YAML would parse it as something else.
 fn scalar(text: &str) -> String {
     let simple = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/')
         && text

@@ -12,36 +12,39 @@ use super::values::Values;
 use vllm_sim_engine::latency::{self, ModelShape};
 
 const MAX_DRAFTS: u64 = 64;
-/// Default number of drafts for `suffix`, vLLM's `suffix_decoding_max_tree_depth`.
+/// Default number of draft tokens for the method `suffix`, vLLM's `suffix_decoding_max_tree_depth`.
 const SUFFIX_DRAFTS: u64 = 24;
 const NGRAM_TOKENS: u64 = 5;
 
 /// Settings of speculative decoding.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Speculative {
-    /// Method, vLLM's `method` (default ngram).
+    /// Speculative decoding method, vLLM's `method` (default ngram).
     pub method: String,
     /// Number of draft tokens per step, at least 1.
     pub num_tokens: u32,
-    /// Conditional acceptance rate of each draft, given that all before it were accepted.
+    /// Acceptance rate of each draft token, given that all before it were accepted (0 to 1).
     pub acceptance: Vec<f64>,
-    /// Whether a prefix-cache hit drops its last block.
+    /// Whether a prefix-cache hit drops its last block, as vLLM does for EAGLE drafters.
     pub drops_last_block: bool,
-    /// Number of tokens after a block that its hash includes, instead of dropping the last block.
+    /// Number of tokens after a KV block that its hash includes, instead of dropping the last
+    /// block.
     pub lookahead: u32,
-    /// Minimum and maximum length of the n-gram to look up; `None`: acceptance is random.
+    /// Minimum and maximum length of the n-gram to look up in the prompt, in tokens; `None`: drafts
+    /// are accepted at random.
     pub prompt_lookup: Option<(u32, u32)>,
-    /// Whether vLLM's configuration is used, and not the bare draft count of Dynamo's mocker.
+    /// Whether `--speculative-config` names a method; false for the bare draft count of Dynamo's
+    /// mocker.
     pub is_named: bool,
-    /// Shape of the draft model, if known.
+    /// Layer sizes and weights of the draft model, if known.
     pub draft: Option<ModelShape>,
-    /// Whether one forward pass proposes all drafts.
+    /// Whether one forward pass of the draft model proposes all draft tokens.
     pub parallel: bool,
     /// Tensor-parallel size of the draft model; `None`: that of the target.
     pub tensor: Option<u32>,
-    /// Reason why asynchronous scheduling is off; `None`: it is on.
+    /// Reason why asynchronous scheduling is disabled, as text; `None`: it stays enabled.
     pub synchronous: Option<String>,
-    /// JSON object as typed.
+    /// JSON object of `--speculative-config`, as typed.
     pub raw: Value,
 }
 
@@ -141,7 +144,8 @@ impl Keys {
         self.0.get(key).filter(|value| !value.is_null())
     }
 
-    /// Returns vLLM's method; `None` if only a number of drafts is set, as in Dynamo's mocker.
+    /// Returns the speculative decoding method; `None` if only a number of drafts is set, as in
+    /// Dynamo's mocker.
     fn method(&self) -> Option<&str> {
         match (self.text("method"), self.text("model")) {
             (Some(method), _) => Some(method),
@@ -151,8 +155,8 @@ impl Keys {
         }
     }
 
-    /// Returns the configured number, else the one of the method or of the draft model's
-    /// `config.json`.
+    /// Returns the number of draft tokens per step: the configured one, else that of the method or
+    /// of the draft model's `config.json`.
     fn num_tokens(
         &self,
         method: Option<&str>,
@@ -211,7 +215,8 @@ impl Keys {
         })
     }
 
-    /// Returns why vLLM's older model runner disables asynchronous scheduling for this method.
+    /// Returns the reason why vLLM's older model runner disables asynchronous scheduling for this
+    /// method, if so.
     ///
     /// **Source:** vLLM 0.33 `vllm/config/vllm.py`, `_get_v2_model_runner_unsupported_features` and
     /// `__post_init__`.
@@ -231,7 +236,8 @@ impl Keys {
         }
     }
 
-    /// Returns the unconditional rates of vLLM's synthetic acceptance, if configured.
+    /// Returns the unconditional acceptance rates of vLLM's synthetic rejection sampler, if
+    /// configured.
     ///
     /// **Source:** vLLM 0.33 `vllm/config/speculative.py`,
     /// `_resolve_synthetic_acceptance_rates`.
@@ -261,9 +267,9 @@ impl Keys {
         }
     }
 
-    /// Returns whether a hit drops its last block, and whether block hashes include following
-    /// tokens instead. Only draft models that read the target's hidden states and the next token
-    /// need one of them.
+    /// Returns whether a prefix-cache hit drops its last block, and whether block hashes include
+    /// following tokens instead. Only draft models that read the target's hidden states and the
+    /// next token need one of them.
     ///
     /// **Source:** vLLM 0.33 `vllm/config/speculative.py`, `needs_eagle_block_drop`;
     /// `vllm/config/vllm.py`, `num_hash_lookahead_tokens`.
@@ -280,8 +286,8 @@ impl Keys {
         Ok((eagle && plain, eagle && !plain))
     }
 
-    /// Returns the number of tokens after a block that its hash includes: those that a chain of MTP
-    /// modules reads ahead.
+    /// Returns the number of tokens after a KV block that its hash includes: those that a chain of
+    /// MTP modules reads ahead.
     ///
     /// **Source:** vLLM 0.33 `vllm/config/vllm.py`, `num_prefill_lookahead_tokens`.
     fn lookahead(
@@ -300,7 +306,8 @@ impl Keys {
         }
     }
 
-    /// Reads `prompt_lookup_min` and `prompt_lookup_max`; a missing one equals the other.
+    /// Reads the n-gram lengths `prompt_lookup_min` and `prompt_lookup_max`; a missing one equals
+    /// the other.
     fn prompt_lookup(&self) -> Result<(u32, u32), ConfigError> {
         let read = |key: &str| {
             let Some(value) = self.given(key) else {
@@ -323,7 +330,7 @@ impl Keys {
     }
 }
 
-/// Returns the number of drafts that the modules were trained for, from `config.json`.
+/// Returns the number of draft tokens for which the MTP modules were trained, from `config.json`.
 fn trained_drafts(config: &Value) -> Option<u64> {
     let parts = [Some(config), config.get("text_config")];
     let keys = [
@@ -362,7 +369,8 @@ fn unconditional(typed: &Value, drafts: usize) -> Result<Vec<f64>, ConfigError> 
     Ok(rates)
 }
 
-/// Returns the rates of least variance with this mean number of tokens per step.
+/// Returns the unconditional acceptance rates of least variance with a mean of `typed` tokens per
+/// step.
 fn rates_of_length(typed: &Value, drafts: u32) -> Result<Vec<f64>, ConfigError> {
     let most = f64::from(drafts) + 1.0;
     let length = typed.as_f64().filter(|n| (1.0..=most).contains(n));
@@ -382,7 +390,8 @@ fn conditional(rates: &[f64]) -> Vec<f64> {
     pairs.map(chance).collect()
 }
 
-/// Returns typical conditional acceptance rates of a method, from published results for chats.
+/// Returns typical conditional acceptance rates of a speculative method, from published results for
+/// chats.
 ///
 /// **Source:** vLLM `tests/v1/spec_decode/test_acceptance_length.py` (eagle3) and pull request 48892
 /// (mtp); SemiAnalysis InferenceX `golden_al_distribution` (dspark); the others are estimates.

@@ -25,7 +25,7 @@ const METHODS: [&str; 10] = [
     "custom_class",
 ];
 
-/// Model-specific names of the method `mtp`.
+/// Model-specific names of the speculative method `mtp`.
 const MTP: [&str; 27] = [
     "bailing_hybrid_mtp",
     "bailing_hybrid_v3_mtp",
@@ -73,7 +73,7 @@ const SUPPORTED: [&str; 14] = [
     "disable_padded_drafter_batch",
 ];
 
-/// Keys without visible effect in a simulator; accepted silently.
+/// Keys of `--speculative-config` without visible effect in a simulator; accepted silently.
 const IGNORED_SILENTLY: [&str; 13] = [
     "attention_backend",
     "code_revision",
@@ -90,7 +90,7 @@ const IGNORED_SILENTLY: [&str; 13] = [
     "use_local_argmax_reduction",
 ];
 
-/// Keys with an effect in vLLM and none here; accepted with a warning.
+/// Keys of `--speculative-config` with an effect in vLLM and none here; accepted with a warning.
 const IGNORED_WITH_WARNING: [&str; 15] = [
     "draft_sample_method",
     "dspark_draft_topk",
@@ -118,10 +118,10 @@ fn is_older(v: &Values) -> Result<bool, ConfigError> {
     Ok(release(&version).is_some_and(|imitated| imitated < RELEASE))
 }
 
-/// Returns the method by its name in this release.
+/// Returns the name of the speculative method in the imitated release.
 ///
 /// # Errors
-/// [`ConfigError::Invalid`] for a method that the imitated release does not have.
+/// [`ConfigError::Invalid`] for a speculative method that the imitated release does not have.
 pub(super) fn method(v: &Values, typed: &str) -> Result<String, ConfigError> {
     if typed == "[ngram]" {
         return Ok("ngram".to_owned());
@@ -146,10 +146,10 @@ pub(super) fn method(v: &Values, typed: &str) -> Result<String, ConfigError> {
     )))
 }
 
-/// Rejects unknown keys and warns of those without effect.
+/// Rejects unknown keys of `--speculative-config` and warns of those without effect.
 ///
 /// # Errors
-/// [`ConfigError::Invalid`] names the key.
+/// [`ConfigError::Invalid`] with the name of the unknown key.
 pub(super) fn check(v: &Values, keys: &Map<String, Value>) -> Result<(), ConfigError> {
     let given = |key: &&String| !keys[*key].is_null();
     if keys.contains_key("tensor_parallel_size") {

@@ -1,4 +1,4 @@
-//! Speech capabilities of a model, by its architecture.
+//! Speech recognition capabilities of models, by their architecture.
 //!
 //! **Source:** vLLM 0.33, `SupportsTranscription` and `SupportsRealtime` of
 //! `model_executor/models/interfaces.py` and the models that implement them.
@@ -11,37 +11,37 @@ use super::flags::api;
 use super::model::Model;
 use super::values::Values;
 
-/// Speech settings.
+/// Settings of speech recognition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Speech {
-    /// Whether `/v1/audio/transcriptions` and `/v1/audio/translations` exist.
+    /// Whether the routes `/v1/audio/transcriptions` and `/v1/audio/translations` exist.
     pub transcribes: bool,
-    /// Whether `/v1/realtime` exists.
+    /// Whether the route `/v1/realtime` exists.
     pub realtime: bool,
-    /// Speech capabilities of the model.
+    /// Speech recognition capabilities of the model.
     pub model: SpeechModel,
-    /// Maximum size of an upload, in bytes (default 25 MiB).
+    /// Maximum size of an uploaded audio file, in bytes (default 25 MiB).
     pub max_file_bytes: u64,
-    /// Maximum audio duration, in seconds (default 600).
+    /// Maximum duration of an uploaded audio file, in seconds (default 600).
     pub max_seconds: u32,
     /// Maximum size of decoded audio as 32-bit samples, in bytes (default 256 MiB).
     pub max_decoded_bytes: u64,
 }
 
-/// Speech capabilities of a model.
+/// Speech recognition capabilities of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SpeechModel {
-    /// Whether the model supports transcription only.
+    /// Whether the model supports transcription only, not text generation.
     pub only: bool,
-    /// Whether responses can have timestamps (`verbose_json`).
+    /// Whether transcriptions can have timestamps (`verbose_json`).
     pub segments: bool,
-    /// Whether responses can name speakers (`diarized_json`).
+    /// Whether transcriptions can name speakers (`diarized_json`).
     pub speakers: bool,
-    /// Whether the language is detected in a separate pass.
+    /// Whether the model detects the spoken language in a separate pass.
     pub detects: bool,
-    /// Maximum audio per pass, in seconds; longer audio is split. `None`: unlimited.
+    /// Maximum length of audio per pass, in seconds; longer audio is split. `None`: unlimited.
     pub clip: Option<u32>,
-    /// Whether audio tokens are part of the prompt; else an encoder reads them.
+    /// Whether audio becomes prompt tokens; else an encoder reads it.
     pub in_prompt: bool,
 }
 
@@ -109,7 +109,8 @@ const SPEECH_MODELS: [(&str, SpeechModel); 14] = [
 const REALTIME: [&str; 2] = ["VoxtralRealtimeGeneration", "Qwen3ASRRealtimeGeneration"];
 
 impl Speech {
-    /// Returns the speech settings for `task`, and the task if the architecture determines it.
+    /// Returns the speech recognition settings for `task`, and the task if the architecture
+    /// determines it.
     pub(super) fn from_values(
         v: &Values,
         model: &Model,

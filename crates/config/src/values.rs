@@ -13,7 +13,7 @@ use super::flag::{Flag, FlagKind, FlagSpec, FlagValue, FlagValueError, RawFlagVa
 use super::flags;
 use super::layers::{Layer, Setting, ValueSource};
 
-/// Values of every flag by name, including defaults.
+/// Values of all flags by name, including defaults.
 #[derive(Debug, Clone)]
 pub(super) struct Values {
     pub(super) cli_mode: CliMode,
@@ -24,7 +24,7 @@ pub(super) struct Values {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Notes {
     pub(super) warnings: Vec<String>,
-    /// Warnings about settings without effect; a subset of `warnings`.
+    /// Warnings about settings that have no effect with the others; a subset of `warnings`.
     pub(super) without_effect: Vec<String>,
     pub(super) derived: Vec<Derivation>,
     bare_durations: Vec<&'static str>,
@@ -127,7 +127,7 @@ impl Values {
         read.map_err(|refused| self.refused(flag, refused))
     }
 
-    /// Checks a number against a range; `words` is the error message.
+    /// Checks the number of a flag against a range; `words` is the error message.
     pub(super) fn fit<T: TryFrom<i64>>(
         &self,
         flag: &FlagSpec,
@@ -223,7 +223,7 @@ impl Values {
         }
     }
 
-    /// Returns the error for an unsupported value; upstream's message comes first.
+    /// Returns the error for an unsupported flag value; upstream's message comes first.
     pub(super) fn wrong(&self, words: impl Display, flag: &FlagSpec) -> ConfigError {
         let value = self.raw(flag).join(" ");
         let origin = self.source(flag);

@@ -1,4 +1,4 @@
-//! Reads YAML files of settings.
+//! Reads YAML files with values of flags.
 
 use std::fs;
 
@@ -17,7 +17,7 @@ pub(super) enum UnknownKeys {
     Warn,
 }
 
-/// Reads a YAML file.
+/// Reads a YAML file with values of flags.
 ///
 /// # Errors
 /// [`ConfigError::File`] if the file cannot be read or is not a YAML mapping;
@@ -119,7 +119,7 @@ fn on_unknown(
     Ok(())
 }
 
-/// Converts a YAML value to flag words; `None` if it is empty.
+/// Converts a YAML value to the values of a flag; `None` if it is empty.
 fn values(flag: &FlagSpec, value: &Value) -> Option<Vec<String>> {
     match (flag.kind, value) {
         (_, Value::Null) => None,

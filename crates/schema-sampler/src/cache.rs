@@ -1,4 +1,4 @@
-//! A cache of compiled schemas, because agents send the same tools with every request.
+//! A cache of compiled JSON schemas, because agents send the same tools with every request.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::compiled::{Compiled, compile};
 use crate::constraint::{Constraint, ConstraintError};
 
-/// A least-recently-used cache of compiled schemas, keyed by their JSON text.
+/// A least-recently-used cache of compiled JSON schemas, keyed by their text.
 #[derive(Debug)]
 pub struct SchemaCache {
     capacity: usize,
@@ -35,10 +35,10 @@ impl SchemaCache {
         }
     }
 
-    /// Returns the compiled form of `schema`, from the cache if possible.
+    /// Returns the compiled form of the JSON schema `schema`, from the cache if possible.
     ///
     /// # Errors
-    /// The same as for [`compile`]; errors are not cached.
+    /// The same errors as [`compile`]; errors are not cached.
     pub fn schema(&self, schema: &Value) -> Result<Arc<Compiled>, ConstraintError> {
         // The text keeps the order of properties, which decides the order in the generated values.
         let text = schema.to_string();

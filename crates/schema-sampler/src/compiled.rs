@@ -1,4 +1,4 @@
-//! Compiled constraints.
+//! Constraints compiled for the generation of texts.
 
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
@@ -13,7 +13,7 @@ use crate::structural_tag::StructuralTag;
 use crate::work::WorkBudget;
 use vllm_sim_random::Draw;
 
-/// Schema of the objects that [`Constraint::JsonObject`] generates.
+/// JSON schema of the objects that [`Constraint::JsonObject`] generates.
 const ANY_OBJECT: &str = r#"{
     "type": "object",
     "properties": {
@@ -34,7 +34,7 @@ const ANY_OBJECT: &str = r#"{
     "additionalProperties": false
 }"#;
 
-/// A validated constraint that can be sampled any number of times.
+/// A validated constraint, from which any number of texts can be generated.
 #[derive(Debug)]
 pub struct Compiled(CompiledKind);
 
@@ -47,11 +47,11 @@ enum CompiledKind {
     StructuralTag(StructuralTag),
 }
 
-/// Compiles `constraint`.
+/// Validates `constraint` and prepares it for the generation of texts.
 ///
 /// # Errors
-/// [`ConstraintError`] if it cannot be read. Some unsatisfiable schemas are detected only by
-/// [`Compiled::sample`].
+/// [`ConstraintError`] if the constraint cannot be read. Some unsatisfiable schemas are detected
+/// only by [`Compiled::sample`].
 pub fn compile(constraint: &Constraint) -> Result<Compiled, ConstraintError> {
     let size = constraint.size();
     if size > MAX_SOURCE {
@@ -84,8 +84,8 @@ impl Compiled {
     /// Generates a text that satisfies the constraint.
     ///
     /// # Errors
-    /// [`ConstraintError::Unsatisfiable`] if a bounded search finds no value,
-    /// [`ConstraintError::TooLong`] if no value is short enough.
+    /// [`ConstraintError::Unsatisfiable`] if a bounded search finds no value that satisfies the
+    /// constraint, [`ConstraintError::TooLong`] if no value is short enough.
     pub fn sample(&self, rng: &mut ChaCha8Rng, limits: &Limits) -> Result<String, ConstraintError> {
         let work = &mut WorkBudget::default();
         match &self.0 {
@@ -102,11 +102,10 @@ impl Compiled {
         }
     }
 
-    /// Generates a text like [`Self::sample`], and an object if the schema allows one; for tool
-    /// arguments.
+    /// Generates a text like [`Self::sample`], preferably a JSON object; for tool arguments.
     ///
     /// # Errors
-    /// The same as for [`Self::sample`].
+    /// The same errors as [`Self::sample`].
     pub fn sample_object(
         &self,
         rng: &mut ChaCha8Rng,

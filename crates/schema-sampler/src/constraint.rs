@@ -1,28 +1,28 @@
-//! Constraints and their errors.
+//! Constraints on generated texts, and their errors.
 
 use serde_json::Value;
 
 use crate::limits::MAX_SOURCE;
 
-/// A constraint on a text: vLLM's `structured_outputs` or `response_format`.
+/// A constraint on a generated text: vLLM's `structured_outputs` or `response_format`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Constraint {
     /// Any JSON object.
     JsonObject,
-    /// A JSON value that this schema accepts; a string contains the schema as JSON text.
+    /// A JSON value that this JSON schema accepts; a string contains the schema as JSON text.
     Json(Value),
-    /// A text that this pattern matches as a whole.
+    /// A text that this regular expression matches as a whole.
     Regex(String),
-    /// Any text of this list.
+    /// A text from this list.
     Choice(Vec<String>),
-    /// A text of this grammar, in EBNF (`root ::= …`) or Lark (`start: …`).
+    /// A text that matches this grammar, in EBNF (`root ::= …`) or Lark (`start: …`).
     Grammar(String),
     /// Free text with tagged parts, as an xgrammar structural tag describes it.
     StructuralTag(Value),
 }
 
 impl Constraint {
-    /// Returns the approximate size of the source, in bytes.
+    /// Returns the approximate size of the constraint's source, in bytes.
     pub(crate) fn size(&self) -> usize {
         match self {
             Self::JsonObject => 0,
@@ -47,49 +47,49 @@ fn size(value: &Value) -> usize {
     }
 }
 
-/// Reports why a constraint cannot be used, with vLLM's messages.
+/// Error for a constraint that cannot be used, with vLLM's message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConstraintError {
-    /// No value satisfies the schema.
+    /// No JSON value satisfies the schema.
     #[error("Grammar error: Unsatisfiable schema: {reason}{}", location(path))]
     Unsatisfiable {
-        /// JSON pointer to the part of the schema that conflicts, with a leading `#`.
+        /// JSON pointer to the conflicting part of the schema, with a leading `#`.
         path: String,
-        /// Description of the conflict.
+        /// Description of the conflict in the schema.
         reason: String,
     },
-    /// The document is not a valid schema.
+    /// The JSON document is not a valid JSON schema.
     #[error("Grammar error: {reason}{}", location(path))]
     InvalidSchema {
-        /// JSON pointer to the invalid part, with a leading `#`.
+        /// JSON pointer to the invalid part of the schema, with a leading `#`.
         path: String,
-        /// Description of the invalid keyword.
+        /// Description of the invalid keyword of the schema.
         reason: String,
     },
     /// The schema text is not valid JSON.
     #[error("Invalid JSON grammar specification.")]
     InvalidJson,
-    /// The pattern is invalid, or uses look-around or back-references.
+    /// The regular expression is invalid, or uses look-around or back-references.
     #[error("{0}")]
     BadRegex(String),
-    /// The grammar is invalid or has no finite text.
+    /// The grammar is invalid, or all its texts are infinite.
     #[error("{0}")]
     BadGrammar(String),
     /// The structural tag is invalid.
     #[error("Invalid grammar specification: {0}")]
     BadTag(String),
-    /// The list of choices is empty.
+    /// The list of a choice constraint is empty.
     #[error("Choice '' cannot be empty")]
     EmptyChoice,
-    /// The source exceeds the size limit; the value is its size in bytes.
+    /// The constraint's source exceeds the size limit; the value is its size in bytes.
     #[error("Grammar error: the constraint has {0} bytes; at most {MAX_SOURCE} are allowed")]
     TooLarge(usize),
-    /// All texts are longer than this number of characters.
+    /// All texts that satisfy the constraint are longer than this number of characters.
     #[error("Grammar error: every match is longer than {0} characters")]
     TooLong(u32),
 }
 
-/// Formats the location of an error; the root of the schema is not mentioned, as in vLLM.
+/// Formats the location of a schema error; the root of the schema is not mentioned, as in vLLM.
 fn location(path: &str) -> String {
     match path {
         "#" => String::new(),
@@ -106,7 +106,7 @@ impl From<InvalidSchema> for ConstraintError {
     }
 }
 
-/// Reports why a document is not a supported schema.
+/// Error for a JSON document that is not a supported JSON schema.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct InvalidSchema {
     pub(crate) path: String,

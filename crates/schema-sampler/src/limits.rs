@@ -1,30 +1,32 @@
 //! Limits on constraints and on generated values.
 
-/// Maximum size of a constraint, in bytes. Its compiled form takes up to a hundred times as much.
+/// Maximum size of a constraint's source, in bytes. Its compiled form takes up to a hundred times
+/// as much.
 pub(crate) const MAX_SOURCE: usize = 1 << 20;
 
-/// Ranges and chances for the parts of a value that the constraint leaves open.
+/// Ranges and probabilities for the parts of a generated value that the constraint leaves open.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Limits {
-    /// Inclusive range of integers; `None` uses the range usual for the field name, else 0 to 100.
+    /// Inclusive range of generated integers; `None` uses the range usual for the field name, else
+    /// 0 to 100.
     pub integer: Option<(i64, i64)>,
-    /// Inclusive range of other numbers; `None` as for `integer`.
+    /// Inclusive range of generated numbers with a fraction; `None` as for `integer`.
     pub number: Option<(f64, f64)>,
-    /// Inclusive range of array lengths.
+    /// Inclusive range of the number of array items.
     pub array: (u64, u64),
-    /// Chance of an optional property of the outermost object, in percent.
+    /// Probability of an optional property of the outermost object, in percent.
     pub optional_percent: u32,
-    /// Chance of an optional property of an inner object, in percent.
+    /// Probability of an optional property of an inner object, in percent.
     pub nested_optional_percent: u32,
-    /// Nesting depth beyond which optional parts are omitted.
+    /// Nesting depth of objects and arrays beyond which optional parts are omitted.
     pub max_depth: u32,
-    /// Maximum length of a text, in characters.
+    /// Maximum length of a generated text, in characters.
     pub max_chars: u32,
 }
 
 impl Default for Limits {
-    /// Returns limits under which nearly every field is filled, as in structured outputs of real
-    /// models.
+    /// Returns limits under which nearly every optional property is generated, as in structured
+    /// outputs of real models.
     fn default() -> Self {
         Self {
             integer: None,

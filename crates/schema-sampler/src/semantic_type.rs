@@ -1,4 +1,4 @@
-//! Recognises the meaning of a field by its name or description, to generate plausible values.
+//! Recognises the meaning of a JSON field by its name or description, to generate plausible values.
 
 use std::collections::HashMap;
 use std::sync::LazyLock;
@@ -7,7 +7,7 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::words::one;
 
-/// The meaning of a field, recognised by keywords.
+/// The meaning of a JSON field, recognised by keywords, with typical values.
 #[derive(Debug)]
 pub(crate) struct SemanticType {
     keys: Vec<&'static str>,
@@ -15,7 +15,8 @@ pub(crate) struct SemanticType {
     pub(crate) range: Option<(f64, f64)>,
 }
 
-/// Generic strings of llm-d-inference-sim (`pkg/llm-d-inference-sim/tools_utils.go`).
+/// Generic strings for fields without a known meaning, from llm-d-inference-sim
+/// (`pkg/llm-d-inference-sim/tools_utils.go`).
 const PLAIN: &[&str] = &[
     "testing",
     "hello",
@@ -29,10 +30,10 @@ const PLAIN: &[&str] = &[
     "lifetime",
 ];
 
-/// One entry per line: keywords, then `=` and texts separated by `|`, or `:` and a range of
-/// numbers.
+/// Field meanings, one per line: keywords, then `=` and texts separated by `|`, or `:` and a range
+/// of numbers.
 ///
-/// An indented line continues the previous entry.
+/// In the table, an indented line continues the previous entry.
 const TABLE: &str = r#"
 city town destination origin = Paris | Berlin | Tokyo | London | New York | San Francisco | Oslo
 location place region area = San Francisco, CA | Paris, France | Tokyo, Japan | London, UK
@@ -168,8 +169,8 @@ static BY_WORD: LazyLock<HashMap<&'static str, &'static SemanticType>> = LazyLoc
 });
 
 impl SemanticType {
-    /// Returns the meaning of a field by its name; the last word counts first: `user_email` is an
-    /// email.
+    /// Returns the meaning of a field by its name; the last word takes precedence: `user_email` is
+    /// an email.
     pub(crate) fn of_name(name: &str) -> Option<&'static Self> {
         let words = split(name);
         let joined: String = words.concat();
@@ -197,7 +198,7 @@ fn lookup(word: &str) -> Option<&'static SemanticType> {
     })
 }
 
-/// Splits a name in snake_case, kebab-case, camelCase or plain text into lower-case words.
+/// Splits a field name in snake_case, kebab-case, camelCase or plain text into lower-case words.
 fn split(name: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word = String::new();
@@ -220,7 +221,7 @@ fn split(name: &str) -> Vec<String> {
     words
 }
 
-/// Returns the example within a description, such as in "The city, e.g. San Francisco, CA".
+/// Returns the example within a field's description, such as in "The city, e.g. San Francisco, CA".
 pub(crate) fn example_in(description: &str) -> Option<&str> {
     let (_, rest) = description
         .split_once("e.g.")
@@ -247,7 +248,7 @@ pub(crate) fn sentence(rng: &mut ChaCha8Rng) -> &'static str {
     phrase(lookup("description"), rng)
 }
 
-/// Returns a string that fits the meaning of a field.
+/// Returns a random string that fits the meaning of a field.
 pub(crate) fn phrase(
     semantic_type: Option<&'static SemanticType>,
     rng: &mut ChaCha8Rng,

@@ -1,4 +1,4 @@
-//! Common English words.
+//! Common English words for generated strings.
 
 use rand_chacha::ChaCha8Rng;
 
@@ -16,7 +16,7 @@ pub(crate) fn word(rng: &mut ChaCha8Rng) -> &'static str {
     one(LOWER, rng)
 }
 
-/// Returns a random element of `list`, or an empty string if the list is empty.
+/// Returns a random text from `list`, or an empty string if the list is empty.
 pub(crate) fn one<'a>(list: &[&'a str], rng: &mut ChaCha8Rng) -> &'a str {
     let last = list.len().saturating_sub(1) as u64;
     list.get(rng.between(0, last) as usize)

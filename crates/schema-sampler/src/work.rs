@@ -1,11 +1,12 @@
-//! A work budget per text, in steps of about a microsecond.
+//! A work budget for each generated text, in steps of about a microsecond.
 
-/// Budget of one text.
+/// Work budget of one generated text, in steps.
 const TEXT_BUDGET: u32 = 100_000;
-/// Number of state transitions of a regular expression per step.
+/// Number of state transitions of a regular expression that cost one step.
 const TRANSITIONS_PER_STEP: u64 = 256;
 
-/// The remaining budget of one text, including its nested schemas, patterns and grammars.
+/// The remaining work budget of one generated text, including its nested schemas, patterns and
+/// grammars.
 #[derive(Debug)]
 pub(crate) struct WorkBudget(u32);
 
@@ -24,7 +25,7 @@ impl WorkBudget {
         self.0
     }
 
-    /// Spends `steps`; returns `None` and empties the budget if fewer are left.
+    /// Spends `steps` of the work budget; returns `None` and empties it if fewer are left.
     pub(crate) fn spend(&mut self, steps: u32) -> Option<()> {
         let left = self.0.checked_sub(steps);
         self.0 = left.unwrap_or(0);
@@ -32,9 +33,9 @@ impl WorkBudget {
     }
 }
 
-/// Returns the steps of a search in `text` with a pattern of `states` states.
+/// Returns the cost, in steps, of searching `text` with a regular expression of `states` states.
 ///
-/// Assumes a matcher that visits all states for each character.
+/// The cost assumes a matcher that visits all states for each character.
 pub(crate) fn matching(states: u32, text: &str) -> u32 {
     let moves = u64::from(states).saturating_mul(text.len() as u64);
     u32::try_from(moves / TRANSITIONS_PER_STEP).unwrap_or(u32::MAX)

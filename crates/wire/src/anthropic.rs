@@ -1,4 +1,4 @@
-//! Requests of `POST /v1/messages` and `/v1/messages/count_tokens`.
+//! Requests of Anthropic's API: `POST /v1/messages` and `/v1/messages/count_tokens`.
 //!
 //! Source: `vllm/entrypoints/anthropic/protocol.py`.
 
@@ -14,12 +14,12 @@ use super::schema::{
     required, wire_model,
 };
 
-/// Content of a message or of the system prompt.
+/// Content of an Anthropic message or system prompt.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Content {
-    /// A plain string.
+    /// Content as a plain string.
     Text(String),
-    /// A list of typed blocks.
+    /// A list of typed content blocks.
     Blocks(Vec<ContentBlock>),
 }
 
@@ -35,39 +35,40 @@ impl RequestField for Content {
 }
 
 wire_model! {
-    /// One block of content; `kind` decides which of the other members are used.
+    /// One content block of an Anthropic message; `kind` decides which of the other members are
+    /// used.
     pub struct ContentBlock: Plain "AnthropicContentBlock" after tool_change {
-        /// Type of the block: `text`, `image`, `tool_use`, `tool_result`, …
+        /// Type of the content block: `text`, `image`, `tool_use`, `tool_result`, …
         kind: String [Schema::Literal(&[
             "text", "image", "tool_use", "tool_result", "tool_reference", "thinking",
             "redacted_thinking", "tool_addition", "tool_removal",
         ])] as "type",
         /// Text of a `text` block.
         text: Option<String> = None,
-        /// Source object of an `image` block.
+        /// Source of an `image` block: base64 data or URL.
         source: Option<Map<String, Value>> = None,
-        /// Id of a `tool_use` block.
+        /// Id of the tool call in a `tool_use` block.
         id: Option<String> = None,
-        /// Id of the call that a `tool_result` block answers.
+        /// Id of the tool call that a `tool_result` block answers.
         tool_use_id: Option<String> = None,
         /// Tool name of a `tool_use` block.
         name: Option<String> = None,
-        /// Arguments of a `tool_use` block.
+        /// Arguments of the tool call in a `tool_use` block.
         input: Option<Map<String, Value>> = None,
-        /// Content of a `tool_result` block: a string or blocks, as sent.
+        /// Output of the tool in a `tool_result` block: a string or blocks, as sent.
         content: Option<Value> [Schema::Nullable(&Schema::Union(&[
             STR,
             Schema::List(&Schema::Dict(&STR, &Schema::Any), ANY_LENGTH),
         ]))] = None,
-        /// Whether a `tool_result` reports a failure.
+        /// Whether a `tool_result` block reports a failure of the tool.
         is_error: Option<bool> = None,
         /// Tool name of a `tool_reference` block.
         tool_name: Option<String> = None,
         /// Reasoning text of a `thinking` block.
         thinking: Option<String> = None,
-        /// Signature of a `thinking` block.
+        /// Signature of the reasoning in a `thinking` block.
         signature: Option<String> = None,
-        /// Opaque data of a `redacted_thinking` block.
+        /// Encrypted reasoning of a `redacted_thinking` block.
         data: Option<String> = None,
         /// Tool of a `tool_addition` or `tool_removal` block, as sent.
         tool: Option<Value> [Schema::Nullable(&TOOL_CHANGE)] = None,
@@ -141,11 +142,11 @@ fn no_tool_changes(content: Option<&Value>) -> Result<(), ValidatorError> {
 }
 
 wire_model! {
-    /// One message of the conversation.
+    /// One message of an Anthropic conversation.
     pub struct Message: Plain "AnthropicMessage" after tool_change_role {
-        /// `user`, `assistant` or `system`.
+        /// Role of the message: `user`, `assistant` or `system`.
         role: String [Schema::Literal(&["user", "assistant", "system"])],
-        /// Content of the message.
+        /// Content of the message: a string or typed blocks.
         content: Content,
     }
 }
@@ -162,16 +163,16 @@ fn tool_change_role(map: &Map<String, Value>) -> Result<(), ValidatorError> {
 wire_model! {
     /// A tool that the model may call.
     pub struct Tool: Plain "AnthropicTool" {
-        /// Name of the tool.
+        /// Name of the tool, for the model to call it.
         name: String,
-        /// Purpose of the tool.
+        /// Description of the tool for the model.
         description: Option<String> = None,
-        /// JSON schema of the input; a missing `type` becomes `object`.
+        /// JSON schema of the tool's arguments; a missing `type` becomes `object`.
         input_schema: Map<String, Value> [Schema::After(object_type, &Schema::Dict(
             &STR,
             &Schema::Any,
         ))],
-        /// Whether the input must match the schema.
+        /// Whether the tool's arguments must match the schema.
         strict: Option<bool> = None,
         /// Whether the model loads the tool on demand.
         defer_loading: Option<bool> = None,
@@ -189,13 +190,13 @@ fn object_type(schema: &Value) -> Result<Option<Value>, ValidatorError> {
 }
 
 wire_model! {
-    /// Tool choice of the request.
+    /// Rule for whether and which tool the model calls.
     pub struct ToolChoice: Plain "AnthropicToolChoice" after tool_name {
-        /// `auto`, `any`, `tool` or `none`.
+        /// Kind of tool choice: `auto`, `any`, `tool` or `none`.
         kind: String [Schema::Literal(&["auto", "any", "tool", "none"])] as "type",
-        /// Name of the required tool, if `kind` is `tool`.
+        /// Name of the tool to call, if `kind` is `tool`.
         name: Option<String> = None,
-        /// Whether a reply has at most one tool call.
+        /// Whether a reply may contain at most one tool call.
         disable_parallel_tool_use: Option<bool> = None,
     }
 }
@@ -211,35 +212,35 @@ fn tool_name(map: &Map<String, Value>) -> Result<(), ValidatorError> {
 }
 
 wire_model! {
-    /// JSON output format.
+    /// JSON output format of an Anthropic request.
     pub struct JsonFormat: Plain "AnthropicJsonOutputFormat" {
-        /// JSON schema of the reply.
+        /// JSON schema of the model's reply.
         schema: Option<Map<String, Value>> = None,
-        /// Always `json_schema`.
+        /// Type of the output format, always `json_schema`.
         kind: String [Schema::Literal(&["json_schema"])] as "type" = "json_schema".to_owned(),
     }
 }
 
 wire_model! {
-    /// Effort and format of the reply.
+    /// Reasoning effort and output format of the reply.
     pub struct OutputConfig: Plain "AnthropicOutputConfig" {
-        /// Reasoning effort.
+        /// Reasoning effort of the model, such as `low` or `high`.
         effort: Option<String> [Schema::Nullable(&Schema::Literal(&[
             "low", "medium", "high", "xhigh", "max",
         ]))] = None,
-        /// Format of the reply.
+        /// Output format of the reply; `None`: free text.
         format: Option<JsonFormat> = None,
     }
 }
 
-/// Reasoning mode of the request.
+/// Reasoning (extended thinking) mode of an Anthropic request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Thinking {
-    /// Reasoning with a budget, in tokens.
+    /// The model reasons with at most this number of tokens.
     Enabled(i128),
-    /// No reasoning.
+    /// The model does not reason.
     Disabled,
-    /// The model decides.
+    /// The model decides whether to reason.
     Adaptive,
 }
 
@@ -307,9 +308,9 @@ wire_model! {
     pub struct MessagesRequest: Plain "AnthropicMessagesRequest"
         before [validators::mm_payload_alias] after thinking_budget
     {
-        /// Served model name.
+        /// Name of the served model or LoRA adapter that handles the request.
         model: String [MODEL_NAME],
-        /// The conversation.
+        /// Messages of the conversation, oldest first.
         messages: Vec<Message>,
         /// Maximum number of tokens to generate.
         max_tokens: i128 [Schema::After(
@@ -321,46 +322,47 @@ wire_model! {
             },
             &INT,
         )],
-        /// Ignored.
+        /// Metadata of the request, such as a user id; ignored.
         metadata: Option<Map<String, Value>> = None,
-        /// Effort and format of the reply.
+        /// Reasoning effort and output format of the reply.
         output_config: Option<OutputConfig> = None,
-        /// Reasoning mode.
+        /// Reasoning (extended thinking) mode of the request.
         thinking: Option<Thinking> = None,
-        /// Stop strings.
+        /// Stop strings: the output ends before the first of them.
         stop_sequences: Option<Vec<String>> [Schema::Nullable(&Schema::List(
             &STR,
             Length { min: 0, max: bounds::STOP_STRINGS },
         ))] = None,
         /// Whether to stream server-sent events instead of one body.
         stream: Option<bool> = Some(false),
-        /// The system prompt.
+        /// The system prompt, before the first message.
         system: Option<Content> [SYSTEM] = None,
         /// Sampling temperature, 0 to 2; 0 is greedy.
         temperature: Option<f64> = None,
-        /// Tool choice.
+        /// Rule for whether and which tool the model calls.
         tool_choice: Option<ToolChoice> = None,
-        /// Available tools.
+        /// The tools that the model may call.
         tools: Option<Vec<Tool>> = None,
         /// Number of most likely tokens to sample from; 0 or -1 for all.
         top_k: Option<i128> = None,
         /// Nucleus sampling threshold, above 0 and at most 1.
         top_p: Option<f64> = None,
-        /// Media content of a render response: `tensors` or `none`.
+        /// Form of images, audio and video in a render response: `tensors` or `none`.
         mm_payload: String [MM_PAYLOAD] = "tensors".to_owned(),
-        /// Deprecated form of `mm_payload`.
+        /// Deprecated form of `mm_payload`: false means `none`.
         return_mm_kwargs: Option<bool> = None,
-        /// Salt of the block hashes; only equal salts share prefix-cache blocks.
+        /// Salt of the prompt's KV block hashes; only requests with equal salts share prefix-cache
+        /// blocks.
         cache_salt: Option<String> [CACHE_SALT] = None,
-        /// Whether to apply the engine's watermark.
+        /// Whether to apply the engine's watermark to generated tokens.
         watermarking: Option<bool> = None,
-        /// Parameters of the KV connector.
+        /// Parameters for the KV connector, such as the blocks of a remote prefill server.
         kv_transfer_params: Option<Map<String, Value>> = None,
-        /// Parameters of the encoder-cache connector.
+        /// Parameters for the encoder-cache connector.
         ec_transfer_params: Option<Map<String, Value>> = None,
-        /// Custom arguments of vLLM extensions.
+        /// Custom sampling arguments for vLLM extensions (`vllm_xargs`).
         vllm_xargs: Option<ExtraArgs> = None,
-        /// Extra arguments of the chat template.
+        /// Extra arguments passed to the chat template.
         chat_template_kwargs: Option<Map<String, Value>> = None,
     }
 }
@@ -384,7 +386,7 @@ fn thinking_budget(map: &Map<String, Value>) -> Result<(), ValidatorError> {
 }
 
 impl MessagesRequest {
-    /// Parses a body, within the configured limits.
+    /// Validates and reads the request body, within the configured limits.
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema, in OpenAI's envelope.
@@ -396,27 +398,27 @@ impl MessagesRequest {
 wire_model! {
     /// A request of `POST /v1/messages/count_tokens`.
     pub struct CountTokensRequest: Plain "AnthropicCountTokensRequest" {
-        /// Served model name.
+        /// Name of the served model or LoRA adapter that handles the request.
         model: String [MODEL_NAME],
-        /// The conversation.
+        /// Messages of the conversation, oldest first.
         messages: Vec<Message>,
-        /// Effort and format of the reply.
+        /// Reasoning effort and output format of the reply.
         output_config: Option<OutputConfig> = None,
-        /// The system prompt.
+        /// The system prompt, before the first message.
         system: Option<Content> [SYSTEM] = None,
-        /// Reasoning mode.
+        /// Reasoning (extended thinking) mode of the request.
         thinking: Option<Thinking> = None,
-        /// Tool choice.
+        /// Rule for whether and which tool the model calls.
         tool_choice: Option<ToolChoice> = None,
-        /// Available tools.
+        /// The tools that the model may call.
         tools: Option<Vec<Tool>> = None,
-        /// Extra arguments of the chat template.
+        /// Extra arguments passed to the chat template.
         chat_template_kwargs: Option<Map<String, Value>> = None,
     }
 }
 
 impl CountTokensRequest {
-    /// Parses a body.
+    /// Validates and reads the request body.
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema, in OpenAI's envelope.

@@ -13,21 +13,23 @@ use vllm_sim_python::{self as python, JsonError};
 
 use super::fault::{ErrorType, Fault};
 
-/// Maximum number of JSON values in a body; a parsed tree is many times larger than its text.
+/// Maximum number of JSON values in a request body; a parsed tree is many times larger than its
+/// text.
 const MAX_VALUES: usize = 4 << 20;
 
-/// Parses JSON as Python does, up to 4,194,304 values.
+/// Parses a request body as JSON as Python does, up to 4,194,304 values.
 ///
 /// # Errors
-/// 413 for more values; vLLM's 400 for text that is not JSON.
+/// 413 for a body with more values; vLLM's 400 for text that is not JSON.
 pub fn loads(body: &[u8]) -> Result<Value, Fault> {
     bounded(body)?;
     Ok(python::loads(body)?)
 }
 
-/// Parses an object and deserializes `member` separately; the returned map has `true` in its place.
+/// Parses a JSON object and deserializes its member `member` separately; the returned map has
+/// `true` in its place.
 ///
-/// Returns `None` if the text is not valid JSON, repeats `member`, or `member` is not a `T`.
+/// The result is `None` if the text is not valid JSON, repeats `member`, or `member` is not a `T`.
 pub(crate) fn split<'b, T: Deserialize<'b>>(
     body: &'b [u8],
     member: &str,
@@ -64,10 +66,10 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for SplitAtMember<'_, T> {
     }
 }
 
-/// Rejects a body of too many JSON values.
+/// Rejects a request body with more than 4,194,304 JSON values.
 ///
 /// # Errors
-/// 413 that names the limit.
+/// A 413 that names the limit.
 pub fn bounded(body: &[u8]) -> Result<(), Fault> {
     // Each further value takes at least a separator and one character.
     if body.len() <= 2 * MAX_VALUES || values(body) <= MAX_VALUES {
@@ -77,7 +79,8 @@ pub fn bounded(body: &[u8]) -> Result<(), Fault> {
     Err(Fault::new(413, ErrorType::TooLarge, message))
 }
 
-/// Counts JSON values, approximately: one per opening bracket or comma outside strings.
+/// Returns the approximate number of JSON values in a body: one per opening bracket or comma
+/// outside strings.
 fn values(body: &[u8]) -> usize {
     let (mut count, mut quoted, mut escaped) = (1, false, false);
     for byte in body {
@@ -94,8 +97,8 @@ fn values(body: &[u8]) -> usize {
 
 /// Parses the body of a JSON route; an empty body reads as null.
 ///
-/// Broken JSON is reported before a wrong media type, but only if the media type is some kind of
-/// JSON.
+/// Broken JSON is reported before a wrong content type, but only if the content type is some kind
+/// of JSON.
 ///
 /// # Errors
 /// vLLM's 400 if the body is not JSON or the content type is not `application/json`.
@@ -110,9 +113,9 @@ pub fn read(content_type: Option<&str>, body: &[u8]) -> Result<Value, Fault> {
     Ok(value)
 }
 
-/// Parses an optional body.
+/// Parses the optional body of a JSON route; `None` if absent.
 ///
-/// FastAPI treats a body of another media type as absent; a route without `validate_json_request`
+/// FastAPI treats a body of another content type as absent; a route without `validate_json_request`
 /// accepts that.
 ///
 /// # Errors
@@ -130,10 +133,10 @@ pub fn optional(content_type: Option<&str>, body: &[u8]) -> Result<Option<Value>
     Ok(Some(value).filter(|value| !value.is_null()))
 }
 
-/// Rejects a content type other than `application/json`.
+/// Rejects requests with a content type other than `application/json`.
 ///
 /// # Errors
-/// vLLM's 400.
+/// vLLM's 400 for another content type.
 pub fn media_type(content_type: Option<&str>) -> Result<(), Fault> {
     let content_type = content_type.unwrap_or_default();
     let media_type = content_type.split(';').next().unwrap_or_default();

@@ -3,17 +3,18 @@
 //! Schemas are constants, but vLLM's classes read `VLLM_MAX_STOP_STRINGS` and similar variables.
 //! The caller that parses a body passes the limits.
 
-/// Marks, in a schema, a list length that [`RequestBounds::stop_strings`] limits.
+/// Placeholder for the maximum length of a list in a schema, replaced by
+/// [`RequestBounds::stop_strings`].
 pub(crate) const STOP_STRINGS: usize = usize::MAX - 1;
 
-/// Limits of one request.
+/// Limits of one request, from vLLM's environment variables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RequestBounds {
-    /// Maximum number of choices (`VLLM_MAX_N_SEQUENCES`).
+    /// Maximum number of outputs per prompt (`VLLM_MAX_N_SEQUENCES`).
     pub n: i128,
-    /// Maximum number of prompts of a completion (`VLLM_MAX_COMPLETION_PROMPTS`).
+    /// Maximum number of prompts of a completion request (`VLLM_MAX_COMPLETION_PROMPTS`).
     pub prompts: usize,
-    /// Maximum number of stop strings (`VLLM_MAX_STOP_STRINGS`).
+    /// Maximum number of stop strings of a request (`VLLM_MAX_STOP_STRINGS`).
     pub stop_strings: usize,
 }
 

@@ -1,8 +1,8 @@
-//! Schema validation with pydantic's rules.
+//! Schema validation of request bodies with pydantic's rules.
 //!
-//! Validates in lax mode (numbers from strings, `"yes"` for true). All errors of a body are
-//! collected in declaration order, a failed union lists each branch, and vLLM's text is made from
-//! the list.
+//! Validation is in lax mode (numbers from strings, `"yes"` for true). All errors of a body are
+//! collected in declaration order, a failed union lists each branch, and vLLM's error message is
+//! made from the list.
 //!
 //! Source: pydantic-core `src/validators/*.rs`, `src/input/{input_python,shared}.rs`;
 //! `vllm/entrypoints/serve/exception_handling/handlers/validation.py` for the text.
@@ -18,18 +18,18 @@ use super::lax::KnownError;
 use super::report::{LocItem, SchemaError, fault, printed};
 use super::schema::{Model, RequestField, Schema};
 
-/// Validates a request body against its class and reads it.
+/// Validates a request body against its class and reads its fields.
 ///
 /// # Errors
-/// vLLM's 400: the error of a validator, else all schema errors in one text.
+/// vLLM's 400: the error of a validator function, else all schema errors in one text.
 pub fn body<T: RequestField>(value: &Value) -> Result<T, Fault> {
     body_within(value, &RequestBounds::default())
 }
 
-/// Validates and reads a body as [`body`], with configured limits.
+/// Validates and reads a request body like [`body`], with configured limits.
 ///
 /// # Errors
-/// As [`body`].
+/// The errors of [`body`].
 pub(crate) fn body_within<T: RequestField>(
     value: &Value,
     bounds: &RequestBounds,
@@ -38,15 +38,16 @@ pub(crate) fn body_within<T: RequestField>(
     T::read(&checked).ok_or_else(unread)
 }
 
-/// A checked value that its type cannot read is a bug of ours; it must fail only one request.
+/// Returns a 500 for a validated value that its type cannot read, a bug of ours that must fail only
+/// one request.
 fn unread() -> Fault {
     Fault::bad_request("The request could not be read.")
 }
 
-/// Validates a request body and returns it with its values coerced.
+/// Validates a request body and returns it with its values coerced to the schema's types.
 ///
 /// # Errors
-/// As [`body`].
+/// The errors of [`body`].
 pub(crate) fn checked<'a>(schema: &Schema, value: &'a Value) -> Result<Cow<'a, Value>, Fault> {
     checked_within(schema, value, &RequestBounds::default())
 }
@@ -66,10 +67,10 @@ fn checked_within<'a>(
     Ok(changed.map_or(Cow::Borrowed(value), Cow::Owned))
 }
 
-/// Validates and reads query parameters, all of which are strings.
+/// Validates and reads the query parameters of a request, all of which are strings.
 ///
 /// # Errors
-/// The errors of [`body`], with locations below `query`.
+/// The errors of [`body`], whose locations start with `query`.
 pub fn query<T: RequestField>(value: &Value) -> Result<T, Fault> {
     let changed = Checker::at(LocItem::Key("query"))
         .check(&T::SCHEMA, value)
@@ -77,24 +78,24 @@ pub fn query<T: RequestField>(value: &Value) -> Result<T, Fault> {
     T::read(changed.as_ref().unwrap_or(value)).ok_or_else(unread)
 }
 
-/// Returns the index of the best-matching branch of a union and the coerced value.
+/// Returns the index of the best-matching branch of a union type, and the coerced value.
 ///
-/// A `TypedDict` gets its own keys first, in declaration order.
+/// In the coerced value, a `TypedDict` gets its own keys first, in declaration order.
 pub(crate) fn best_branch_of(branches: &[Schema], value: &Value) -> Option<(usize, Value)> {
     let mut checker = Checker::default().orders_typed_dicts();
     let (index, changed) = checker.branch(branches, value).ok()?;
     Some((index, changed.unwrap_or_else(|| value.clone())))
 }
 
-/// Whether a value satisfies a schema.
+/// Returns whether a value satisfies a schema.
 pub(crate) fn fits(schema: &Schema, value: &Value) -> bool {
     Checker::default().check(schema, value).is_ok()
 }
 
-/// Validates one item of a list that the schema only checked to be iterable.
+/// Validates one item of a list whose items the schema has not validated (`Iterable`).
 ///
 /// # Errors
-/// The text of the pydantic `ValidationError` that Python's `for` raises, as a 400.
+/// A 400 with the text of the pydantic `ValidationError` that Python's `for` raises.
 pub(crate) fn item(schema: &Schema, index: usize, value: &Value) -> Result<Value, Fault> {
     let changed = Checker::at(LocItem::Index(index))
         .orders_typed_dicts()
@@ -104,10 +105,10 @@ pub(crate) fn item(schema: &Schema, index: usize, value: &Value) -> Result<Value
     Ok(changed.unwrap_or_else(|| value.clone()))
 }
 
-/// Validates a value outside a request body.
+/// Validates a JSON value that is not a request body against a class.
 ///
 /// # Errors
-/// The text of the pydantic `ValidationError`, as a 400.
+/// A 400 with the text of the pydantic `ValidationError`.
 pub(crate) fn validate_standalone(model: &'static Model, value: &Value) -> Result<(), Fault> {
     let mut checker = Checker::default().verbose();
     match checker.check(&Schema::Model(model), value) {
@@ -116,10 +117,10 @@ pub(crate) fn validate_standalone(model: &'static Model, value: &Value) -> Resul
     }
 }
 
-/// Validates and reads a value outside a request body.
+/// Validates and reads a JSON value that is not a request body.
 ///
 /// # Errors
-/// As [`validate_standalone`].
+/// The errors of [`validate_standalone`].
 pub fn read_standalone<T: RequestField>(name: &str, value: &Value) -> Result<T, Fault> {
     let changed = Checker::default()
         .verbose()
@@ -135,7 +136,7 @@ fn answer(error: CheckError) -> Fault {
     }
 }
 
-/// Returns the error of a route that does not catch pydantic's `ValidationError`.
+/// Returns the error response of a route that does not catch pydantic's `ValidationError`.
 fn raised(title: &str, error: CheckError) -> Fault {
     match error {
         CheckError::Schema(errors) => Fault::bad_request(printed(title, &errors)),

@@ -1,4 +1,4 @@
-//! Walks a value along its schema and collects errors and coercions.
+//! Validates a JSON value along its schema and collects errors and coercions.
 
 use std::borrow::Cow;
 
@@ -13,31 +13,32 @@ use super::schema::{
     ANY_LENGTH, ClassKind, Length, Members, Model, NumberBounds, Schema, ValidatorError, find,
 };
 
-/// Exactness of a match, as in pydantic; a union takes the branch with the most exact match.
+/// Exactness of a value's match with a schema, as in pydantic; a union takes the branch with the
+/// most exact match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 enum Exactness {
-    /// Needs coercion.
+    /// The value must be coerced to the type.
     Lax,
-    /// Accepted in strict mode.
+    /// The value is accepted in pydantic's strict mode.
     Strict,
-    /// Has exactly the type.
+    /// The value has exactly the type.
     #[default]
     Exact,
 }
 
 pub(super) enum CheckError {
     Schema(SchemaErrors),
-    /// The exception of a validator, which ends the validation.
+    /// The error response of a validator function, which ends the validation.
     Raised(Fault),
 }
 
-/// The index of a union's branch and the coerced value, if it changed.
+/// Index of the matching union branch, and the coerced value if it changed.
 pub(super) type UnionBranch = (usize, Option<Value>);
 
-/// The coerced value; `None` leaves the value unchanged.
+/// Result of a check: the coerced value; `None` leaves the value unchanged.
 pub(super) type CheckResult = Result<Option<Value>, CheckError>;
 
-/// Validates a value and keeps its path, limits and exactness.
+/// Validator of one JSON value, with its path, limits and exactness.
 #[derive(Default)]
 pub(super) struct Checker<'a> {
     path: Vec<LocItem<'a>>,
@@ -46,7 +47,7 @@ pub(super) struct Checker<'a> {
     fields_set: Option<usize>,
     orders_typed_dicts: bool,
     verbose: bool,
-    /// Whether only the outcome counts; error texts are not built.
+    /// Whether only the outcome matters, so that error texts are not built.
     quiet: bool,
 }
 
@@ -62,7 +63,7 @@ impl<'a> Checker<'a> {
         Self { bounds, ..self }
     }
 
-    /// Orders the keys of a `TypedDict` as declared, unknown keys last.
+    /// Makes the checker order the keys of a `TypedDict` as declared, unknown keys last.
     pub(super) fn orders_typed_dicts(self) -> Self {
         Self {
             orders_typed_dicts: true,
@@ -70,7 +71,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Builds errors in the form that `printed` writes.
+    /// Makes the checker build errors in the form that `printed` writes.
     pub(super) fn verbose(self) -> Self {
         Self {
             verbose: true,
@@ -153,7 +154,7 @@ impl<'a> Checker<'a> {
         self.exactness = self.exactness.min(exactness);
     }
 
-    /// Converts a scalar's outcome; a changed value counts as coerced.
+    /// Converts the outcome of a scalar coercion; a changed value counts as coerced.
     fn scalar(&mut self, outcome: Result<Option<Value>, KnownError>, value: &Value) -> CheckResult {
         match outcome {
             Ok(None) => Ok(None),
@@ -310,7 +311,7 @@ impl<'a> Checker<'a> {
         self.branch(branches, value).map(|(_, new)| new)
     }
 
-    /// Returns the best branch of a union and its coerced value.
+    /// Returns the index of the best-matching branch of a union and the coerced value.
     pub(super) fn branch(
         &mut self,
         branches: &[Schema],
@@ -430,7 +431,7 @@ impl<'a> Checker<'a> {
         Ok(Some(outcome?.unwrap_or(new)))
     }
 
-    /// Validates a value with a shorter lifetime than the body.
+    /// Validates a value that does not live as long as the request body.
     fn check_new_value(&mut self, schema: &Schema, value: &Value) -> CheckResult {
         let mut inner = self.with_lifetime();
         let outcome = inner.check(schema, value);
@@ -438,7 +439,7 @@ impl<'a> Checker<'a> {
         outcome
     }
 
-    /// Creates a checker at the same path for a value with another lifetime.
+    /// Creates a checker with the same path and settings for a value with another lifetime.
     fn with_lifetime<'b>(&self) -> Checker<'b>
     where
         'a: 'b,
@@ -538,7 +539,7 @@ impl<'a> Checker<'a> {
     }
 }
 
-/// Returns the name that a union's branch adds to the path of its errors, if vLLM shows it.
+/// Returns the name that a union branch adds to the path of its errors, if vLLM shows it.
 fn label(branch: &Schema) -> Option<&'static str> {
     match branch {
         Schema::Model(model) if model.kind != ClassKind::Wrapped && model.after.is_none() => {
@@ -548,8 +549,8 @@ fn label(branch: &Schema) -> Option<&'static str> {
     }
 }
 
-/// Builds the result of a `TypedDict`: declared keys in their order, then all others, which vLLM's
-/// request classes allow.
+/// Builds the coerced value of a `TypedDict`: declared keys in their order, then all others, which
+/// vLLM's request classes allow.
 fn shaped(model: &Model, map: &Map<String, Value>, changes: Vec<(&String, Value)>) -> Value {
     let mut changes = changes.into_iter().peekable();
     let mut new = Map::new();

@@ -11,13 +11,13 @@ use super::fault::Fault;
 use super::schema::{ANY_LENGTH, Schema, ValidatorError, wire_model};
 
 wire_model! {
-    /// One part of an input.
+    /// One part of a mixed input to embed: text or image.
     pub struct EmbedContent: Plain "CohereEmbedContent" after payload {
-        /// `text` or `image_url`.
+        /// Type of the part: `text` or `image_url`.
         kind: String [Schema::Literal(&["text", "image_url"])] as "type",
-        /// Text of a `text` part.
+        /// Text to embed of a `text` part.
         text: Option<String> = None,
-        /// Address of an `image_url` part, under the key `url`.
+        /// URL of the image in an `image_url` part, under the key `url`.
         image_url: Option<IndexMap<String, String>> = None,
     }
 }
@@ -43,38 +43,38 @@ fn payload(map: &Map<String, Value>) -> Result<(), ValidatorError> {
 }
 
 wire_model! {
-    /// One input with several parts.
+    /// One input to embed with several parts.
     pub struct EmbedInput: Plain "CohereEmbedInput" {
-        /// Parts of the input.
+        /// Text and image parts of the input.
         content: Vec<EmbedContent>,
     }
 }
 
 wire_model! {
-    /// A request for embeddings of texts, images or mixed inputs; exactly one kind is given.
+    /// A Cohere request for embeddings of texts, images or mixed inputs; exactly one kind is given.
     pub struct EmbedRequest: Plain "CohereEmbedRequest" after one_kind {
-        /// Served model name; null or empty selects the base model.
+        /// Name of the served model or LoRA adapter; null or empty selects the base model.
         model: Option<String> = None,
-        /// Purpose of the vectors.
+        /// Purpose of the embeddings, such as `search_query`.
         input_type: Option<String> = None,
         /// Texts to embed.
         texts: Option<Vec<String>> = None,
         /// Images to embed, as data URLs.
         images: Option<Vec<String>> = None,
-        /// Mixed inputs to embed.
+        /// Inputs to embed that mix texts and images.
         inputs: Option<Vec<EmbedInput>> = None,
-        /// Vector length, in dimensions.
+        /// Number of dimensions of the embeddings.
         output_dimension: Option<i128> = None,
-        /// Encodings of the vectors.
+        /// Encodings of the returned embeddings, such as `float` or `base64`.
         embedding_types: Option<Vec<String>> [Schema::Nullable(&Schema::List(
             &Schema::Literal(&["float", "binary", "ubinary", "base64"]),
             ANY_LENGTH,
         ))] = None,
-        /// End of the input to truncate: `NONE`, `START` or `END`.
+        /// End of a too long input to cut: `NONE`, `START` or `END`.
         truncate: String [Schema::Literal(&["NONE", "START", "END"])] = "END".to_owned(),
-        /// Number of input tokens to keep.
+        /// Maximum number of tokens to keep of each input.
         max_tokens: Option<i128> = None,
-        /// Scheduling priority; lower values are scheduled first.
+        /// Scheduling priority of the request; lower values are scheduled first.
         priority: i64 = 0,
     }
 }
@@ -95,7 +95,7 @@ fn one_kind(map: &Map<String, Value>) -> Result<(), ValidatorError> {
 }
 
 impl EmbedRequest {
-    /// Parses a body.
+    /// Validates and reads the request body.
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.

@@ -11,57 +11,58 @@ use regex::Regex;
 
 use super::version::Version;
 
-/// The `type` member of an error; it also selects the envelope.
+/// Value of the `type` member of an error response; also selects the JSON around the error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ErrorType {
-    /// Semantic validation: `BadRequestError`.
+    /// Error of semantic validation: `BadRequestError`.
     BadRequest,
-    /// Schema validation, broken JSON or wrong media type: `Bad Request`, with a space.
+    /// Error of schema validation, broken JSON or a wrong media type: `Bad Request`, with a space.
     BadRequestPhrase,
-    /// Unknown model or adapter: `NotFoundError`.
+    /// Unknown model or LoRA adapter: `NotFoundError`.
     NotFound,
     /// Errors of the Responses API: `invalid_request_error`.
     InvalidRequest,
-    /// Argument checks of the LoRA routes: `InvalidUserInput`.
+    /// Errors in arguments of the LoRA routes: `InvalidUserInput`.
     InvalidUserInput,
-    /// Media that cannot be fetched or decoded: `UnprocessableEntityError`.
+    /// Failure to fetch or decode an image, audio or video: `UnprocessableEntityError`.
     UnprocessableEntity,
-    /// Scale-out routes that are disabled: `PermissionDeniedError`.
+    /// Request to a disabled scale-out route: `PermissionDeniedError`.
     PermissionDenied,
-    /// API that the model does not support: `NotImplementedError`.
+    /// Request to an API without support by the model: `NotImplementedError`.
     NotImplemented,
-    /// Request that is too large: `RequestEntityTooLarge` (ours; vLLM has no limit).
+    /// Too large request: `RequestEntityTooLarge` (ours; vLLM has no limit).
     TooLarge,
     /// Simulated invalid API key of llm-d: `AuthenticationError`.
     Authentication,
-    /// Every other status in llm-d: `APIConnectionError`.
+    /// Error with any other HTTP status in llm-d: `APIConnectionError`.
     ApiConnection,
     /// Full queue of llm-d: `RateLimitError`.
     RateLimit,
-    /// Engine failure: `InternalServerError`.
+    /// Failure of the engine: `InternalServerError`.
     InternalServer,
-    /// Retryable engine error: `ServiceUnavailableError`.
+    /// Engine error after which the client may retry: `ServiceUnavailableError`.
     ServiceUnavailable,
-    /// Admission limits: `Service Unavailable`, the phrase of the status.
+    /// Rejection by admission limits: `Service Unavailable`, the phrase of HTTP status 503.
     ServiceUnavailablePhrase,
-    /// The phrase `Request Timeout`.
+    /// The phrase of HTTP status 408, `Request Timeout`.
     RequestTimeoutPhrase,
-    /// The phrase `Internal Server Error`.
+    /// The phrase of HTTP status 500, `Internal Server Error`.
     InternalServerPhrase,
-    /// The phrase `Conflict`.
+    /// The phrase of HTTP status 409, `Conflict`.
     ConflictPhrase,
-    /// The phrase `Not Implemented`.
+    /// The phrase of HTTP status 501, `Not Implemented`.
     NotImplementedPhrase,
-    /// The phrase `Unprocessable Entity`, or the name that the Python release uses for 422.
+    /// The phrase of HTTP status 422, `Unprocessable Entity`, or the name in the Python release for
+    /// 422.
     UnprocessablePhrase,
-    /// Starlette's envelope `{"detail": message}` instead of vLLM's.
+    /// Starlette's error body `{"detail": message}` instead of vLLM's.
     Detail,
-    /// Envelope of middleware errors: `{"error": message}`.
+    /// Error body of middleware: `{"error": message}`.
     Bare,
 }
 
 impl ErrorType {
-    /// Returns llm-d's `type` of a status.
+    /// Returns llm-d's error `type` for an HTTP status.
     ///
     /// Source: llm-d-inference-sim `failures.go`.
     pub fn of_status(status: u16) -> Self {
@@ -77,7 +78,7 @@ impl ErrorType {
         }
     }
 
-    /// Returns the text of the `type` member.
+    /// Returns the text of the error's `type` member.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::BadRequest => "BadRequestError",
@@ -105,23 +106,23 @@ impl ErrorType {
     }
 }
 
-/// One error response, before rendering.
+/// One error response of the server, before rendering as JSON.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fault {
-    /// HTTP status, also the `code` member.
+    /// HTTP status of the response, also the error's `code` member.
     pub status: u16,
-    /// The `type` member.
+    /// The error's `type` member.
     pub error_type: ErrorType,
-    /// The error text, before [`sanitize`].
+    /// The error message, before [`sanitize`].
     pub message: String,
-    /// The `param` member.
+    /// The error's `param` member: the name of the invalid parameter.
     pub param: Option<String>,
-    /// The header `Retry-After`, in seconds.
+    /// The response header `Retry-After`, in seconds; `None`: no header.
     pub retry_after_seconds: Option<u32>,
 }
 
 impl Fault {
-    /// Creates a fault without a parameter.
+    /// Creates an error response without the name of a parameter.
     pub fn new(status: u16, error_type: ErrorType, message: impl Into<String>) -> Self {
         Self {
             status,
@@ -132,14 +133,14 @@ impl Fault {
         }
     }
 
-    /// Creates a 400 `BadRequestError` whose message is unchanged.
+    /// Creates a 400 `BadRequestError` with this message, unchanged.
     ///
-    /// Upstream: a `VLLMValidationError` without details, or a plain `ValueError`.
+    /// In vLLM this is a `VLLMValidationError` without details, or a plain `ValueError`.
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self::new(400, ErrorType::BadRequest, message)
     }
 
-    /// Creates a 400 `BadRequestError` with `(parameter=P)` appended.
+    /// Creates a 400 `BadRequestError` with `(parameter=P)` appended to the message.
     pub fn parameter(message: impl fmt::Display, param: &str) -> Self {
         Self {
             param: Some(param.to_owned()),
@@ -147,8 +148,8 @@ impl Fault {
         }
     }
 
-    /// Creates a 400 `BadRequestError` with `(parameter=P, value=V)` appended; `value` is Python's
-    /// `repr`.
+    /// Creates a 400 `BadRequestError` with `(parameter=P, value=V)` appended to the message;
+    /// `value` is Python's `repr`.
     pub fn value(message: impl fmt::Display, param: &str, value: impl fmt::Display) -> Self {
         Self {
             param: Some(param.to_owned()),
@@ -156,7 +157,7 @@ impl Fault {
         }
     }
 
-    /// Creates the 404 of generation routes and `/tokenize` for a model that is not served.
+    /// Creates the 404 of generation routes and `/tokenize` for a model name that is not served.
     pub fn unknown_model<S: AsRef<str>>(model: &str, served: &[S]) -> Self {
         let aliases: Vec<&str> = served.iter().map(AsRef::as_ref).collect();
         Self {
@@ -186,7 +187,7 @@ impl Fault {
         )
     }
 
-    /// Creates the 404 of the pooling routes for a model that is not served.
+    /// Creates the 404 of the pooling routes for a model name that is not served.
     pub fn unknown_pooling_model(model: &str) -> Self {
         Self::new(
             404,
@@ -205,20 +206,21 @@ impl Fault {
         )
     }
 
-    /// Returns the JSON body: compact, non-ASCII characters unescaped, keys in vLLM's order.
+    /// Returns the JSON body of the error response: compact, non-ASCII characters unescaped, keys
+    /// in vLLM's order.
     pub fn to_json(&self) -> String {
         self.render(",", ":")
     }
 
-    /// Returns the JSON body with Python's default separators, as completion and generate streams
-    /// send it.
+    /// Returns the JSON body of the error with Python's default separators, as completion and
+    /// generate streams send it.
     pub fn to_spaced_json(&self) -> String {
         self.render(", ", ": ")
     }
 
-    /// Returns the body of a `/v1/messages` handler error.
+    /// Returns the JSON body of an error from the `/v1/messages` handler.
     ///
-    /// vLLM 0.32 passes its own `type` through; 0.33 translates the status.
+    /// vLLM 0.32 passes its own error `type` through; 0.33 translates the HTTP status.
     pub fn to_anthropic_json(&self, version: Version) -> String {
         let error_type = match version {
             Version::V032 => self.error_type.as_str(),
@@ -268,7 +270,7 @@ impl std::error::Error for Fault {}
 
 #[cfg(feature = "axum")]
 impl axum_core::response::IntoResponse for Fault {
-    /// Returns the status and the body in OpenAI's envelope.
+    /// Returns the response with this status and OpenAI's error body.
     fn into_response(self) -> axum_core::response::Response {
         let mut response = axum_core::response::Response::new(self.to_json().into());
         // An invalid status code is a bug of ours.
@@ -286,7 +288,7 @@ impl axum_core::response::IntoResponse for Fault {
     }
 }
 
-/// Returns Anthropic's name for a status.
+/// Returns Anthropic's error `type` for an HTTP status.
 ///
 /// Source: `vllm/entrypoints/anthropic/protocol.py`.
 fn anthropic_type(status: u16) -> &'static str {
@@ -306,7 +308,8 @@ fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
-/// Removes memory addresses, traceback lines and file paths, and trims whitespace.
+/// Removes memory addresses, traceback lines and file paths from an error message, and trims
+/// whitespace.
 ///
 /// Source: `vllm/entrypoints/serve/exception_handling/utils.py`, `sanitize_message`.
 pub fn sanitize(message: &str) -> Cow<'_, str> {

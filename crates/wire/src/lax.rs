@@ -1,6 +1,6 @@
-//! Scalar coercions of pydantic's lax mode, and the texts of its errors.
+//! Coercions of scalar values in pydantic's lax mode, and the texts of pydantic's errors.
 //!
-//! Each function returns `Ok(None)` if the value already has the type, `Ok(Some(new))` if it was
+//! Each coercion returns `Ok(None)` if the value already has the type, `Ok(Some(new))` if it was
 //! coerced, and `Err` if it cannot be.
 //!
 //! Source: pydantic-core `src/errors/types.rs` (texts), `src/input/shared.rs` (`str_as_int`,
@@ -16,14 +16,15 @@ use super::schema::{ClassKind, Length, Model, NumberBounds};
 /// Maximum number of digits of an integer that pydantic parses from text.
 const MAX_INT_DIGITS: usize = 4300;
 
-/// The parts of a schema error that do not depend on its location.
+/// The members of a pydantic error that do not depend on its location.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct KnownError {
-    /// The `type` member.
+    /// The error's `type` member, such as `int_parsing`.
     pub(super) kind: &'static str,
-    /// The `msg` member.
+    /// The error's `msg` member, the message.
     pub(super) message: Cow<'static, str>,
-    /// Items of the `ctx` dict in Python's spelling, without the braces; empty for no `ctx`.
+    /// Items of the error's `ctx` dict in Python's spelling, without the braces; empty for no
+    /// `ctx`.
     pub(super) context: String,
 }
 
@@ -108,7 +109,7 @@ fn too_large() -> KnownError {
     )
 }
 
-/// Returns `int(text)`, as an integer of any size.
+/// Returns Python's `int(text)`, as an integer of any size.
 pub(super) fn integer(text: &str) -> Option<Value> {
     if text.contains('.') {
         None
@@ -299,7 +300,7 @@ pub(super) fn not_an_instance(class: &str) -> KnownError {
     .with(format!("'class': {}", python::repr_str(class)))
 }
 
-/// Joins names as `a, b or c`.
+/// Joins allowed values for a message, as `a, b or c`.
 fn either(names: impl Iterator<Item = String>, last: &str) -> String {
     let names: Vec<String> = names.collect();
     match names.split_last() {
@@ -350,7 +351,7 @@ pub(super) fn float_bounds(value: &Value, bounds: NumberBounds<f64>) -> Result<(
     }
 }
 
-/// Formats the limit without `.0` in the message and with it in the context.
+/// Builds the error of a float limit: without `.0` in the message and with it in the context.
 fn float_words(words: fn(&str) -> KnownError, limit: f64) -> KnownError {
     let full = python::repr_float(limit);
     let short = full.strip_suffix(".0").unwrap_or(&full).to_owned();
@@ -390,9 +391,9 @@ fn more_than(limit: &str) -> KnownError {
     .with(format!("'gt': {limit}"))
 }
 
-/// Returns pydantic's error for a list with too many or too few items.
+/// Returns pydantic's error for a list with too many or too few items, if so.
 ///
-/// Pydantic reports too few items only if all items are valid (`good`).
+/// Too few items are reported only if all items are valid (`good`), as in pydantic.
 pub(super) fn list_length(count: usize, length: Length, good: bool) -> Option<KnownError> {
     let plural = |n: usize| if n == 1 { "" } else { "s" };
     if count > length.max {
@@ -503,7 +504,7 @@ pub(super) fn sequence(value: &Value) -> Result<(), KnownError> {
     }
 }
 
-/// Returns the error of a validator function for an empty collection.
+/// Returns the error of a validator function for an empty list or dict.
 pub(super) fn value_too_short() -> KnownError {
     KnownError::new(
         "too_short",

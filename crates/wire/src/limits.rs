@@ -1,34 +1,35 @@
-//! Server settings that requests are checked against.
+//! Server settings against which requests are checked.
 
 use super::fault::{ErrorType, Fault};
 use super::version::Version;
 
-/// Limits and switches of a server; defaults are vLLM's.
+/// Limits and switches of a server for request checks; defaults are vLLM's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Context length, in tokens.
+    /// Context length of the model, in tokens.
     pub max_model_len: u32,
-    /// Maximum number of log probabilities per token; -1 for the whole vocabulary.
+    /// Maximum number of log probabilities per token that a request may ask for; -1 for the whole
+    /// vocabulary.
     pub max_logprobs: i64,
-    /// Vocabulary size; `None` accepts any token id.
+    /// Vocabulary size of the model, in tokens; `None` accepts any token id.
     pub vocab_size: Option<u32>,
-    /// Whether `--tool-call-parser` is set.
+    /// Whether the server has a tool parser (`--tool-call-parser`).
     pub has_tool_parser: bool,
-    /// Whether `--enable-auto-tool-choice` is set.
+    /// Whether the server allows `tool_choice: auto` (`--enable-auto-tool-choice`).
     pub auto_tool_choice: bool,
-    /// Whether `--reasoning-parser` or `--reasoning-config` is set.
+    /// Whether the server has a reasoning parser (`--reasoning-parser` or `--reasoning-config`).
     pub reasoning_parser: bool,
-    /// Whether requests may contain a chat template.
+    /// Whether requests may contain their own chat template.
     pub trust_request_chat_template: bool,
-    /// Whether requests may contain multimodal arguments.
+    /// Whether requests may contain arguments for the multimodal processor and media decoding.
     pub trust_request_mm_kwargs: bool,
-    /// Whether requests may contain embeddings (`--enable-prompt-embeds`).
+    /// Whether requests may contain prompt embeddings (`--enable-prompt-embeds`).
     pub prompt_embeds: bool,
     /// Whether speculative decoding is enabled.
     pub speculative: bool,
     /// Number of data-parallel ranks that a request may select.
     pub data_parallel_ranks: u32,
-    /// First served model name.
+    /// The served model name that responses show.
     pub served_name: String,
     /// vLLM release to imitate.
     pub version: Version,
@@ -55,13 +56,13 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Rejects a prompt that exceeds the context.
+    /// Rejects a prompt that exceeds the context length.
     ///
-    /// `tokens` is the tokenizer's count. vLLM stops counting at one more than the limit, so the
+    /// The prompt has `tokens` tokens. vLLM stops counting at one more than the limit, so the
     /// message then contains "at least".
     ///
     /// # Errors
-    /// 400 with `param` `input_tokens`.
+    /// A 400 with `param` `input_tokens`.
     pub fn prompt_tokens(&self, tokens: usize) -> Result<(), Fault> {
         let limit = self.max_model_len as usize;
         if tokens <= limit {
@@ -79,12 +80,12 @@ impl Limits {
         ))
     }
 
-    /// Rejects a text that is too long for the context with any tokenization.
+    /// Rejects a prompt text that is too long for the context with any tokenization.
     ///
-    /// `longest_token` is the length of the longest vocabulary entry, in characters.
+    /// The parameter `longest_token` is the length of the longest vocabulary entry, in characters.
     ///
     /// # Errors
-    /// 400 with `param` `input_text`.
+    /// A 400 with `param` `input_text`.
     pub fn prompt_characters(&self, text: &str, longest_token: usize) -> Result<(), Fault> {
         let limit = self.max_model_len as usize;
         let most = limit.saturating_mul(longest_token);
@@ -109,10 +110,10 @@ impl Limits {
 
     /// Rejects a prompt of `/v1/responses` that leaves no room for output.
     ///
-    /// The length must be below the context length.
+    /// The length of the prompt, in tokens, must be below the context length.
     ///
     /// # Errors
-    /// 400 `invalid_request_error` with `param` `input`.
+    /// A 400 `invalid_request_error` with `param` `input`.
     pub fn responses_prompt_tokens(&self, tokens: usize) -> Result<(), Fault> {
         let limit = self.max_model_len as usize;
         if tokens < limit {
@@ -131,12 +132,12 @@ impl Limits {
         })
     }
 
-    /// Rejects an output limit or truncation above the context length.
+    /// Rejects a request whose output limit or truncation length exceeds the context length.
     ///
-    /// `name` is the field of the output limit. Source: `TokenizeParams.__post_init__`.
+    /// `name` is the request field with the output limit. Source: `TokenizeParams.__post_init__`.
     ///
     /// # Errors
-    /// 400 for a value above the context length.
+    /// A 400 for a limit or truncation above the context length.
     pub fn asked(
         &self,
         name: &str,
@@ -167,10 +168,10 @@ impl Limits {
         Ok(())
     }
 
-    /// Rejects a data-parallel rank that does not exist.
+    /// Rejects a request for a data-parallel rank that does not exist.
     ///
     /// # Errors
-    /// 400 with vLLM's message.
+    /// A 400 with vLLM's message.
     pub fn data_parallel_rank(&self, rank: Option<i128>) -> Result<(), Fault> {
         let ranks = self.data_parallel_ranks;
         match rank {
@@ -184,7 +185,7 @@ impl Limits {
     /// Rejects an empty prompt and token ids outside the vocabulary.
     ///
     /// # Errors
-    /// 400 for an empty prompt or an unknown id.
+    /// A 400 for an empty prompt or a token id outside the vocabulary.
     pub fn prompt_ids<T: Copy + Ord + Into<i64>>(&self, ids: &[T]) -> Result<(), Fault> {
         let (Some(lowest), Some(highest)) = (ids.iter().min(), ids.iter().max()) else {
             return Err(Fault::bad_request("The decoder prompt cannot be empty"));
@@ -200,12 +201,12 @@ impl Limits {
         )))
     }
 
-    /// Rejects multimodal arguments from untrusted clients.
+    /// Rejects arguments for the multimodal processor and media decoding if clients are untrusted.
     ///
-    /// `processor` and `media_io` count the arguments of each kind.
+    /// `processor` and `media_io` are the numbers of arguments of each kind.
     ///
     /// # Errors
-    /// 400 that names the field.
+    /// A 400 that names the request field.
     pub(crate) fn mm_kwargs(&self, processor: usize, media_io: usize) -> Result<(), Fault> {
         if self.trust_request_mm_kwargs {
             return Ok(());
@@ -229,10 +230,10 @@ impl Limits {
         Ok(())
     }
 
-    /// Rejects a chat template from untrusted clients.
+    /// Rejects a chat template in the request if clients are untrusted.
     ///
     /// # Errors
-    /// 400 with vLLM's message.
+    /// A 400 with vLLM's message.
     pub fn chat_template(
         &self,
         template: Option<&str>,

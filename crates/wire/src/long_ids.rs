@@ -1,20 +1,21 @@
-//! Parses a body with a long list of token ids separately from the rest.
+//! Parses a request body with a long list of token ids separately from its other members.
 //!
-//! This saves memory: as JSON values, the ids would take many times the size of their text.
+//! Separate parsing saves memory: as JSON values, the ids would take many times the size of their
+//! text.
 
 use serde_json::{Value, json};
 use vllm_sim_python as python;
 
 use crate::body;
 
-/// Body size from which the separate parser is used, in bytes.
+/// Size of a request body, in bytes, from which its token ids are parsed separately.
 pub(crate) const LONG_BODY: usize = 64 * 1024;
-/// Maximum number of digits of a token id.
+/// Maximum number of digits of a token id in a long list.
 const MAX_DIGITS: usize = 9;
 
-/// Returns the body with `[0]` in place of `member`, and the token ids of `member`.
+/// Returns the request body with `[0]` in place of `member`, and the token ids of `member`.
 ///
-/// `None` if the body is short, invalid, or `member` holds something else.
+/// `None` if the body is short or invalid, or `member` holds something else.
 pub(crate) fn split(text: &[u8], member: &str) -> Option<(Value, Vec<i64>)> {
     if text.len() < LONG_BODY {
         return None;
@@ -45,7 +46,7 @@ fn blank(mut text: &[u8]) -> &[u8] {
     text
 }
 
-/// Parses numbers up to the end of a list; returns them and the rest of the text.
+/// Parses the token ids up to the end of a JSON list; returns them and the rest of the text.
 fn numbers(text: &[u8]) -> Option<(Vec<i64>, &[u8])> {
     let end = text.iter().position(|byte| *byte == b']')?;
     let (mut list, rest) = (&text[..end], &text[end + 1..]);

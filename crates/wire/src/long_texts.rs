@@ -1,5 +1,5 @@
-//! Parses a body with a long list of texts into one string, to save memory: as JSON values, short
-//! texts take many times their size.
+//! Parses a request body with a long list of texts into one string, to save memory: as JSON values,
+//! short texts take many times their size.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,7 +12,7 @@ use vllm_sim_python as python;
 use crate::body;
 use crate::long_ids::LONG_BODY;
 
-/// A list of texts, stored as one string.
+/// A list of texts (prompts), stored as one string.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ConcatenatedTexts {
     joined: String,
@@ -25,12 +25,12 @@ impl ConcatenatedTexts {
         self.ends.push(self.joined.len());
     }
 
-    /// Returns the number of texts.
+    /// Returns the number of texts in the list.
     pub fn count(&self) -> usize {
         self.ends.len()
     }
 
-    /// Iterates over the texts.
+    /// Iterates over the texts of the list.
     pub fn iter(&self) -> impl Iterator<Item = &str> {
         let starts = std::iter::once(&0).chain(&self.ends);
         starts
@@ -39,9 +39,9 @@ impl ConcatenatedTexts {
     }
 }
 
-/// Returns the body with one text in place of `member`, and the texts of `member`.
+/// Returns the request body with one text in place of `member`, and the texts of `member`.
 ///
-/// `None` if the body is short or unusual, or `member` holds something else.
+/// `None` if the body is short or not understood, or `member` holds something else.
 pub(crate) fn split(text: &[u8], member: &str) -> Option<(Value, ConcatenatedTexts)> {
     if text.len() < LONG_BODY || !python::has_plain_numbers(text) {
         return None;

@@ -1,4 +1,4 @@
-//! Text that vLLM builds from schema errors.
+//! Error messages that vLLM builds from schema errors.
 //!
 //! Source: `vllm/entrypoints/serve/exception_handling/handlers/validation.py`; pydantic-core
 //! `src/errors/validation_exception.rs` for [`printed`].
@@ -11,18 +11,18 @@ use vllm_sim_python::{self as python, Py};
 use super::fault::{ErrorType, Fault};
 use super::lax::KnownError;
 
-/// Maximum number of errors in a response; further ones are counted.
+/// Maximum number of schema errors in a response; further ones are counted.
 const MAX_REPORTED: usize = 10;
-/// Maximum number of errors kept; further ones are counted.
+/// Maximum number of schema errors kept in memory; further ones are counted.
 const MAX_KEPT: usize = 100;
-/// Maximum number of errors counted (ours; vLLM counts all).
+/// Maximum number of schema errors counted (ours; vLLM counts all).
 const MAX_COUNTED: usize = 10_000;
-/// Maximum length of an input string in an error, in characters.
+/// Maximum length of an input string shown in an error, in characters.
 const MAX_INPUT: usize = 200;
-/// Maximum length of one error or of its location, in characters.
+/// Maximum length of one schema error or of its location, in characters.
 const MAX_LINE: usize = 1000;
 
-/// Schema errors: the first of them, and their total.
+/// Schema errors of a value: the first errors, and the total number.
 #[derive(Debug, Default)]
 pub(super) struct SchemaErrors {
     kept: Vec<SchemaError>,
@@ -43,7 +43,7 @@ impl SchemaErrors {
         self.count == 0
     }
 
-    /// Returns a placeholder for an error whose text is not needed.
+    /// Returns a placeholder for a schema error whose text is not needed.
     pub(super) fn unread() -> Self {
         Self {
             kept: Vec::new(),
@@ -55,7 +55,7 @@ impl SchemaErrors {
         self.count >= MAX_COUNTED
     }
 
-    /// Returns the number of errors minus `shown`, as text.
+    /// Returns the number of schema errors beyond the `shown` ones, as text.
     fn counted(&self, shown: usize) -> String {
         let least = if self.is_full() { "at least " } else { "" };
         format!("{least}{}", self.count - shown)
@@ -68,7 +68,7 @@ impl SchemaErrors {
     }
 }
 
-/// Returns `str()` of a pydantic `ValidationError`.
+/// Returns Python's `str()` of a pydantic `ValidationError`.
 pub(super) fn printed(title: &str, errors: &SchemaErrors) -> String {
     let s = if errors.count == 1 { "" } else { "s" };
     let count = errors.counted(0);
@@ -107,7 +107,7 @@ pub(super) fn fault(errors: &SchemaErrors) -> Fault {
     }
 }
 
-/// One element of an error's location.
+/// One element of a schema error's location: a name or an index.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum LocItem<'a> {
     Key(&'a str),
@@ -148,7 +148,7 @@ impl SchemaError {
         Self { error, loc, input }
     }
 
-    /// Returns `str()` of the error's dict.
+    /// Returns Python's `str()` of the schema error's dict.
     fn text(&self) -> String {
         let mut text = format!(
             "{{'type': '{}', 'loc': {}, 'msg': {}, 'input': {}",
@@ -165,7 +165,7 @@ impl SchemaError {
     }
 }
 
-/// Shortens a long `repr` to its start and end, as pydantic does.
+/// Shortens a long Python `repr` to its start and end, as pydantic does.
 fn shortened(text: &str) -> String {
     const LIMIT: usize = 50;
     if text.len() <= LIMIT {
@@ -199,8 +199,8 @@ fn summary(input: &Value) -> String {
     truncated(text, MAX_INPUT)
 }
 
-/// Joins a location with dots and omits elements that look like pydantic's internal names, as
-/// vLLM's `clean_loc_for_param` does, even if the client chose them.
+/// Joins the location of a schema error with dots and omits elements that look like pydantic's
+/// internal names, as vLLM's `clean_loc_for_param` does, even if the client chose them.
 fn clean(path: &[LocItem<'_>]) -> String {
     let text = |step: &LocItem<'_>| match step {
         LocItem::Key(key) => (*key).to_owned(),

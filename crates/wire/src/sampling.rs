@@ -13,7 +13,7 @@ use super::schema::{
     ANY_LENGTH, FLOAT, INT, RequestField, STR, Schema, ValidatorError, wire_model,
 };
 
-/// Temperature below which sampling is greedy.
+/// Lower bound of temperatures at which sampling is random; lower ones are greedy.
 pub const GREEDY_TEMPERATURE: f64 = 1e-5;
 
 /// Logit bias per token id, in the order of the request.
@@ -32,7 +32,7 @@ impl RequestField for TokenBias {
     }
 }
 
-/// A string or a list of strings.
+/// A request field with a string or a list of strings, read into a list.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StringOrList(pub Vec<String>);
 
@@ -51,9 +51,10 @@ wire_model! {
     default
     /// Sampling parameters of one prompt.
     ///
-    /// In a request body they are vLLM's own class, so its checks run while the body is parsed.
+    /// In the body of `/inference/v1/generate` they are vLLM's own class, so its checks run while
+    /// the body is parsed.
     pub struct SamplingParams: TypedDict "SamplingParams" within verified {
-        /// Number of choices.
+        /// Number of outputs (choices) per prompt.
         n: i128 = 1,
         /// Presence penalty, -2 to 2.
         presence_penalty: f64 = 0.0,
@@ -63,129 +64,130 @@ wire_model! {
         repetition_penalty: f64 = 1.0,
         /// Sampling temperature, 0 to 2; 0 is greedy.
         temperature: f64 = 1.0,
-        /// Whether to apply the engine's watermark.
+        /// Whether to apply the engine's watermark to generated tokens.
         watermarking: Option<bool> = None,
         /// Nucleus sampling threshold, above 0 and at most 1.
         top_p: f64 = 1.0,
         /// Number of most likely tokens to sample from; 0 or -1 for all.
         top_k: i128 = 0,
-        /// Minimum probability relative to the most likely token, 0 to 1.
+        /// Minimum probability of a sampled token relative to the most likely one, 0 to 1.
         min_p: f64 = 0.0,
         /// Sampling seed; -1 for none.
         seed: Option<i128> = None,
-        /// Stop strings.
+        /// Stop strings: the output ends before the first of them.
         stop: Option<StringOrList> = None,
-        /// Stop token ids.
+        /// Stop token ids: the output ends at the first of them.
         stop_token_ids: Option<Vec<i128>> = None,
-        /// Whether to generate past the end-of-sequence token.
+        /// Whether generation continues past the end-of-sequence token.
         ignore_eos: bool = false,
         /// Maximum number of tokens to generate; null allows the rest of the context.
         max_tokens: Option<i128> = Some(16),
-        /// Minimum number of tokens before the reply may stop.
+        /// Minimum number of output tokens before a stop condition applies.
         min_tokens: i128 = 0,
-        /// Number of alternatives to return per token; -1 for the whole vocabulary.
+        /// Number of log probabilities to return per output token; -1 for the whole vocabulary.
         logprobs: Option<i128> = None,
-        /// Number of alternatives per prompt token; -1 for the whole vocabulary.
+        /// Number of log probabilities to return per prompt token; -1 for the whole vocabulary.
         prompt_logprobs: Option<i128> = None,
-        /// Token ids to score for each prompt position.
+        /// Token ids with returned log probabilities, for each prompt position.
         prompt_logprob_token_ids: Option<Vec<Vec<i128>>> = None,
-        /// First prompt position to score.
+        /// First prompt position with returned log probabilities.
         prompt_logprob_start: Option<i128> = None,
-        /// Token ids to return log probabilities for.
+        /// Token ids with returned log probabilities at every output position.
         logprob_token_ids: Option<Vec<i128>> = None,
-        /// Whether the engine keeps log probabilities in vLLM's flat format.
+        /// Whether the engine stores log probabilities in vLLM's flat format.
         flat_logprobs: bool = false,
-        /// Whether to convert tokens to text.
+        /// Whether output tokens are converted to text.
         detokenize: bool = true,
-        /// Whether to omit special tokens from the text.
+        /// Whether to omit special tokens from the output text.
         skip_special_tokens: bool = true,
-        /// Whether to put spaces between special tokens.
+        /// Whether the output text has spaces between special tokens.
         spaces_between_special_tokens: bool = true,
-        /// Whether to keep the stop string in the output.
+        /// Whether the output includes the stop string that ended it.
         include_stop_str_in_output: bool = false,
-        /// Output mode: 0 cumulative, 1 delta, 2 only the final output.
+        /// Content of each engine output: 0 all tokens so far, 1 new tokens, 2 only the final
+        /// output.
         output_kind: i128 [Schema::IntEnum(&[0, 1, 2])] = 0,
-        /// Number of tokens per stream chunk.
+        /// Number of output tokens per chunk of a streamed response.
         stream_interval: Option<i128> = None,
-        /// Whether vLLM may use the parameters without a copy; has no effect here.
+        /// Whether vLLM may use the sampling parameters without a copy; has no effect here.
         skip_clone: bool = false,
         /// Number of characters that vLLM holds back to find stop strings; has no effect here.
         output_text_buffer_length: i128 = 0,
-        /// Structured-output constraint.
+        /// Structured-output constraint on the generated text.
         structured_outputs: Option<StructuredOutputs> = None,
-        /// Logit bias by token id.
+        /// Values added to the logits of token ids before sampling.
         logit_bias: Option<TokenBias> = None,
-        /// Token ids that sampling is restricted to.
+        /// Allowed token ids: sampling considers only these.
         allowed_token_ids: Option<Vec<i128>> = None,
-        /// Custom arguments of extensions and connectors.
+        /// Custom sampling arguments for extensions and connectors.
         extra_args: Option<Map<String, Value>> = None,
-        /// Strings that the reply must not contain.
+        /// Forbidden words: the output contains none of these strings.
         bad_words: Option<Vec<String>> = None,
-        /// Whether to skip prefix-cache lookups.
+        /// Whether the request skips prefix-cache lookups.
         skip_reading_prefix_cache: Option<bool> = None,
-        /// Maximum number of reasoning tokens.
+        /// Maximum number of reasoning tokens to generate.
         thinking_token_budget: Option<i128> = None,
-        /// Stops the reply when it repeats itself.
+        /// Settings of the detection of repetitions, which ends an output that repeats itself.
         repetition_detection: Option<RepetitionDetection> = None,
-        /// Number of leading prompt tokens to omit from the expert-routing data.
+        /// Number of leading prompt tokens to omit from the returned expert-routing data.
         routed_experts_prompt_start: i128 = 0,
-        /// Token ids to emit instead of sampled ones.
+        /// Fixed output: token ids to emit instead of sampled ones.
         trace_decode_token_ids: Option<Vec<i128>> = None,
     }
 }
 
-/// Server defaults for unset parameters (the generation config).
+/// Server defaults for sampling parameters that a request leaves unset (the generation config).
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SamplingDefaults {
-    /// Default of the [`SamplingParams`] field of the same name.
+    /// Default sampling temperature; `None`: vLLM's default.
     pub temperature: Option<f64>,
-    /// Default of the [`SamplingParams`] field of the same name.
+    /// Default nucleus sampling threshold (`top_p`); `None`: vLLM's default.
     pub top_p: Option<f64>,
-    /// Default of the [`SamplingParams`] field of the same name.
+    /// Default number of most likely tokens to sample from (`top_k`); `None`: vLLM's default.
     pub top_k: Option<i128>,
-    /// Default of the [`SamplingParams`] field of the same name.
+    /// Default minimum relative probability (`min_p`); `None`: vLLM's default.
     pub min_p: Option<f64>,
-    /// Default of the [`SamplingParams`] field of the same name.
+    /// Default repetition penalty; `None`: vLLM's default.
     pub repetition_penalty: Option<f64>,
-    /// Default of the [`SamplingParams`] field of the same name.
+    /// Default presence penalty; `None`: vLLM's default.
     pub presence_penalty: Option<f64>,
-    /// Default of the [`SamplingParams`] field of the same name.
+    /// Default frequency penalty; `None`: vLLM's default.
     pub frequency_penalty: Option<f64>,
-    /// Maximum number of tokens to generate.
+    /// Default maximum number of tokens to generate; `None`: no limit.
     pub max_tokens: Option<i128>,
-    /// Default of the [`SamplingParams`] field of the same name.
+    /// Default for omitting special tokens from the output text; `None`: vLLM's default.
     pub skip_special_tokens: Option<bool>,
-    /// Further stop token ids.
+    /// Stop token ids in addition to those of the request.
     pub stop_token_ids: Vec<i128>,
-    /// Limits of one request.
+    /// Limits of `n`, prompts and stop strings in one request.
     pub bounds: RequestBounds,
 }
 
-/// Sampling parameters before the output budget is known.
+/// Sampling parameters of a request before its output budget is known.
 #[derive(Debug, Clone, Default)]
 pub struct SamplingRequest {
-    /// Sampling parameters; [`Self::with_budget`] sets `max_tokens`.
+    /// Sampling parameters of the request; [`Self::with_budget`] sets `max_tokens`.
     pub params: Box<SamplingParams>,
-    /// Output limit of the request.
+    /// Output limit of the request, in tokens.
     pub limit: OutputLimit,
-    /// Checks to run on the parameters.
+    /// Checks to run on the sampling parameters.
     pub checks: SamplingChecks,
 }
 
-/// Output limit, in tokens.
+/// Rule for the output limit of a request, in tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OutputLimit {
-    /// The remaining context.
+    /// No limit but the remaining context.
     #[default]
     Budget,
-    /// A fixed number of tokens, independent of the remaining context.
+    /// At most this number of tokens, independent of the remaining context.
     Exactly(i128),
 }
 
 /// Checks of sampling parameters before the request reaches the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SamplingChecks {
-    /// All checks of `SamplingParams._verify_args`.
+    /// All checks of vLLM's `SamplingParams._verify_args`.
     #[default]
     All,
     /// No checks: a front end has run them, or upstream has none (beam search).
@@ -193,10 +195,10 @@ pub enum SamplingChecks {
 }
 
 impl SamplingRequest {
-    /// Returns the parameters for an output of at most `budget` tokens.
+    /// Returns the sampling parameters for an output of at most `budget` tokens.
     ///
     /// # Errors
-    /// 400 for a value out of range.
+    /// A 400 for a sampling parameter out of range.
     pub fn with_budget(
         self,
         budget: i128,
@@ -223,8 +225,8 @@ impl From<SamplingParams> for SamplingRequest {
     }
 }
 
-/// Returns the number of tokens that may be generated: the remaining context, or less if the client
-/// asks for less.
+/// Returns the number of tokens that a request may generate: the remaining context, or less if the
+/// client asks for less.
 ///
 /// Source: `get_max_tokens` of `vllm/entrypoints/serve/utils/api_utils.py`.
 pub fn output_budget(
@@ -242,7 +244,7 @@ pub fn output_budget(
 /// Converts `logit_bias` of an OpenAI request: keys to token ids, values clamped to -100..100.
 ///
 /// # Errors
-/// 400 that names the keys that are not integers.
+/// A 400 with the keys that are not integers.
 pub(crate) fn token_bias<'b>(
     bias: impl IntoIterator<Item = (&'b String, &'b f64)> + Clone,
 ) -> Result<TokenBias, Fault> {

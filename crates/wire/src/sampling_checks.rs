@@ -15,13 +15,13 @@ use super::limits::Limits;
 use super::sampling::{GREEDY_TEMPERATURE, SamplingParams};
 use super::structured;
 
-/// Minimum temperature above 0; lower values are raised to it.
+/// Minimum sampling temperature above 0; lower values are raised to it.
 const LOWEST_TEMPERATURE: f64 = 1e-2;
-/// Maximum number of `logprob_token_ids`.
+/// Maximum number of `logprob_token_ids` in a request.
 const MAX_LOGPROB_TOKEN_IDS: usize = 128;
 
 impl SamplingParams {
-    /// Normalizes the parameters and checks their ranges.
+    /// Normalizes the sampling parameters and checks their ranges.
     ///
     /// # Errors
     /// The first 400 in vLLM's order.
@@ -60,7 +60,7 @@ impl SamplingParams {
         }
     }
 
-    /// Checks penalties, temperature and cut-offs.
+    /// Checks the ranges of penalties, temperature, `top_p`, `top_k` and `min_p`.
     fn verify_shape(&self) -> Result<(), Fault> {
         let text = python::repr_float;
         for (name, value) in [
@@ -112,7 +112,7 @@ impl SamplingParams {
         Ok(())
     }
 
-    /// Checks the limits on length and log probabilities.
+    /// Checks the limits on output length and log probabilities.
     fn verify_length(&self) -> Result<(), Fault> {
         let min = self.min_tokens;
         if let Some(max) = self.max_tokens.filter(|max| *max < 1) {
@@ -163,10 +163,10 @@ impl SamplingParams {
         }
     }
 
-    /// Checks parameters whose bounds depend on the engine.
+    /// Checks the sampling parameters whose bounds depend on the engine.
     ///
     /// # Errors
-    /// The first error in vLLM's order.
+    /// The error of the first failed check in vLLM's order.
     pub fn verify_engine(&self, limits: &Limits) -> Result<(), Fault> {
         self.verify_logprobs(limits)?;
         if let Some(bias) = &self.logit_bias {
@@ -203,7 +203,7 @@ impl SamplingParams {
     /// Checks `routed_experts_prompt_start` against the prompt length; the engine's last check.
     ///
     /// # Errors
-    /// 400 that names the field.
+    /// A 400 that names the request field.
     pub fn verify_prompt(&self, prompt_tokens: usize) -> Result<(), Fault> {
         let start = self.routed_experts_prompt_start;
         if (0..=prompt_tokens as i128).contains(&start) {
@@ -308,7 +308,7 @@ fn refuse(message: String) -> Result<(), Fault> {
     Err(Fault::bad_request(message))
 }
 
-/// Returns the error `NAME must RULE, got VALUE.` with vLLM's details.
+/// Returns the sampling error `NAME must RULE, got VALUE.` with vLLM's details.
 fn out_of_range(name: &str, rule: &str, value: &str) -> Result<(), Fault> {
     Err(Fault::value(
         format_args!("{name} must {rule}, got {value}."),
@@ -347,7 +347,8 @@ fn in_vocabulary(
     ))
 }
 
-/// Returns whether any nested integer exceeds 64 bits, which vLLM's msgpack transport cannot carry.
+/// Returns whether any integer nested in the value exceeds 64 bits, which vLLM's msgpack transport
+/// cannot carry.
 fn has_long_integer(value: &Value) -> bool {
     match Py::of(value) {
         Py::BigInt(_) => true,

@@ -1,10 +1,10 @@
-//! Schemas as data, and the macro that declares a request class.
+//! Schemas of requests as data, and the macro that declares a request class.
 //!
 //! The Rust type of a field implies the schema of its Python annotation:
 //! `Option<bool>` is `bool | None`, `Vec<String>` is `list[str]`.
 //!
-//! `wire_model!` generates both a [`Model`] for [`super::check`] and a reader of checked values, so
-//! they always agree.
+//! The macro `wire_model!` generates both a [`Model`] for [`super::check`] and a reader of checked
+//! values, so they always agree.
 
 use std::borrow::Cow;
 
@@ -18,77 +18,77 @@ use super::fault::Fault;
 /// A pydantic core schema: the values that a field accepts.
 #[derive(Debug, Clone, Copy)]
 pub enum Schema {
-    /// `Any`.
+    /// Python's `Any`: every JSON value.
     Any,
-    /// `bool`.
+    /// Python's `bool`.
     Bool,
-    /// `int`, optionally with bounds.
+    /// Python's `int`, optionally with bounds.
     Int(NumberBounds<i128>),
-    /// `float`, optionally with bounds.
+    /// Python's `float`, optionally with bounds.
     Float(NumberBounds<f64>),
-    /// `str`, optionally with length limits in characters.
+    /// Python's `str`, optionally with length limits in characters.
     Str(Length),
-    /// `bytes`; JSON sends a string.
+    /// Python's `bytes`; JSON sends a string.
     Bytes,
-    /// `Literal["…"]`.
+    /// Python's `Literal["…"]`: one of these strings.
     Literal(&'static [&'static str]),
-    /// A string `Enum`.
+    /// A Python `Enum` of these strings.
     Enum(&'static [&'static str]),
-    /// `list[…]`.
+    /// Python's `list[…]`, optionally with a limited number of items.
     List(&'static Schema, Length),
-    /// `Iterable[…]`: pydantic validates items only when code iterates over them.
+    /// Python's `Iterable[…]`: pydantic validates items only when code iterates over them.
     Iterable(&'static Schema),
-    /// `Sequence[…]`: a list, but never a string.
+    /// Python's `Sequence[…]`: a list, but never a string.
     Sequence(&'static Schema),
-    /// `dict[…, …]`.
+    /// Python's `dict[…, …]`, with the schemas of keys and values.
     Dict(&'static Schema, &'static Schema),
-    /// `… | None`.
+    /// A Python type or `None`.
     Nullable(&'static Schema),
-    /// `A | B | …`, in smart mode.
+    /// A Python union `A | B | …`, in pydantic's smart mode.
     Union(&'static [Schema]),
-    /// A union whose branch is selected by a literal in one field.
+    /// A union whose branch is selected by a string in one field (discriminated union).
     Tagged {
-        /// Name of the selecting field.
+        /// Name of the field that selects the branch.
         by: &'static str,
-        /// Values of the selecting field and their schemas.
+        /// Values of the selecting field, each with the schema of its branch.
         choices: &'static [(&'static str, &'static Schema)],
     },
-    /// A class with fields.
+    /// A Python class with fields.
     Model(&'static Model),
-    /// A `BeforeValidator`: may replace the value or reject the request.
+    /// Pydantic's `BeforeValidator`: may replace the value or reject the request.
     Before(fn(&Value) -> Result<Option<Value>, Fault>, &'static Schema),
-    /// An `AfterValidator`: may replace or reject the checked value.
+    /// Pydantic's `AfterValidator`: may replace or reject the checked value.
     After(
         fn(&Value) -> Result<Option<Value>, ValidatorError>,
         &'static Schema,
     ),
-    /// An `Enum` of integers.
+    /// A Python `Enum` of these integers.
     IntEnum(&'static [i64]),
     /// An instance of a Python class; no JSON value matches.
     Instance(&'static str),
-    /// `tuple[…]` of fixed length.
+    /// Python's `tuple[…]` of fixed length.
     Tuple(&'static [Schema]),
-    /// Schema built on use, for recursive types.
+    /// A schema that is built on use, for recursive types.
     Late(fn() -> Schema),
 }
 
-/// Limits of a number, inclusive except for `gt`.
+/// Bounds of a number in a schema, inclusive except for `gt`.
 #[derive(Debug, Clone, Copy)]
 pub struct NumberBounds<T: 'static> {
-    /// Minimum.
+    /// Inclusive minimum of the number; `None`: no minimum.
     pub ge: Option<T>,
-    /// Maximum.
+    /// Inclusive maximum of the number; `None`: no maximum.
     pub le: Option<T>,
-    /// Exclusive minimum.
+    /// Exclusive minimum of the number; `None`: no minimum.
     pub gt: Option<T>,
 }
 
-/// Limits of a length.
+/// Limits of the length of a string or list, inclusive.
 #[derive(Debug, Clone, Copy)]
 pub struct Length {
-    /// Minimum.
+    /// Minimum length, in characters or items.
     pub min: usize,
-    /// Maximum.
+    /// Maximum length, in characters or items.
     pub max: usize,
 }
 
@@ -97,7 +97,7 @@ pub(crate) const ANY_LENGTH: Length = Length {
     max: usize::MAX,
 };
 
-/// The schema of `int`.
+/// The schema of Python's `int`, without bounds.
 pub const INT: Schema = Schema::Int(NumberBounds {
     ge: None,
     le: None,
@@ -106,14 +106,14 @@ pub const INT: Schema = Schema::Int(NumberBounds {
 
 pub(crate) const INT64: Schema = int_within(i64::MIN as i128, i64::MAX as i128);
 
-/// The schema of `float`.
+/// The schema of Python's `float`, without bounds.
 pub const FLOAT: Schema = Schema::Float(NumberBounds {
     ge: None,
     le: None,
     gt: None,
 });
 
-/// Schema of `str`.
+/// Schema of Python's `str`, of any length.
 pub(crate) const STR: Schema = Schema::Str(ANY_LENGTH);
 
 pub(crate) const fn int_within(ge: i128, le: i128) -> Schema {
@@ -148,54 +148,54 @@ pub(crate) const fn float_within(ge: f64, le: f64) -> Schema {
     })
 }
 
-/// Kind of a class; it selects the error text for a value that is not an object.
+/// Kind of a Python class; selects the error text for a value that is not an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClassKind {
-    /// vLLM's `OpenAIBaseModel`; error paths of a union omit its name.
+    /// A subclass of vLLM's `OpenAIBaseModel`; error paths of a union omit its name.
     Wrapped,
-    /// A plain pydantic model.
+    /// A plain pydantic model class.
     Plain,
-    /// A plain pydantic model that rejects unknown fields.
+    /// A plain pydantic model class that rejects unknown fields.
     Strict,
-    /// A `TypedDict`.
+    /// A Python `TypedDict`.
     TypedDict,
     /// A pydantic dataclass.
     Dataclass,
 }
 
-/// A class with named fields.
+/// A Python class with named fields and validators.
 #[derive(Debug)]
 pub struct Model {
     /// Name of the Python class.
     pub name: &'static str,
-    /// Kind of the class.
+    /// Kind of the Python class.
     pub kind: ClassKind,
-    /// Fields in declaration order, which is the order of errors.
+    /// Fields of the class in declaration order, which is the order of errors.
     pub fields: &'static [Field],
-    /// `model_validator(mode="before")` functions, in the order they run.
+    /// Validator functions of the raw object (`mode="before"`), in the order they run.
     pub before: &'static [BeforeValidator],
-    /// Validator that runs once all fields are valid.
+    /// Validator function for the object once all fields are valid.
     pub after: Option<AfterValidator>,
 }
 
-/// A validator of the raw object: may change it or reject the request.
+/// A validator function of the raw object: may change it or reject the request.
 pub(crate) type BeforeValidator =
     fn(&mut Cow<'_, Map<String, Value>>) -> Result<(), ValidatorError>;
 
-/// A validator of the checked object.
+/// A validator function of an object whose fields are valid.
 #[derive(Debug, Clone, Copy)]
 pub enum AfterValidator {
-    /// A validator that needs only the object.
+    /// A validator function that needs only the object.
     Alone(fn(&Map<String, Value>) -> Result<(), ValidatorError>),
-    /// A validator that also needs the server's limits.
+    /// A validator function that also needs the server's limits.
     Within(fn(&Map<String, Value>, &RequestBounds) -> Result<(), ValidatorError>),
 }
 
 impl AfterValidator {
-    /// Runs the validator.
+    /// Runs the validator function on the object.
     ///
     /// # Errors
-    /// The error that the validator returns.
+    /// The error that the validator function returns.
     pub fn check(
         self,
         map: &Map<String, Value>,
@@ -211,17 +211,17 @@ impl AfterValidator {
 /// An error of a validator function.
 #[derive(Debug)]
 pub enum ValidatorError {
-    /// An exception that ends validation and becomes the response.
+    /// An error response that ends validation.
     Fault(Fault),
-    /// A `ValueError`, which pydantic lists among the schema errors.
+    /// Python's `ValueError`, which pydantic lists among the schema errors.
     ValueError(String),
-    /// An empty collection that must not be empty.
+    /// An empty list or dict that must not be empty.
     TooShort,
-    /// An invalid item in a lazily checked list.
+    /// An invalid item in a list whose items were not validated before (`Iterable`).
     Item {
-        /// Index of the item.
+        /// Index of the invalid item in the list.
         index: usize,
-        /// Schema that the item must match.
+        /// The schema that the item must match.
         schema: &'static Schema,
         /// The invalid item.
         value: Value,
@@ -235,9 +235,10 @@ impl From<Fault> for ValidatorError {
 }
 
 impl Model {
-    /// Returns whether a required literal, such as `role` or `type`, excludes this class.
+    /// Returns whether a required literal field, such as `role` or `type`, excludes the class for
+    /// an object.
     ///
-    /// A union then skips the other fields.
+    /// Validation of a union then skips the other fields of the class.
     pub(crate) fn is_ruled_out(&self, map: &Map<String, Value>) -> bool {
         let mut literals = self.fields.iter().filter_map(|field| match field.schema {
             Schema::Literal(choices) if field.required => Some((field.name, choices)),
@@ -249,7 +250,7 @@ impl Model {
         })
     }
 
-    /// Creates a `TypedDict`.
+    /// Creates the schema class of a `TypedDict`.
     pub(crate) const fn typed_dict(name: &'static str, fields: &'static [Field]) -> Self {
         Self {
             name,
@@ -260,7 +261,7 @@ impl Model {
         }
     }
 
-    /// Creates a pydantic model without validators.
+    /// Creates the schema class of a pydantic model without validators.
     pub const fn plain(name: &'static str, fields: &'static [Field]) -> Self {
         Self {
             name,
@@ -272,7 +273,7 @@ impl Model {
     }
 }
 
-/// Creates a required field.
+/// Creates a field that an object must have.
 pub const fn required(name: &'static str, schema: Schema) -> Field {
     Field {
         name,
@@ -281,7 +282,7 @@ pub const fn required(name: &'static str, schema: Schema) -> Field {
     }
 }
 
-/// Creates an optional field.
+/// Creates a field that an object may omit.
 pub const fn optional(name: &'static str, schema: Schema) -> Field {
     Field {
         name,
@@ -290,23 +291,23 @@ pub const fn optional(name: &'static str, schema: Schema) -> Field {
     }
 }
 
-/// One field of a [`Model`].
+/// One field of a request class ([`Model`]).
 #[derive(Debug, Clone, Copy)]
 pub struct Field {
-    /// Name in the JSON body.
+    /// Name of the field in the JSON body.
     pub name: &'static str,
     /// Whether the field must be present.
     pub required: bool,
-    /// Schema of the value.
+    /// Schema of the field's value.
     pub schema: Schema,
 }
 
-/// A type that can be read from a request: its schema, and a reader of checked values.
+/// A Rust type of a request field: its schema, and a reader of checked values.
 pub trait RequestField: Sized {
-    /// Schema that the value must match.
+    /// The schema that the field's value must match.
     const SCHEMA: Schema;
 
-    /// Reads a value that satisfies [`RequestField::SCHEMA`]; `None` for one that does not.
+    /// Reads a field value that satisfies [`RequestField::SCHEMA`]; `None` for one that does not.
     fn read(value: &Value) -> Option<Self>;
 }
 
@@ -326,7 +327,7 @@ impl RequestField for bool {
     }
 }
 
-/// Python's `int`; values beyond 128 bits become the nearest 128-bit integer.
+/// A field of Python's type `int`; values beyond 128 bits become the nearest 128-bit integer.
 impl RequestField for i128 {
     const SCHEMA: Schema = INT;
 
@@ -415,7 +416,7 @@ impl RequestField for Map<String, Value> {
     }
 }
 
-/// Returns a member by name.
+/// Returns the member `name` of a JSON object.
 ///
 /// Small maps are searched linearly: comparing names is faster than hashing each field's name.
 pub(crate) fn find<'m>(map: &'m Map<String, Value>, name: &str) -> Option<(&'m String, &'m Value)> {
@@ -428,11 +429,11 @@ pub(crate) fn find<'m>(map: &'m Map<String, Value>, name: &str) -> Option<(&'m S
     }
 }
 
-/// Indexes an object by the lengths of its names, so that most absent fields of a class are ruled
-/// out without a search.
+/// Members of a JSON object, indexed by the lengths of their names, so that most absent fields are
+/// ruled out without a search.
 pub(crate) struct Members<'m> {
     map: &'m Map<String, Value>,
-    /// Bit set of name lengths, modulo 64.
+    /// Bit set of the lengths of member names, modulo 64.
     lengths: u64,
 }
 
@@ -442,7 +443,7 @@ impl<'m> Members<'m> {
         Self { map, lengths }
     }
 
-    /// Returns a member by name, as [`find`] does.
+    /// Returns the member `name` of the object, as [`find`] does.
     pub(crate) fn find(&self, name: &str) -> Option<(&'m String, &'m Value)> {
         match self.lengths & bit(name) {
             0 => None,
@@ -457,8 +458,8 @@ const fn bit(name: &str) -> u64 {
 
 /// Declares a request class: a documented struct, its [`Model`], and a reader.
 ///
-/// A field is `name: Type`, then optionally `[SCHEMA]` if the type does not imply it,
-/// `as "wire name"` and `= default`. A field without a default is required.
+/// In the declaration, a field is `name: Type`, then optionally `[SCHEMA]` if the type does not
+/// imply it, `as "wire name"` and `= default`. A field without a default is required.
 ///
 /// The keyword `default` before the struct also implements [`Default`].
 macro_rules! wire_model {
@@ -508,7 +509,7 @@ macro_rules! wire_model {
         }
 
         impl $name {
-            /// Schema of this class.
+            /// The schema of the request class.
             pub(crate) const MODEL: &'static $crate::schema::Model =
                 &$crate::schema::Model {
                     name: $python,

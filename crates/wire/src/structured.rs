@@ -1,4 +1,4 @@
-//! Checks of structured-output constraints that vLLM makes before decoding.
+//! Checks that vLLM makes on structured-output constraints before decoding.
 //!
 //! vLLM compiles a grammar (xgrammar, then llguidance). Here only simple cases are rejected: empty
 //! texts, invalid JSON, schemas nested too deeply, and regular expressions that do not parse. The
@@ -13,12 +13,12 @@ use vllm_sim_python as python;
 use super::fault::Fault;
 use super::openai::shared::StructuredOutputs;
 
-/// Maximum nesting of objects and arrays in a schema.
+/// Maximum nesting of objects and arrays in a JSON schema.
 const MAX_NESTING: usize = 64;
-/// Further nesting levels that a structural tag may add around its schemas.
+/// Number of further nesting levels that a structural tag may add around its schemas.
 const TAG_NESTING: usize = 16;
 
-/// Checks a constraint.
+/// Checks a structured-output constraint.
 ///
 /// # Errors
 /// The first 400 in vLLM's order.
@@ -70,7 +70,7 @@ pub(super) fn verify(outputs: &StructuredOutputs) -> Result<(), Fault> {
     outputs.regex.as_deref().map_or(Ok(()), regex)
 }
 
-/// Checks that a regular expression parses; the error text is llguidance's for its one-rule
+/// Checks that a regular expression parses; the error text is that of llguidance for a one-rule
 /// grammar.
 fn regex(pattern: &str) -> Result<(), Fault> {
     match regex_syntax::Parser::new().parse(pattern) {
@@ -90,8 +90,8 @@ fn refuse(message: &str) -> Result<(), Fault> {
     Err(Fault::bad_request(message))
 }
 
-/// Mirrors vLLM's `check_json_nesting`: parses texts first and accepts invalid JSON, which other
-/// checks reject.
+/// Mirrors vLLM's `check_json_nesting`, which limits the nesting of a schema: parses texts first
+/// and accepts invalid JSON, which other checks reject.
 fn nesting(schema: &Value, limit: usize) -> Result<(), Fault> {
     let read = match schema {
         Value::String(text) => python::loads(text.as_bytes()),
@@ -111,7 +111,7 @@ fn nesting(schema: &Value, limit: usize) -> Result<(), Fault> {
     )))
 }
 
-/// Returns the objects and arrays directly inside a value.
+/// Returns the objects and arrays directly inside a JSON value.
 fn children(value: &Value) -> Vec<&Value> {
     let container = |child: &&Value| child.is_object() || child.is_array();
     match value {

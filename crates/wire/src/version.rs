@@ -1,17 +1,17 @@
-//! vLLM releases whose HTTP API is imitated.
+//! vLLM releases whose HTTP API the server can imitate.
 
-/// A vLLM release to imitate, where releases differ.
+/// A vLLM release whose API the server imitates, where releases differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Version {
-    /// 0.32.
+    /// vLLM 0.32.
     V032,
-    /// 0.33.
+    /// vLLM 0.33.
     #[default]
     V033,
 }
 
 impl Version {
-    /// Returns the version for a release number: 0.32 for 0.32 and older, else 0.33.
+    /// Returns the version to imitate for a release number: 0.32 for 0.32 and older, else 0.33.
     pub fn of(release: &str) -> Self {
         let mut numbers = release.split('.').map(|n| n.parse::<u32>().unwrap_or(0));
         let release = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));

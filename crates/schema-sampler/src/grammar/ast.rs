@@ -1,11 +1,11 @@
-//! The rules of a grammar, independent of its notation.
+//! Rules of a context-free grammar, independent of its notation.
 
 use std::sync::OnceLock;
 
 use crate::regex::{RegexGenerator, WholeRegex};
 use crate::schema::Schema;
 
-/// Maximum nesting of expressions in a text; a rule that needs more counts as infinite.
+/// Maximum nesting of grammar expressions in a text; a rule that needs more counts as infinite.
 pub(super) const MAX_HEIGHT: u32 = 400;
 
 pub(super) const MAX_RULES: usize = 5_000;
@@ -18,9 +18,10 @@ pub(super) enum GrammarExpr {
     Class(RegexGenerator),
     Pattern(Box<WholeRegex>),
     Sequence(Vec<GrammarExpr>),
-    /// Alternatives, with their heights once computed.
+    /// Alternatives, of which a text has one; with their heights (minimum nesting) once computed.
     Alternatives(Vec<GrammarExpr>, OnceLock<Box<[u32]>>),
-    /// A repetition from a minimum to a maximum count, with the part's height once computed.
+    /// A repetition of an expression between a minimum and a maximum count; with its height once
+    /// computed.
     Repeat(Box<GrammarExpr>, u32, Option<u32>, OnceLock<u32>),
     Rule(usize),
     Json(Box<Schema>),
@@ -42,7 +43,7 @@ pub(super) struct GrammarRule {
     pub(super) body: GrammarExpr,
     /// Minimum nesting of expressions in a text of the rule; `u32::MAX` if every text is infinite.
     pub(super) height: u32,
-    /// Whether the rule is a terminal, in which no whitespace is inserted.
+    /// Whether the grammar rule is a terminal, in which no whitespace is inserted.
     pub(super) is_lexeme: bool,
 }
 
@@ -51,12 +52,12 @@ pub(super) struct GrammarRule {
 pub(crate) struct Grammar {
     pub(super) rules: Vec<GrammarRule>,
     pub(super) start: usize,
-    /// Whether whitespace may separate lexemes.
+    /// Whether whitespace may separate the grammar's lexemes.
     pub(super) is_spaced: bool,
 }
 
 impl Grammar {
-    /// Computes the minimum height of each rule by fixpoint iteration.
+    /// Computes the minimum nesting of each grammar rule by fixpoint iteration.
     pub(super) fn measure(&mut self) {
         for _ in 0..MAX_HEIGHT {
             let mut changed = false;

@@ -1,4 +1,4 @@
-//! Lark's library of common terminals.
+//! Regular expressions for Lark's library of common terminals.
 //!
 //! Source: `lark/grammars/common.lark`. Each pattern matches only a readable subset of its
 //! terminal.
@@ -31,10 +31,10 @@ const COMMON: &[(&str, &str)] = &[
     ("SQL_COMMENT", "-- [a-z]+"),
 ];
 
-/// Returns the pattern of `common.NAME`.
+/// Returns the regular expression for Lark's terminal `common.NAME`.
 ///
 /// # Errors
-/// A sentence with the available names.
+/// An error message with the available names.
 pub(super) fn pattern(name: &str) -> Result<&'static str, String> {
     COMMON
         .iter()

@@ -1,4 +1,4 @@
-//! Parses EBNF in the notation of llama.cpp (GBNF) and xgrammar.
+//! Parses EBNF grammars in the notation of llama.cpp (GBNF) and xgrammar.
 //!
 //! Sources: `grammars/README.md` of llama.cpp, `cpp/grammar_parser.cc` of xgrammar.
 
@@ -11,7 +11,7 @@ use crate::regex::RegexGenerator;
 struct EbnfParser {
     scanner: GrammarScanner,
     names: HashMap<String, usize>,
-    /// `None` until the rule is defined.
+    /// Right-hand side of each rule; `None` until the rule is defined.
     rules: Vec<Option<GrammarExpr>>,
 }
 
@@ -140,7 +140,7 @@ impl EbnfParser {
         })
     }
 
-    /// Returns whether a rule definition (a name and `::=`) comes next.
+    /// Returns whether a rule definition (a name and `::=`) comes next in the grammar.
     fn starts_rule(&mut self) -> bool {
         let at = self.scanner.at;
         self.scanner.take_while(in_name);

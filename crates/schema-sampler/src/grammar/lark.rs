@@ -1,4 +1,4 @@
-//! Parses Lark in the dialect of llguidance and xgrammar.
+//! Parses Lark grammars as llguidance and xgrammar write them.
 //!
 //! Sources: `parser/src/lark` of llguidance, `xgrammar_features/lark_grammar` of xgrammar's
 //! documentation. `?rule`, `!rule`, aliases and priorities affect only syntax trees and are
@@ -14,7 +14,7 @@ use super::{common, ebnf};
 use crate::regex::{RegexGenerator, WholeRegex};
 use crate::schema::Schema;
 
-/// Maximum nesting of `%lark { … }` blocks.
+/// Maximum nesting of `%lark { … }` blocks in a grammar.
 const MAX_BLOCKS: u32 = 8;
 
 struct LarkParser {
@@ -22,7 +22,7 @@ struct LarkParser {
     names: HashMap<String, usize>,
     rules: Vec<LarkRule>,
     ignored: Vec<GrammarExpr>,
-    /// Number of enclosing `%lark` blocks.
+    /// Number of `%lark` blocks around the text being parsed.
     blocks: u32,
 }
 
@@ -93,7 +93,7 @@ impl LarkParser {
         Err(self.scanner.lark_error(self.scanner.at, message))
     }
 
-    /// Skips spaces and comments within a line.
+    /// Skips spaces and comments up to the end of the line.
     fn skip(&mut self) {
         loop {
             self.scanner.take_while(|c| c.is_whitespace() && c != '\n');
@@ -115,7 +115,7 @@ impl LarkParser {
         }
     }
 
-    /// Skips spaces, and line ends inside brackets or before `|`.
+    /// Skips spaces; also skips line ends inside brackets or before `|`.
     fn skip_within(&mut self, nesting: u32) {
         self.skip();
         if self.scanner.peek(0) != Some('\n') {
@@ -443,7 +443,7 @@ impl LarkParser {
         }
     }
 
-    /// Parses `%json { … }` or `%lark { … }`.
+    /// Parses an inline `%json { … }` schema or `%lark { … }` grammar.
     fn block(&mut self) -> Result<GrammarExpr, String> {
         let at = self.scanner.at;
         self.scanner.at += 1;
@@ -469,7 +469,8 @@ impl LarkParser {
         }
     }
 
-    /// Returns the text between a pair of braces; braces inside strings and patterns do not count.
+    /// Returns the text between a pair of braces; braces inside strings and regular expressions do
+    /// not count.
     fn braces(&mut self) -> Result<String, String> {
         let at = self.scanner.at;
         if !self.scanner.eat("{") {
@@ -535,7 +536,7 @@ impl LarkParser {
         Ok(GrammarExpr::repeat(part, min, max))
     }
 
-    /// Returns whether an ignored expression may match a single space.
+    /// Returns whether an `%ignore`d expression may match a single space.
     fn matches_blank(&self, expr: &GrammarExpr, depth: u32) -> bool {
         if depth > MAX_NESTING {
             return false;

@@ -1,4 +1,4 @@
-//! Generates texts of a context-free grammar.
+//! Parses context-free grammars and generates texts that match them.
 //!
 //! vLLM's rule (`grammar_is_likely_lark`) selects the notation: a line with `::=` means EBNF of
 //! llama.cpp and xgrammar, otherwise Lark of llguidance and xgrammar. Lark templates, `%declare`,
@@ -17,10 +17,10 @@ pub(crate) use ast::Grammar;
 use crate::constraint::ConstraintError;
 
 impl Grammar {
-    /// Parses a grammar in either notation.
+    /// Parses a grammar in EBNF or Lark notation.
     ///
     /// # Errors
-    /// [`ConstraintError::BadGrammar`] with the position of the error.
+    /// [`ConstraintError::BadGrammar`] with the position of the syntax error.
     pub(crate) fn read(source: &str) -> Result<Self, ConstraintError> {
         let mut grammar = if is_lark(source) {
             lark::read(source, 0).map_err(|error| format!("Grammar error: {error}"))

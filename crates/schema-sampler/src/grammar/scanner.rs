@@ -1,12 +1,12 @@
-//! A character scanner with positions for error messages.
+//! A scanner over the characters of a grammar, with positions for error messages.
 
-/// Number of characters shown on each side of an error.
+/// Number of source characters that an error message shows before and after the error.
 const SHOWN: usize = 20;
 
 pub(super) struct GrammarScanner {
     source: String,
     chars: Vec<char>,
-    /// Byte offset of each character.
+    /// Byte offset of each character in the source.
     starts: Vec<usize>,
     pub(super) at: usize,
 }
@@ -37,7 +37,7 @@ impl GrammarScanner {
             .all(|(i, c)| self.peek(i) == Some(c))
     }
 
-    /// Skips `text` if it comes next; returns whether it did.
+    /// Skips `text` if it comes next in the source; returns whether it did.
     pub(super) fn eat(&mut self, text: &str) -> bool {
         let found = self.starts(text);
         if found {
@@ -64,8 +64,8 @@ impl GrammarScanner {
         digits.parse().ok()
     }
 
-    /// Parses an escape of either notation after the backslash: `\n`, `\xHH`, `\uHHHH`,
-    /// `\UHHHHHHHH`.
+    /// Parses the rest of an escape sequence after its backslash, in EBNF or Lark: `\n`, `\xHH`,
+    /// `\uHHHH`, `\UHHHHHHHH`.
     pub(super) fn escape(&mut self) -> Result<char, String> {
         let start = self.at.saturating_sub(1);
         let Some(c) = self.next() else {
@@ -110,7 +110,7 @@ impl GrammarScanner {
         Some(code)
     }
 
-    /// Formats an error like llguidance's GBNF converter: `message at line 1, 'a' ^ 'b'`.
+    /// Formats a syntax error like llguidance's GBNF converter: `message at line 1, 'a' ^ 'b'`.
     pub(super) fn gbnf_error(&self, at: usize, message: &str) -> String {
         let at = at.min(self.chars.len());
         let line = self.chars[..at].iter().filter(|&&c| c == '\n').count() + 1;
@@ -123,7 +123,8 @@ impl GrammarScanner {
         )
     }
 
-    /// Formats an error like llguidance: `at line(column): message`, then the surrounding lines.
+    /// Formats a syntax error like llguidance's Lark parser: `at line(column): message`, then the
+    /// surrounding lines.
     pub(super) fn lark_error(&self, at: usize, message: &str) -> String {
         let before = &self.chars[..at.min(self.chars.len())];
         let line = before.iter().filter(|&&c| c == '\n').count() + 1;
@@ -142,7 +143,7 @@ impl GrammarScanner {
     }
 }
 
-/// Quotes text like Python's `repr`.
+/// Quotes text for error messages like Python's `repr`.
 fn quoted(text: &str) -> String {
     let quote = if text.contains('\'') && !text.contains('"') {
         '"'

@@ -1,4 +1,4 @@
-//! Generates a text of a grammar.
+//! Generates random texts that match a grammar.
 
 use rand_chacha::ChaCha8Rng;
 
@@ -10,20 +10,20 @@ use crate::schema::JsonTypes;
 use crate::work::WorkBudget;
 use vllm_sim_random::Draw;
 
-/// Maximum nesting before the shortest derivation is used.
+/// Maximum nesting of expressions before only the shortest derivation is used.
 const MAX_RANDOM_NESTING: u32 = 24;
 
-/// Maximum length before the shortest derivation is used, in bytes.
+/// Maximum text length before only the shortest derivation is used, in bytes.
 const MAX_RANDOM_BYTES: usize = 200;
 
-/// Number of alternatives per step of work.
+/// Number of grammar alternatives that cost one step of the work budget.
 const ALTERNATIVES_PER_STEP: usize = 64;
 
 impl Grammar {
-    /// Generates a text of the grammar.
+    /// Generates a random text that matches the grammar.
     ///
     /// # Errors
-    /// [`ConstraintError::TooLong`] if no text is short enough.
+    /// [`ConstraintError::TooLong`] if no generated text is short enough.
     pub(crate) fn sample(
         &self,
         limits: &Limits,
@@ -76,7 +76,7 @@ struct GrammarWriter<'g> {
     rng: &'g mut ChaCha8Rng,
     out: String,
     work: &'g mut WorkBudget,
-    /// Minimum remaining budget for anything but the shortest derivation.
+    /// Work budget, in steps, below which only the shortest derivation is used.
     half: u32,
     is_shortest: bool,
 }
@@ -104,7 +104,7 @@ impl GrammarWriter<'_> {
         }
     }
 
-    /// Writes one lexeme, with a space before it if two words would run together.
+    /// Appends the text of one lexeme, with a space before it if two words would run together.
     fn lexeme(
         &mut self,
         write: impl FnOnce(&mut Self) -> Result<(), WriteError>,
@@ -183,7 +183,7 @@ impl GrammarWriter<'_> {
         }
     }
 
-    /// Draws an alternative among those whose height the depth allows.
+    /// Selects a random alternative among those whose height the nesting depth allows.
     fn choose<'p, T>(&mut self, parts: &'p [T], heights: &[u32], depth: u32) -> Option<&'p T> {
         let least = heights.iter().copied().min().unwrap_or(0);
         let most = if self.is_shortest(depth) {
@@ -201,7 +201,7 @@ impl GrammarWriter<'_> {
         open.get(index).copied()
     }
 
-    /// Draws the repetition count of a part of this height.
+    /// Selects a random repetition count for an expression of this height.
     fn count(&mut self, min: u32, max: Option<u32>, height: u32, depth: u32) -> u64 {
         let extra = match depth {
             _ if self.is_shortest(depth) || height > MAX_HEIGHT => 0,

@@ -1,16 +1,18 @@
-//! Translates ECMA-262 and Python patterns to the dialect of `regex-syntax`.
+//! Translates ECMA-262 and Python regular expressions to the syntax of the crate `regex-syntax`.
 
 #[derive(Debug, Default)]
 pub(super) struct TranslatedPattern {
-    /// Pattern without look-around and back-references.
+    /// Translated pattern, without look-around and back-references.
     pub(super) rust: String,
-    /// Bodies of positive look-aheads, in the source dialect.
+    /// Bodies of positive look-aheads, untranslated.
     pub(super) look_aheads: Vec<String>,
-    /// Whether parts were omitted, so that a match of `rust` may not match the source.
+    /// Whether the translation omits parts of the pattern, so that a match of `rust` may not match
+    /// the source.
     pub(super) lossy: bool,
 }
 
-/// Translates `source`; unsupported syntax is copied, and `regex-syntax` then rejects it.
+/// Translates a regular expression; unsupported syntax is copied, and `regex-syntax` then rejects
+/// it.
 pub(super) fn translate(source: &str) -> TranslatedPattern {
     let mut translator = Translator {
         chars: source.chars().collect(),
@@ -74,7 +76,7 @@ impl Translator {
         }
     }
 
-    /// Handles `{`, which is a literal in ECMA-262 (Annex B) and Python unless it opens a
+    /// Translates `{`, which is a literal in ECMA-262 (Annex B) and Python unless it opens a
     /// quantifier.
     fn brace(&mut self) {
         let mut i = 1;
@@ -133,7 +135,7 @@ impl Translator {
         }
     }
 
-    /// Skips a group with an opening of `open` characters; returns its body.
+    /// Skips a group whose opening, such as `(?=`, has `open` characters; returns its body.
     fn skip_group(&mut self, open: usize) -> String {
         self.at += open;
         let start = self.at;
@@ -267,7 +269,7 @@ impl Translator {
         }
     }
 
-    /// Copies the `{…}` of `\p{…}` or `\x{…}`.
+    /// Copies the braces of `\p{…}` or `\x{…}` to the translated pattern.
     fn braced(&mut self) {
         if self.peek(0) != Some('{') {
             return;
@@ -281,7 +283,7 @@ impl Translator {
         }
     }
 
-    /// Translates `\uXXXX`, a surrogate pair, or `\u{X…}`.
+    /// Translates an escape `\uXXXX`, a surrogate pair, or `\u{X…}`.
     fn unicode(&mut self) {
         if self.peek(0) == Some('{') {
             self.push("\\x");

@@ -1,4 +1,4 @@
-//! Generates matches of a regular expression; each part has a minimum and maximum length.
+//! Generates texts that match a regular expression; each part has a minimum and maximum length.
 
 use rand_chacha::ChaCha8Rng;
 use regex_syntax::hir::{Class, Hir, HirKind};
@@ -6,10 +6,10 @@ use regex_syntax::hir::{Class, Hir, HirKind};
 use crate::words;
 use vllm_sim_random::Draw;
 
-/// Maximum number of repetitions beyond the minimum of an unbounded repetition.
+/// Maximum number of repetitions beyond the minimum when a pattern sets no maximum, as in `a*`.
 const EXTRA: u32 = 8;
 
-/// A part of a pattern, with the range of its match lengths in characters.
+/// A part of a regular expression, with the range of its match lengths in characters.
 #[derive(Debug)]
 pub(crate) struct RegexGenerator {
     node: RegexNode,
@@ -32,8 +32,8 @@ enum RegexNode {
 }
 
 impl RegexGenerator {
-    /// Converts a parsed pattern; anchors and word boundaries become empty, so the caller must
-    /// check matches.
+    /// Creates a generator for a parsed regular expression; anchors and word boundaries match the
+    /// empty text, so the caller must check matches.
     pub(crate) fn new(hir: &Hir) -> Self {
         match hir.kind() {
             HirKind::Empty | HirKind::Look(_) => Self::of(RegexNode::Empty, 0, 0),
@@ -97,7 +97,7 @@ impl RegexGenerator {
         matches!(&self.node, RegexNode::Class(ranges) if contains(ranges, c))
     }
 
-    /// Appends a match of `low..=high` characters to `out`; `None` if none was found.
+    /// Appends a random match of `low..=high` characters to `out`; `None` if none was found.
     pub(crate) fn sample(
         &self,
         low: u32,
@@ -140,7 +140,7 @@ impl RegexGenerator {
     }
 }
 
-/// Distributes a length range over parts, from left to right.
+/// Distributes a length range, in characters, over the parts of a sequence, from left to right.
 struct LengthWindow {
     low: u32,
     high: u32,
@@ -163,7 +163,7 @@ impl LengthWindow {
         }
     }
 
-    /// Returns the length range of the next part, given its own range.
+    /// Returns the length range of the next part, in characters, given its own minimum and maximum.
     fn next(&mut self, (min, max): (u32, u32)) -> Option<(u32, u32)> {
         self.rest_min = self.rest_min.saturating_sub(min);
         self.rest_max = self.rest_max.saturating_sub(u64::from(max));
@@ -232,7 +232,7 @@ fn sample_repeat(
     Some(())
 }
 
-/// Returns an English word from these characters, in three of four cases.
+/// Returns an English word of only these characters, in three of four cases.
 fn word_of(
     ranges: &[(char, char)],
     low: u32,
@@ -251,7 +251,7 @@ fn contains(ranges: &[(char, char)], c: char) -> bool {
     ranges.iter().any(|&(a, b)| (a..=b).contains(&c))
 }
 
-/// Draws a character; large classes prefer letters, digits and printable ASCII.
+/// Selects a random character of a class; large classes prefer letters, digits and printable ASCII.
 fn pick(ranges: &[(char, char)], rng: &mut ChaCha8Rng) -> Option<char> {
     let size: u64 = ranges.iter().map(|&r| width(r)).sum();
     if size > 100 {

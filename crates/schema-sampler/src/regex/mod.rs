@@ -1,4 +1,4 @@
-//! Generates strings that match a pattern.
+//! Generates strings that match a regular expression.
 
 mod ecma;
 mod generator;

@@ -1,4 +1,4 @@
-//! The JSON Schema keyword `pattern`.
+//! Patterns of the JSON Schema keyword `pattern`: matching and generation.
 
 use std::sync::OnceLock;
 
@@ -14,25 +14,26 @@ use crate::words;
 use crate::work::matching;
 use vllm_sim_random::Draw;
 
-/// Backtracking limit of a matcher with look-around.
+/// Maximum number of backtracking steps of a matcher with look-around.
 const BACKTRACKS: usize = 20_000;
 
-/// Maximum size of a pattern, in bytes.
+/// Maximum size of a regular expression, in bytes.
 const MAX_PATTERN: usize = 64 * 1024;
 
-/// Limit on the size of a pattern times its number of classes such as `\w`.
+/// Maximum of a pattern's size in bytes times its number of classes such as `\w`.
 ///
 /// Each class takes kilobytes in the parser, and the translation scans the whole pattern per class.
 pub(crate) const MAX_TRANSLATION: usize = 1 << 20;
 
-/// WorkBudget limit of one match; a costlier match is assumed to succeed if the generator is exact.
+/// Maximum cost of checking one match, in steps; a costlier match is assumed to succeed if the
+/// generator is exact.
 const MAX_WORK: u32 = 20_000;
 
 pub(super) fn too_large(source: &str) -> bool {
     source.len() > MAX_PATTERN || translation(source) > MAX_TRANSLATION
 }
 
-/// Returns the cost of translating a pattern.
+/// Returns the cost of translating a regular expression: bytes times classes.
 pub(crate) fn translation(source: &str) -> usize {
     let classes = source
         .as_bytes()
@@ -41,10 +42,10 @@ pub(crate) fn translation(source: &str) -> usize {
     source.len() * classes.count()
 }
 
-/// Maximum size of a compiled pattern, in bytes.
+/// Maximum size of a compiled regular expression, in bytes.
 const MAX_COMPILED: usize = 2 << 20;
 
-/// Returns the options of the regex engine: look-around, with limits.
+/// Returns the options of the regex engine for `jsonschema`: look-around, with limits.
 pub(crate) fn engine() -> PatternOptions<FancyRegex> {
     PatternOptions::fancy_regex()
         .backtrack_limit(BACKTRACKS)
@@ -52,7 +53,8 @@ pub(crate) fn engine() -> PatternOptions<FancyRegex> {
         .dfa_size_limit(MAX_COMPILED)
 }
 
-/// A JSON Schema `pattern`, which may match anywhere in a string, in the ECMA-262 dialect.
+/// A regular expression of the JSON Schema keyword `pattern` (ECMA-262), which may match anywhere
+/// in a string.
 pub(crate) struct Pattern {
     source: String,
     generator: Option<RegexGenerator>,
@@ -65,17 +67,17 @@ pub(crate) struct Pattern {
 }
 
 enum PatternMatcher {
-    /// ECMA-262, as implemented by `jsonschema`.
+    /// A matcher for ECMA-262 patterns, as implemented by `jsonschema`.
     Ecma(Box<Validator>),
-    /// Another dialect, such as Python's, after translation.
+    /// A matcher for other patterns, such as Python's, after translation.
     Other(Box<regex::Regex>),
 }
 
 impl Pattern {
-    /// Parses `source`.
+    /// Parses the regular expression `source`.
     ///
     /// # Errors
-    /// The reason, if no matcher can be built.
+    /// An error message if no matcher can be built.
     pub(crate) fn new(source: &str) -> Result<Self, String> {
         if too_large(source) {
             return Err(format!("a pattern of {} bytes is too long", source.len()));
@@ -131,7 +133,7 @@ impl Pattern {
         &self.source
     }
 
-    /// Returns whether every text of [`Self::sample`] matches.
+    /// Returns whether every string that [`Self::sample`] generates matches the pattern.
     pub(crate) fn is_exact(&self) -> bool {
         self.exact
     }
@@ -186,7 +188,7 @@ impl Pattern {
         }
     }
 
-    /// Generates a string of `low..=high` characters that probably matches.
+    /// Generates a string of `low..=high` characters that probably matches the pattern.
     pub(crate) fn sample(&self, low: u32, high: u32, rng: &mut ChaCha8Rng) -> Option<String> {
         let generator = self.generator.as_ref()?;
         let mut out = String::new();
@@ -217,8 +219,8 @@ impl Pattern {
         })
     }
 
-    /// Generates a match for look-aheads, as in password rules: one piece per look-ahead, then the
-    /// pattern.
+    /// Generates a string for a pattern with look-aheads, as in password rules: one piece per
+    /// look-ahead, then the rest of the pattern.
     fn sample_ahead(
         &self,
         generator: &RegexGenerator,

@@ -1,8 +1,8 @@
-//! Estimates the size of a pattern's automaton.
+//! Estimates the number of states of a regular expression's automaton.
 
 use regex_syntax::hir::{Class, Hir, HirKind};
 
-/// Estimated number of states of a class with non-ASCII characters.
+/// Estimated number of states for a character class with non-ASCII characters.
 const UNICODE: u32 = 4;
 
 pub(super) fn states(hir: &Hir) -> u32 {

@@ -11,7 +11,7 @@ use crate::constraint::ConstraintError;
 use crate::work::{WorkBudget, matching};
 use vllm_sim_random::{Purpose, stream};
 
-/// Maximum length of the trial text for patterns with word boundaries, in characters.
+/// Maximum length of the text generated to test patterns with word boundaries, in characters.
 const MAX_PROBE: u32 = 1_000;
 
 #[derive(Debug)]
@@ -19,12 +19,12 @@ pub(crate) struct WholeRegex {
     generator: RegexGenerator,
     check: regex::Regex,
     states: u32,
-    /// Whether every generated text matches.
+    /// Whether every text that the generator produces matches the pattern.
     exact: bool,
 }
 
 impl WholeRegex {
-    /// Parses `source`.
+    /// Parses the regular expression `source`.
     ///
     /// # Errors
     /// [`ConstraintError::BadRegex`] with the message of llguidance, vLLM's fallback backend
@@ -74,7 +74,7 @@ impl WholeRegex {
         self.check.is_match(text)
     }
 
-    /// Generates a match of at most `max_chars` characters.
+    /// Generates a text of at most `max_chars` characters that matches as a whole.
     pub(crate) fn sample(
         &self,
         max_chars: u32,
@@ -100,7 +100,8 @@ impl WholeRegex {
     }
 }
 
-/// Escapes a pattern for slashes, like llguidance's `regex_to_lark`.
+/// Escapes a regular expression for use between slashes in a Lark grammar, like llguidance's
+/// `regex_to_lark`.
 fn slashed(source: &str) -> String {
     let mut text = String::with_capacity(source.len());
     let mut chars = source.chars();

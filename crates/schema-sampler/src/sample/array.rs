@@ -1,4 +1,4 @@
-//! Generates arrays.
+//! Generates JSON arrays that satisfy a schema.
 
 use serde_json::Value;
 
@@ -79,7 +79,7 @@ impl Sampler<'_> {
         Ok(Value::Array(items))
     }
 
-    /// Assigns the items that satisfy each `contains`, distinct ones as long as possible.
+    /// Selects the array items that satisfy each `contains`, distinct ones as long as possible.
     fn assign(
         &mut self,
         shape: &ArrayShape<'_>,
@@ -226,7 +226,8 @@ impl Sampler<'_> {
         )
     }
 
-    /// Returns the schemas of an item; `is_plain` means that no `contains` evaluates it.
+    /// Returns the schemas of an array item; `is_plain` means that no `contains` evaluates the
+    /// item.
     fn item_goal(&self, shape: &ArrayShape<'_>, index: usize, is_plain: bool) -> Vec<NodeId> {
         let mut goal = Vec::new();
         let known = shape
@@ -243,7 +244,8 @@ impl Sampler<'_> {
         goal
     }
 
-    /// Counts `item` for each `contains`; returns true if it exceeds a `maxContains`.
+    /// Counts `item` for each `contains` that it satisfies; returns true if that exceeds a
+    /// `maxContains`.
     fn exceeds_max_contains(
         &mut self,
         shape: &ArrayShape<'_>,
@@ -263,7 +265,8 @@ impl Sampler<'_> {
         Ok(false)
     }
 
-    /// Returns an unused value of a small domain: an `enum` or a constant.
+    /// Returns a value that the array does not contain yet, if the schema is an `enum` or a
+    /// constant.
     fn unused(
         &mut self,
         goal: &[NodeId],

@@ -29,7 +29,8 @@ const KNOWN: &[&str] = &[
     "relative-json-pointer",
 ];
 
-/// Generates a string of `format` with about `low..=high` characters; `None` for an unknown format.
+/// Generates a string of a JSON Schema `format` with about `low..=high` characters; `None` for an
+/// unknown format.
 pub(super) fn sample(format: &str, low: u32, high: u32, rng: &mut ChaCha8Rng) -> Option<String> {
     let text = match format {
         "date" => date(rng),
@@ -61,7 +62,7 @@ pub(super) fn sample(format: &str, low: u32, high: u32, rng: &mut ChaCha8Rng) ->
     Some(text)
 }
 
-/// Returns whether [`sample`] supports `format`; other formats are annotations.
+/// Returns whether [`sample`] supports `format`; other formats do not constrain the string.
 pub(super) fn is_known(format: &str) -> bool {
     KNOWN.contains(&format)
 }
@@ -125,7 +126,7 @@ fn email(low: u32, high: u32, rng: &mut ChaCha8Rng) -> String {
     format!("{name}{}@{more}{domain}", "x".repeat(local))
 }
 
-/// Returns at least `length` characters of domain labels, each followed by a dot.
+/// Returns at least `length` characters of domain name labels, each followed by a dot.
 fn labels(length: usize) -> String {
     let mut text = String::new();
     while text.len() < length {
@@ -158,7 +159,7 @@ fn ipv6(low: u32, rng: &mut ChaCha8Rng) -> String {
     format!("2001:db8::{:x}", rng.between(1, 0xffff))
 }
 
-/// Returns `start` followed by words, with a host after a scheme.
+/// Returns a URI: `start` followed by words, with a host after a scheme.
 fn uri(start: &str, low: u32, high: u32, rng: &mut ChaCha8Rng) -> String {
     let mut text = start.to_owned();
     if start.len() > 1 {

@@ -1,4 +1,4 @@
-//! Generates a value for a schema.
+//! Generates random JSON values that satisfy a schema.
 //!
 //! A *goal* is a list of schema nodes that one value must satisfy. The planner flattens it into
 //! *facets*: it follows references, joins `allOf`, and chooses one branch of each `anyOf`, `oneOf`
@@ -26,16 +26,16 @@ use crate::schema::{BoundedValidator, FuelExhausted, JsonTypes, Schema};
 use crate::work::WorkBudget;
 use sampler::{SampleFailure, Sampler, Strategy, ValueContext};
 
-/// Budget of one call, in steps.
+/// Work budget for one generated value, with all attempts, in steps.
 const FUEL: u32 = 40_000;
 
-/// Budget of one attempt at a whole value, in steps.
+/// Work budget of one attempt at a whole value, in steps.
 const ATTEMPT_FUEL: u32 = 16_000;
 
-/// Budget of the check of a whole value, in steps.
+/// Work budget for the validation of a finished value, in steps.
 const CHECK_FUEL: u32 = 50_000;
 
-/// Attempts at a whole value; minimal ones contain only required parts.
+/// Strategies of the attempts at a whole value; minimal ones generate only required parts.
 const STRATEGIES: [Strategy; 5] = [
     Strategy::Natural,
     Strategy::Natural,
@@ -44,7 +44,7 @@ const STRATEGIES: [Strategy; 5] = [
     Strategy::Minimal,
 ];
 
-/// Generates a value that `schema` accepts, as JSON text.
+/// Generates a JSON value that `schema` accepts, and returns its text.
 pub(crate) fn json(
     schema: &Schema,
     limits: &Limits,
@@ -56,10 +56,10 @@ pub(crate) fn json(
     Ok(json_text::print(&value))
 }
 
-/// Generates a value that `schema` accepts, of one of the types `want` if possible.
+/// Generates a JSON value that `schema` accepts, of one of the types `want` if possible.
 ///
 /// # Errors
-/// [`ConstraintError::Unsatisfiable`] if none was found.
+/// [`ConstraintError::Unsatisfiable`] if no value was found.
 pub(crate) fn sample(
     schema: &Schema,
     limits: &Limits,
@@ -122,7 +122,7 @@ pub(crate) fn sample(
     })
 }
 
-/// Returns whether a finished value is valid.
+/// Returns whether a finished value satisfies the schema.
 ///
 /// `jsonschema` decides, unless it cannot read the schema or would need exponential time.
 fn accepts(schema: &Schema, value: &Value, work: &mut WorkBudget) -> bool {

@@ -1,4 +1,4 @@
-//! Generates numbers.
+//! Generates JSON numbers that satisfy a schema.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use super::plan::ValuePlan;
 use super::sampler::{SampleFailure, Sampler, ValueContext};
 use crate::schema::{JsonTypes, UsualRange};
 
-/// Extension of the usual range when integers must be unique.
+/// Width added to the usual range of integers when array items must be unique.
 const SPREAD: i64 = 10_000;
 
 impl Sampler<'_> {

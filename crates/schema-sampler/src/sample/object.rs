@@ -1,4 +1,4 @@
-//! Generates objects.
+//! Generates JSON objects that satisfy a schema.
 
 use indexmap::IndexMap;
 use serde_json::{Map, Value};
@@ -145,7 +145,7 @@ impl<'a> Sampler<'a> {
         }
     }
 
-    /// Returns whether `propertyNames` accepts a name.
+    /// Returns whether `propertyNames` accepts the name of an object member.
     fn is_name(&mut self, rules: &[&'a ObjectRules], name: &str) -> Result<bool, SampleFailure> {
         if rules.iter().all(|r| r.names.is_none()) {
             return Ok(true);
@@ -233,7 +233,7 @@ impl<'a> Sampler<'a> {
         Ok(names)
     }
 
-    /// Adds required names and dependencies until nothing changes.
+    /// Adds the names of required and dependent properties until nothing changes.
     fn close(
         &mut self,
         names: &mut MemberNames,
@@ -275,7 +275,8 @@ impl<'a> Sampler<'a> {
         }
     }
 
-    /// Adds members up to `minProperties`, and some to an object without listed properties.
+    /// Adds members to an object up to `minProperties`, and some to an object without listed
+    /// properties.
     fn fill(
         &mut self,
         names: &mut MemberNames,
@@ -332,7 +333,8 @@ impl<'a> Sampler<'a> {
         Ok(())
     }
 
-    /// Returns whether a member is possible: the schemas that depend on it must allow objects.
+    /// Returns whether an object may have a member: the schemas that depend on it must allow
+    /// objects.
     fn is_free(&self, rules: &[&'a ObjectRules], name: &str) -> bool {
         rules
             .iter()
@@ -340,7 +342,7 @@ impl<'a> Sampler<'a> {
             .all(|(key, id)| key != name || self.schema.node(*id).possible.has(JsonTypes::OBJECT))
     }
 
-    /// Returns whether a node has no constraints.
+    /// Returns whether a schema node has no constraints.
     fn is_trivial(&self, id: NodeId) -> bool {
         let node = self.schema.node(id);
         node.never
@@ -353,7 +355,7 @@ impl<'a> Sampler<'a> {
                 && node.object.is_none())
     }
 
-    /// Returns a new, allowed property name.
+    /// Returns an allowed property name that the object does not have yet.
     fn new_name(
         &mut self,
         rules: &[&'a ObjectRules],
@@ -404,7 +406,7 @@ impl<'a> Sampler<'a> {
         Ok(None)
     }
 
-    /// Returns the schemas and the meaning of a member.
+    /// Returns the schemas of an object member, and its meaning recognised by name or description.
     fn member_goal(
         &self,
         rules: &[&'a ObjectRules],

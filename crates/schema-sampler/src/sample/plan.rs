@@ -1,29 +1,29 @@
-//! The combined constraints on one value.
+//! The combined constraints on one generated value.
 
 use crate::schema::{JsonTypes, NodeId, NumberRange};
 
-/// The combined constraints on one value, after all choices.
+/// The combined constraints on one generated value, after all choices between schema branches.
 #[derive(Debug, Default)]
 pub(super) struct ValuePlan {
-    /// Nodes of the goal, with references and choices resolved.
+    /// Schema nodes with constraints on the value, after references and choices are resolved.
     pub(super) facets: Vec<NodeId>,
     pub(super) types: JsonTypes,
-    /// Whether any facet has a `type`.
+    /// Whether any of the schema nodes has a `type`.
     pub(super) is_typed: bool,
-    /// Types suggested by the keywords.
+    /// JSON types suggested by the nodes' keywords, such as object by `properties`.
     pub(super) meant: JsonTypes,
-    /// Facet with the shortest `enum`.
+    /// Schema node with the shortest `enum`.
     pub(super) allowed: Option<NodeId>,
-    /// Number of branches beyond the first of each choice.
+    /// Number of alternatives beyond the first, over all choices between branches.
     pub(super) choices: u32,
-    /// Whether the finished value must be validated.
+    /// Whether the finished value must be validated, because not all keywords can be constructed.
     pub(super) is_hard: bool,
     pub(super) without: Vec<String>,
     pub(super) with: Vec<String>,
-    /// Preferred types of items and members; none means any.
+    /// Preferred JSON types of items and members; an empty set means any.
     pub(super) parts: JsonTypes,
     pub(super) bounds: ValueBounds,
-    /// Reason why no value is possible, if so.
+    /// Node and reason of a constraint that no value satisfies.
     pub(super) impossible: Option<(NodeId, &'static str)>,
 }
 

@@ -1,10 +1,11 @@
-//! Flattens a goal into facets.
+//! Flattens the schema nodes of a goal into facets without references and choices.
 
 use super::plan::ValuePlan;
 use super::sampler::{SampleFailure, Sampler, ValueContext};
 use crate::schema::{JsonTypes, NodeId};
 
-/// Maximum number of facets of one goal, for schemas that include each other.
+/// Maximum number of facets (flattened schema nodes) of one goal, for schemas that include each
+/// other.
 const MAX_FACETS: usize = 2_000;
 
 #[derive(Debug, Clone, Copy)]
@@ -15,7 +16,8 @@ enum BranchChoice {
 }
 
 impl Sampler<'_> {
-    /// Flattens `goal`, with random choices of branches.
+    /// Flattens the schema nodes in `goal`, with random choices of `anyOf`, `oneOf` and `if`
+    /// branches.
     pub(super) fn plan(
         &mut self,
         goal: &[NodeId],
@@ -194,7 +196,7 @@ impl Sampler<'_> {
         Ok(())
     }
 
-    /// Chooses a branch that the known types allow.
+    /// Chooses a random branch of a combinator that the types known so far allow.
     fn branch(
         &mut self,
         branches: &[NodeId],

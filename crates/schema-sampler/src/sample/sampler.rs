@@ -1,4 +1,4 @@
-//! The state of one attempt to generate a value, with its retries.
+//! State of one attempt to generate a JSON value, with its retries.
 
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
@@ -9,13 +9,13 @@ use crate::schema::{BoundedValidator, FuelExhausted, JsonTypes, NodeId, Schema, 
 use crate::semantic_type::SemanticType;
 use vllm_sim_random::Draw;
 
-/// Number of values from which optional parts are omitted.
+/// Number of generated values from which optional parts are omitted.
 const NATURAL_VALUES: u32 = 80;
 
-/// First attempt at types other than those of the keywords.
+/// Number of the attempt from which types other than those of the keywords are tried.
 const OTHER_KINDS: u32 = 3;
 
-/// Recursion depth from which optional parts are omitted.
+/// Number of enclosing values with the same schema from which optional parts are omitted.
 const MAX_ROUNDS: u32 = 2;
 
 const MAX_DEPTH: u32 = 64;
@@ -28,7 +28,7 @@ pub(super) enum Strategy {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SampleFailure {
-    /// The choices exclude every value; [`Sampler::failure`] has the reason.
+    /// The chosen schema branches exclude every value; [`Sampler::failure`] has the reason.
     NoValue,
     FuelExhausted,
 }
@@ -39,15 +39,15 @@ impl From<FuelExhausted> for SampleFailure {
     }
 }
 
-/// The position of a value.
+/// Position of a generated value in the document, with its preferred types and meaning.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ValueContext {
     pub(super) depth: u32,
-    /// Number of enclosing values with the same schema.
+    /// Number of enclosing values with the same schema (recursion depth).
     pub(super) rounds: u32,
     pub(super) semantic_type: Option<&'static SemanticType>,
     pub(super) want: JsonTypes,
-    /// Preferred types of the parts.
+    /// Preferred JSON types of the value's items or members.
     pub(super) parts: JsonTypes,
 }
 
@@ -70,16 +70,16 @@ pub(super) struct Sampler<'a> {
     pub(super) rng: &'a mut ChaCha8Rng,
     pub(super) strategy: Strategy,
     pub(super) values: u32,
-    /// Whether values must differ, so that unusual ones are allowed.
+    /// Whether generated values must differ, so that unusual ones are allowed.
     pub(super) spread: bool,
-    /// First node of each goal in progress, outermost first.
+    /// First schema node of each value being generated, outermost first.
     pub(super) open: Vec<NodeId>,
-    /// Path and reason of the first unresolved failure.
+    /// Schema path and reason of the first unresolved failure.
     pub(super) failure: Option<(String, String)>,
 }
 
 impl Sampler<'_> {
-    /// Records why there is no value; the first record is kept.
+    /// Records why no value can be generated; the first record is kept.
     pub(super) fn fail<T>(
         &mut self,
         node: Option<NodeId>,
@@ -96,12 +96,12 @@ impl Sampler<'_> {
         self.rng.percent(percent)
     }
 
-    /// Draws a number in `0..n`; 0 if `n` is 0.
+    /// Returns a random number in `0..n`; 0 if `n` is 0.
     pub(super) fn below(&mut self, n: usize) -> usize {
         self.rng.between(0, n.saturating_sub(1) as u64) as usize
     }
 
-    /// Returns whether only required parts should be generated.
+    /// Returns whether only required parts of the value should be generated.
     pub(super) fn is_minimal(&self, context: ValueContext) -> bool {
         self.strategy == Strategy::Minimal
             || self.values > NATURAL_VALUES
@@ -109,7 +109,7 @@ impl Sampler<'_> {
             || context.rounds >= MAX_ROUNDS
     }
 
-    /// Generates a value that satisfies every node of `goal`.
+    /// Generates a JSON value that satisfies every schema node of `goal`.
     pub(super) fn value(
         &mut self,
         goal: &[NodeId],
@@ -189,7 +189,7 @@ impl Sampler<'_> {
         Ok(value)
     }
 
-    /// Returns a valid value of the `enum` or `const` of the node `source`.
+    /// Returns a value of the `enum` or `const` of the node `source` that is valid for the goal.
     fn allowed(&mut self, goal: &[NodeId], source: NodeId) -> Result<Value, SampleFailure> {
         let schema = self.schema;
         let values = schema.node(source).allowed.as_deref().unwrap_or_default();
@@ -203,7 +203,7 @@ impl Sampler<'_> {
         self.fail(Some(source), "no value of the enum satisfies the schema")
     }
 
-    /// Returns a valid `default` or one of the `examples`.
+    /// Returns the schema's `default` or one of its `examples`, if valid.
     fn example(
         &mut self,
         goal: &[NodeId],
@@ -300,14 +300,14 @@ impl Sampler<'_> {
         }
     }
 
-    /// Returns the meaning in the title or description of a facet.
+    /// Returns the meaning of a field, recognised in the `title` or `description` of its schema.
     pub(super) fn semantic_type(&self, plan: &ValuePlan) -> Option<&'static SemanticType> {
         plan.facets
             .iter()
             .find_map(|&id| self.schema.node(id).hints.as_ref()?.semantic_type)
     }
 
-    /// Returns whether the nodes allow the type of `value`.
+    /// Returns whether the schema nodes of `goal` allow the type of `value`.
     pub(super) fn may_be(&self, goal: &[NodeId], value: &Value) -> bool {
         goal.iter()
             .all(|&id| self.schema.node(id).possible.has(type_of(value)))

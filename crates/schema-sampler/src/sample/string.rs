@@ -1,4 +1,4 @@
-//! Generates strings.
+//! Generates JSON strings that satisfy a schema.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -13,7 +13,7 @@ use crate::words;
 use vllm_sim_random::Draw;
 
 const TRIES: u32 = 60;
-/// First attempt at inserting a pattern into a formatted string.
+/// Number of the attempt from which a pattern match is inserted into a formatted string.
 const SPLICE_AFTER: u32 = 6;
 
 impl Sampler<'_> {
@@ -90,7 +90,7 @@ impl Sampler<'_> {
         )
     }
 
-    /// Returns the minimum length and, if any, the maximum length of a string.
+    /// Returns the minimum length of a string and, if any, its maximum length, in characters.
     fn lengths(
         &mut self,
         rules: &[&StringRules],
@@ -152,7 +152,8 @@ impl Sampler<'_> {
         pattern.sample(low, high, self.rng)
     }
 
-    /// Inserts a match of a pattern into a formatted string: at the start, at the end, or inside.
+    /// Inserts a match of a pattern into a string of a `format`: at the start, at the end, or
+    /// inside.
     fn spliced(
         &mut self,
         patterns: &[&Pattern],
@@ -197,7 +198,7 @@ impl Sampler<'_> {
         }
     }
 
-    /// Returns free text that fits the field, of `low..=high` characters.
+    /// Returns plausible text for the field, of `low..=high` characters.
     fn text(&mut self, plan: &ValuePlan, context: ValueContext, (low, high): (u32, u32)) -> String {
         let fits = |text: &str| {
             let length = text.chars().count();

@@ -1,13 +1,13 @@
-//! Finds values that a node rejects: for `not`, `else` and the other branches of a `oneOf`.
+//! Finds values that a schema node rejects: for `not`, `else` and the other branches of a `oneOf`.
 
 use super::plan::ValuePlan;
 use super::sampler::Sampler;
 use crate::schema::{JsonTypes, NodeId, NumberRange, SchemaNode};
 
-/// Maximum nesting of combinators in which a violation is searched.
+/// Maximum nesting of combinators (`allOf`, `anyOf`, …) in which a violation is searched.
 const DEPTH: u32 = 4;
 
-/// One way to violate a node.
+/// One way in which a value can violate a schema node.
 enum Violation {
     JsonTypes(JsonTypes),
     Longer(u64),
@@ -25,7 +25,7 @@ enum Violation {
 }
 
 impl Violation {
-    /// Returns the types whose values can violate the node this way.
+    /// Returns the JSON types whose values can violate the node this way.
     fn types(&self) -> JsonTypes {
         match self {
             Self::Longer(_) | Self::Shorter(_) => JsonTypes::STRING,
@@ -39,10 +39,11 @@ impl Violation {
 }
 
 impl Sampler<'_> {
-    /// Narrows `plan` so that `id` probably rejects its values, in one randomly chosen way.
+    /// Narrows `plan` so that the schema node `id` probably rejects its values, in one randomly
+    /// chosen way.
     ///
-    /// The validator handles the rest. Nodes that must hold for the violation are added to
-    /// `certain`.
+    /// The validator detects values that `id` accepts after all. Nodes that must hold for the
+    /// violation are added to `certain`.
     pub(super) fn violate(&mut self, plan: &mut ValuePlan, id: NodeId, certain: &mut Vec<NodeId>) {
         self.violate_at(plan, id, certain, 0);
         if plan.types == JsonTypes::NONE && plan.impossible.is_none() {
@@ -112,7 +113,7 @@ impl Sampler<'_> {
         }
     }
 
-    /// Returns the violations by parts of the value with another type.
+    /// Returns the violations in which an item or member of the value has another type.
     fn parts(&self, node: &SchemaNode, plan: &ValuePlan) -> Vec<Violation> {
         let other = |id: NodeId| {
             let types = JsonTypes::ALL.without(self.schema.node(id).possible);
@@ -137,7 +138,7 @@ impl Sampler<'_> {
     }
 }
 
-/// Counts the kinds of keywords of a node other than `type` and combinators.
+/// Counts the groups of keywords of a schema node other than `type` and combinators.
 fn own_keywords(node: &SchemaNode) -> usize {
     [
         node.allowed.is_some(),
@@ -151,7 +152,7 @@ fn own_keywords(node: &SchemaNode) -> usize {
     .count()
 }
 
-/// Returns the violations of the node's own keywords that `plan` allows.
+/// Returns the violations of the schema node's own keywords that `plan` allows.
 fn own_violations(node: &SchemaNode, plan: &ValuePlan) -> Vec<Violation> {
     let mut violations = Vec::new();
     let left = plan.types.without(node.types);

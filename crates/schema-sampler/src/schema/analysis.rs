@@ -1,18 +1,20 @@
-//! Computes the possible types and the minimum nesting of every node before sampling.
+//! Computes the possible types and the minimum nesting of every schema node before sampling.
 
 use super::node::{ENDLESS, NodeId, SchemaNode};
 use super::types::{JsonTypes, type_of};
 
-/// Maximum number of fixpoint rounds; longer chains get a weaker but still correct result.
+/// Maximum number of rounds of the fixpoint iterations; longer chains of references get a weaker
+/// but still correct result.
 const ROUNDS: usize = 64;
 
-/// Computes [`SchemaNode::possible`] and [`SchemaNode::height`].
+/// Computes [`SchemaNode::possible`] and [`SchemaNode::height`] of all nodes.
 pub(super) fn analyse(nodes: &mut [SchemaNode]) {
     possible(nodes);
     heights(nodes);
 }
 
-/// Computes the greatest fixpoint: starts with all types and removes the impossible ones.
+/// Computes the possible types of all nodes as greatest fixpoint: starts with all types and removes
+/// the impossible ones.
 fn possible(nodes: &mut [SchemaNode]) {
     for _ in 0..ROUNDS {
         let mut changed = false;
@@ -57,7 +59,8 @@ fn possible_of(node: &SchemaNode, nodes: &[SchemaNode]) -> JsonTypes {
     types
 }
 
-/// Computes the least fixpoint: starts with no finite value, and lowers heights.
+/// Computes the heights of all nodes as least fixpoint: starts with no finite value, and lowers
+/// heights.
 fn heights(nodes: &mut [SchemaNode]) {
     for node in nodes.iter_mut() {
         node.height = ENDLESS;
@@ -85,7 +88,8 @@ fn heights(nodes: &mut [SchemaNode]) {
     }
 }
 
-/// Returns a lower bound, as only some keywords count; an endless height is a proof.
+/// Returns a lower bound of a node's minimum nesting, as only some keywords count; an endless
+/// height is a proof.
 fn height_of(node: &SchemaNode, nodes: &[SchemaNode]) -> u16 {
     if node.never {
         // The sampler reports a better reason for this node.

@@ -1,4 +1,4 @@
-//! A whole schema document.
+//! A whole JSON schema document.
 
 use std::sync::OnceLock;
 
@@ -9,23 +9,24 @@ use super::node::{ENDLESS, NodeId, SchemaNode};
 use super::{analysis, read};
 use crate::constraint::InvalidSchema;
 
-/// Maximum number of `unevaluated…` keywords for which `jsonschema` checks values.
+/// Maximum number of `unevaluated…` keywords in a schema for which `jsonschema` still checks
+/// values.
 const MAX_CLOSING: usize = 8;
 
 pub(crate) struct Schema {
     pub(crate) nodes: Vec<SchemaNode>,
     pub(crate) root: NodeId,
-    /// Document in the form that `jsonschema` gets.
+    /// Schema document in the form that the crate `jsonschema` receives.
     checked: Value,
     draft: Draft,
-    /// Whether `unevaluatedItems` or `unevaluatedProperties` occur, so that the validator must
-    /// track evaluated parts.
+    /// Whether the schema has `unevaluatedItems` or `unevaluatedProperties`, so that the validator
+    /// must track evaluated parts.
     pub(super) tracks: bool,
     jsonschema: OnceLock<Option<Validator>>,
 }
 
 impl Schema {
-    /// Parses a document.
+    /// Parses a JSON schema document.
     ///
     /// # Errors
     /// [`InvalidSchema`] for a keyword with an invalid value, an invalid pattern or an unresolved
@@ -53,14 +54,14 @@ impl Schema {
         &self.nodes[id as usize]
     }
 
-    /// Returns whether every value would be infinitely nested.
+    /// Returns whether every value that satisfies the schema would be infinitely nested.
     pub(crate) fn is_endless(&self) -> bool {
         self.node(self.root).height == ENDLESS
     }
 
-    /// Returns whether `jsonschema` can compile the document in reasonable time.
+    /// Returns whether the crate `jsonschema` can compile the document in reasonable time.
     ///
-    /// Its time is exponential in the nesting of `unevaluated…` keywords.
+    /// The time is exponential in the nesting of `unevaluated…` keywords.
     pub(crate) fn is_checkable(&self) -> bool {
         self.nodes
             .iter()
@@ -69,9 +70,10 @@ impl Schema {
             <= MAX_CLOSING
     }
 
-    /// Returns whether `jsonschema` accepts `value`, including formats.
+    /// Returns whether the crate `jsonschema` accepts `value`, including formats.
     ///
-    /// `None` if it rejects the document, for a pattern in another dialect or an unreadable URI.
+    /// `None` if `jsonschema` rejects the schema document, for a pattern in another syntax or an
+    /// unreadable URI.
     pub(crate) fn accepts(&self, value: &Value) -> Option<bool> {
         self.jsonschema
             .get_or_init(|| {

@@ -1,4 +1,4 @@
-//! The keyword `format`, checked by `jsonschema`.
+//! The JSON Schema keyword `format`, checked by the crate `jsonschema`.
 
 use std::sync::OnceLock;
 
@@ -20,7 +20,7 @@ impl StringFormat {
         }
     }
 
-    /// Returns whether `text` has the format; unknown formats accept any text.
+    /// Returns whether a string has the format; unknown formats accept any text.
     pub(crate) fn is_match(&self, text: &str) -> bool {
         self.matcher
             .get_or_init(|| {

@@ -1,4 +1,5 @@
-//! Reads the keywords of a schema object that constrain the value itself.
+//! Reads the keywords of a schema object that constrain the value itself, such as `type` and
+//! `minimum`.
 
 use serde_json::Value;
 
@@ -296,7 +297,7 @@ impl SchemaReader<'_> {
         Ok(())
     }
 
-    /// Returns the entries of an object-valued keyword, with their paths.
+    /// Returns the entries of an object-valued keyword such as `properties`, with their paths.
     fn members<'m>(
         &self,
         node: &SchemaNode,
@@ -316,7 +317,7 @@ impl SchemaReader<'_> {
         }
     }
 
-    /// Reads a list of property names; a boolean `required` (draft 3) is ignored.
+    /// Reads a keyword with a list of property names; a boolean `required` (draft 3) is ignored.
     fn names(
         &self,
         node: &SchemaNode,

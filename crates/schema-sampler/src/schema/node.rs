@@ -1,4 +1,4 @@
-//! The constraints of one schema object.
+//! The constraints of one JSON schema object.
 
 use indexmap::IndexMap;
 use serde_json::Value;
@@ -9,26 +9,26 @@ use super::types::JsonTypes;
 use crate::regex::Pattern;
 use crate::semantic_type::SemanticType;
 
-/// Height of a node that no finite value satisfies.
+/// Height of a schema node that no finite value satisfies.
 pub(crate) const ENDLESS: u16 = u16::MAX;
 
 pub(crate) type NodeId = u32;
 
-/// One schema object (or boolean) of the document.
+/// One schema object (or boolean) of the schema document.
 #[derive(Debug)]
 pub(crate) struct SchemaNode {
-    /// JSON pointer, for error messages.
+    /// JSON pointer to the schema object, for error messages.
     pub(crate) path: String,
-    /// Types of the `type` keyword; all types without it.
+    /// JSON types of the `type` keyword; all types without it.
     pub(crate) types: JsonTypes,
     pub(crate) typed: bool,
-    /// Possible types of a value, with references and combinators resolved.
+    /// Possible JSON types of a value, with references and combinators resolved.
     pub(crate) possible: JsonTypes,
-    /// Lower bound of the minimum nesting; [`ENDLESS`] if no finite value exists.
+    /// Lower bound of a value's minimum nesting; [`ENDLESS`] if no finite value exists.
     pub(crate) height: u16,
-    /// Whether the schema is `false`.
+    /// Whether the schema is the boolean `false`, which no value satisfies.
     pub(crate) never: bool,
-    /// Values of `enum` or `const`.
+    /// Values of the keyword `enum` or `const`.
     pub(crate) allowed: Option<Vec<Value>>,
     pub(crate) number: Option<Box<NumberRules>>,
     pub(crate) string: Option<Box<StringRules>>,
@@ -57,7 +57,7 @@ impl SchemaNode {
         }
     }
 
-    /// Returns whether this node has an `unevaluated…` keyword.
+    /// Returns whether this schema object has an `unevaluated…` keyword.
     pub(crate) fn has_unevaluated(&self) -> bool {
         let array = self.array.as_ref().and_then(|rules| rules.unevaluated);
         let object = self.object.as_ref().and_then(|rules| rules.unevaluated);
@@ -85,7 +85,7 @@ pub(crate) struct StringRules {
 #[derive(Debug, Default)]
 pub(crate) struct ArrayRules {
     pub(crate) prefix: Vec<NodeId>,
-    /// Schema of the items after the prefix.
+    /// Schema of the array items after the `prefixItems`.
     pub(crate) rest: Option<NodeId>,
     pub(crate) min: u64,
     pub(crate) max: Option<u64>,
@@ -121,7 +121,7 @@ pub(crate) struct Property {
     pub(crate) semantic_type: Option<&'static SemanticType>,
 }
 
-/// Keywords for applying other schemas to the same value.
+/// Keywords with other schemas for the same value, such as `allOf`.
 #[derive(Debug, Default)]
 pub(crate) struct Applicators {
     pub(crate) refs: Vec<NodeId>,
@@ -142,8 +142,8 @@ pub(crate) struct Conditional {
 #[derive(Debug, Default)]
 pub(crate) struct ValueHints {
     pub(crate) semantic_type: Option<&'static SemanticType>,
-    /// Example in the description.
+    /// Example value found in the `description`.
     pub(crate) example: Option<String>,
-    /// Values of `default`, `examples` and `example`.
+    /// Values of the keywords `default`, `examples` and `example`.
     pub(crate) examples: Vec<Value>,
 }

@@ -47,12 +47,12 @@ impl JsonNumber {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct NumberBound {
     pub(crate) number: JsonNumber,
-    /// Whether the bound excludes the number itself.
+    /// Whether the bound excludes the number itself (`exclusiveMinimum`).
     pub(crate) open: bool,
 }
 
 impl NumberBound {
-    /// Returns the complementary bound.
+    /// Returns the bound with the number itself excluded if it was included, and vice versa.
     pub(crate) fn flipped(self) -> Self {
         Self {
             open: !self.open,
@@ -81,7 +81,7 @@ impl NumberBound {
     }
 }
 
-/// `digits × 10^exp`, the exact value of a printed number; without trailing zero digits.
+/// A number `digits × 10^exp`, the exact value of a printed number; without trailing zero digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Decimal {
     digits: i128,
@@ -115,7 +115,7 @@ impl Decimal {
         Self { digits, exp }
     }
 
-    /// Returns `digits` at a smaller exponent; `None` on overflow.
+    /// Returns the digits of this number at a smaller exponent; `None` on overflow.
     fn at(self, exp: i32) -> Option<i128> {
         let shift = u32::try_from(self.exp.checked_sub(exp)?).ok()?;
         self.digits.checked_mul(10i128.checked_pow(shift)?)
@@ -148,7 +148,7 @@ impl Decimal {
         Some(Self::trimmed((a / gcd(a, b)).checked_mul(b)?, exp))
     }
 
-    /// Returns the minimum positive integer that is a multiple of this number.
+    /// Returns the minimum positive integer that is a multiple of this decimal number.
     pub(crate) fn integer_step(self) -> Option<i128> {
         if self.exp >= 0 {
             return self.at(0).map(i128::abs);
@@ -157,7 +157,7 @@ impl Decimal {
         Some(self.digits.abs() / gcd(self.digits.abs(), scale))
     }
 
-    /// Returns `count` times this number as the nearest double.
+    /// Returns `count` times this number as the nearest 64-bit float.
     pub(crate) fn times(self, count: i128) -> Option<f64> {
         format!("{}e{}", self.digits.checked_mul(count)?, self.exp)
             .parse()

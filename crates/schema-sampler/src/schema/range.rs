@@ -1,4 +1,4 @@
-//! Ranges of numbers with exact bounds and multiples.
+//! Ranges of JSON numbers with exact bounds and multiples.
 
 use std::cmp::Ordering;
 
@@ -8,17 +8,17 @@ use serde_json::Number;
 use super::number::{Decimal, JsonNumber, NumberBound};
 use vllm_sim_random::Draw;
 
-/// Smallest magnitude of doubles without a fraction, 2^53.
+/// Smallest magnitude of 64-bit floats without a fraction, 2^53.
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
-/// Maximum width of an interval that is not narrowed to the usual range.
+/// Maximum width of an integer range that is not narrowed to the usual range.
 const WIDE: i128 = 10_000;
 
-/// The preferred range of a number.
+/// The preferred range of a generated number.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum UsualRange<T> {
     Default((T, T)),
-    /// Range suggested by the field name, applied wherever the schema allows it.
+    /// A range suggested by the field name, applied wherever the schema allows it.
     Suggested((T, T)),
 }
 
@@ -136,7 +136,7 @@ impl NumberRange {
             .or_else(|| self.huge(value))
     }
 
-    /// Returns an integer beyond 64 bits, as a double.
+    /// Returns an integer beyond 64 bits, as a 64-bit float; `None` if that is out of range.
     fn huge(&self, value: i128) -> Option<Number> {
         let near = value as f64;
         [near, near.next_up(), near.next_down()]
@@ -153,7 +153,7 @@ impl NumberRange {
         })
     }
 
-    /// Draws a number in the range, with few decimals if possible.
+    /// Returns a random number in the range, with few decimals if possible.
     pub(crate) fn number(&self, usual: UsualRange<f64>, rng: &mut ChaCha8Rng) -> Option<Number> {
         let is_meant = matches!(usual, UsualRange::Suggested(_));
         let (UsualRange::Suggested(usual) | UsualRange::Default(usual)) = usual;
@@ -224,7 +224,7 @@ impl NumberRange {
     }
 }
 
-/// Returns a whole double as an integer.
+/// Returns a float without fraction as a JSON integer.
 fn tidy(f: f64) -> Option<Number> {
     if f.fract() == 0.0 && f.abs() < EXACT {
         return Some(Number::from(f as i64));

@@ -1,4 +1,4 @@
-//! Parses a JSON document into the table of nodes.
+//! Parses a JSON schema document into a table of nodes.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -21,7 +21,7 @@ pub(super) struct ReadSchema {
     pub(super) nodes: Vec<SchemaNode>,
     pub(super) root: NodeId,
     pub(super) draft: Draft,
-    /// Whether `unevaluatedItems` or `unevaluatedProperties` occur.
+    /// Whether the schema has `unevaluatedItems` or `unevaluatedProperties`.
     pub(super) tracks: bool,
 }
 
@@ -59,7 +59,7 @@ pub(super) fn read(source: &Value) -> Result<ReadSchema, InvalidSchema> {
     })
 }
 
-/// Returns whether `value` is nested deeper than `limit`, without recursion.
+/// Returns whether a JSON value is nested deeper than `limit`, without recursion.
 fn too_deep(value: &Value, limit: u32) -> bool {
     let mut stack = vec![(value, 0)];
     while let Some((value, depth)) = stack.pop() {
@@ -75,7 +75,8 @@ fn too_deep(value: &Value, limit: u32) -> bool {
     false
 }
 
-/// Returns the draft named by `$schema`, else the latest draft under which the document is valid.
+/// Returns the JSON Schema draft named by `$schema`, else the latest draft under which the document
+/// is valid.
 fn draft_of(source: &Value) -> Draft {
     let named = source.get("$schema").and_then(Value::as_str).unwrap_or("");
     let mut draft = [
@@ -108,12 +109,12 @@ fn draft_of(source: &Value) -> Draft {
     draft
 }
 
-/// Supported keywords; a document that names no old draft may use all.
+/// Set of supported JSON Schema keywords; a document that names no old draft may use all.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum KeywordSet {
-    /// Excludes `const`, `contains`, `propertyNames` and `if`.
+    /// Keywords of draft 4, without `const`, `contains`, `propertyNames` and `if`.
     Draft4,
-    /// Excludes `if`.
+    /// Keywords of draft 6, without `if`.
     Draft6,
     All,
 }
@@ -125,10 +126,10 @@ pub(super) struct SchemaReader<'v> {
     index: ReferenceIndex,
     nodes: Vec<SchemaNode>,
     by_path: HashMap<String, NodeId>,
-    /// References to resolve after all nodes are known.
+    /// `$ref` references to resolve after all nodes are known.
     pending: Vec<(NodeId, String)>,
     pub(super) tracks: bool,
-    /// Total cost of translating the patterns.
+    /// Total cost of translating the schema's regular expressions, in bytes times classes.
     pub(super) translation: Cell<usize>,
 }
 
@@ -140,7 +141,7 @@ impl SchemaReader<'_> {
         })
     }
 
-    /// Resolves references; parses targets outside the known keywords.
+    /// Resolves all `$ref` references; parses targets outside the known keywords.
     fn link(&mut self) -> Result<(), InvalidSchema> {
         while let Some((from, reference)) = self.pending.pop() {
             let path = self.nodes[from as usize].path.clone();
@@ -165,7 +166,8 @@ impl SchemaReader<'_> {
         Ok(())
     }
 
-    /// Returns a node for a meta-schema: an empty object is a schema in every draft.
+    /// Returns the index of a new node for a reference to a meta-schema; the node accepts any
+    /// object.
     fn any_object(&mut self) -> NodeId {
         let mut node = SchemaNode::new("/$ref".to_owned());
         node.types = JsonTypes::OBJECT;
@@ -313,7 +315,7 @@ impl SchemaReader<'_> {
     }
 }
 
-/// Formats a value for an error message, truncated to 60 characters.
+/// Formats a JSON value for an error message, truncated to 60 characters.
 pub(super) fn shortened(value: &Value) -> String {
     let text = value.to_string();
     if text.chars().count() <= 60 {

@@ -1,25 +1,27 @@
-//! Resolves references: `$id`, anchors, JSON pointers.
+//! Resolves JSON schema references: `$id`, anchors, JSON pointers.
 
 use std::collections::HashMap;
 
 use jsonschema::Draft;
 use serde_json::Value;
 
-/// Returns whether the draft ignores keywords next to `$ref` (before 2019-09).
+/// Returns whether a JSON Schema draft ignores keywords next to `$ref` (before 2019-09).
 pub(super) fn is_old(draft: Draft) -> bool {
     matches!(draft, Draft::Draft4 | Draft::Draft6 | Draft::Draft7)
 }
 
 #[derive(Debug)]
 pub(super) struct ReferenceIndex {
-    /// Base URI and pointer of each part with an `$id`; the document itself is first.
+    /// Base URI and JSON pointer of each part of the document with an `$id`; the document itself is
+    /// first.
     resources: Vec<(String, String)>,
-    /// Pointer by resource and anchor.
+    /// JSON pointer by index of the resource and name of the anchor.
     anchors: HashMap<(usize, String), String>,
 }
 
 impl ReferenceIndex {
-    /// Indexes a document; in old drafts `$ref` hides its sibling keywords.
+    /// Indexes a schema document by `$id` and anchors; in old drafts `$ref` hides its sibling
+    /// keywords.
     pub(super) fn new(root: &Value, draft: Draft) -> Self {
         let id_key = if draft == Draft::Draft4 { "id" } else { "$id" };
         let mut index = Self {
@@ -66,7 +68,7 @@ impl ReferenceIndex {
         }
     }
 
-    /// Records an `$id`; a plain fragment is an anchor (drafts 4 to 7).
+    /// Adds an `$id` to the index; a plain fragment is an anchor (drafts 4 to 7).
     fn name(&mut self, id: &str, path: &str, resource: usize) -> usize {
         if let Some(anchor) = id.strip_prefix('#') {
             if !anchor.is_empty() {
@@ -85,7 +87,7 @@ impl ReferenceIndex {
         self.resources.len() - 1
     }
 
-    /// Returns the innermost resource that contains `path`.
+    /// Returns the index of the innermost part with an `$id` that contains `path`.
     fn resource_of(&self, path: &str) -> usize {
         (0..self.resources.len())
             .filter(|&i| {
@@ -97,7 +99,7 @@ impl ReferenceIndex {
             .unwrap_or(0)
     }
 
-    /// Returns the pointer to the target of `reference` at `path`.
+    /// Returns the JSON pointer to the target of `reference` at `path`.
     pub(super) fn resolve(&self, reference: &str, path: &str) -> Option<String> {
         let from = self.resource_of(path);
         let (address, fragment) = reference.split_once('#').unwrap_or((reference, ""));
@@ -140,7 +142,7 @@ fn unescape(text: &str) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// Resolves `reference` against `base` (RFC 3986 section 5.2, without queries).
+/// Resolves the URI `reference` against `base` (RFC 3986 section 5.2, without queries).
 fn join(base: &str, reference: &str) -> String {
     let scheme = |text: &str| {
         text.split_once(':')

@@ -1,4 +1,4 @@
-//! The types and the equality of JSON values.
+//! Types and equality of JSON values.
 
 use std::cmp::Ordering;
 
@@ -15,7 +15,7 @@ impl JsonTypes {
     pub(crate) const NULL: Self = Self(1);
     pub(crate) const BOOLEAN: Self = Self(2);
     pub(crate) const INTEGER: Self = Self(4);
-    /// Numbers other than integers.
+    /// The type of numbers that are not integers.
     pub(crate) const FRACTION: Self = Self(8);
     pub(crate) const NUMBER: Self = Self(12);
     pub(crate) const STRING: Self = Self(16);
@@ -67,7 +67,7 @@ impl Default for JsonTypes {
     }
 }
 
-/// Returns the type of a value; a whole number is an integer in any notation.
+/// Returns the JSON type of a value; a whole number such as `1.0` is an integer.
 pub(crate) fn type_of(value: &Value) -> JsonTypes {
     match value {
         Value::Null => JsonTypes::NULL,
@@ -80,7 +80,7 @@ pub(crate) fn type_of(value: &Value) -> JsonTypes {
     }
 }
 
-/// Compares values as JSON Schema does: `1` equals `1.0`, and members have no order.
+/// Compares JSON values as JSON Schema does: `1` equals `1.0`, and members have no order.
 pub(crate) fn json_equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => {

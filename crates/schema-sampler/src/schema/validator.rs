@@ -1,6 +1,7 @@
-//! Validates values against a node within a budget.
+//! Validates JSON values against a schema node within a work budget.
 //!
-//! It checks parts of a value during generation. `jsonschema` decides about the whole value.
+//! The validator checks parts of a value during generation. The crate `jsonschema` decides about
+//! the whole value.
 
 use std::cell::{Cell, RefCell};
 use std::cmp::Ordering;
@@ -15,25 +16,25 @@ use super::node::{
 use super::number::{Decimal, JsonNumber};
 use super::types::{json_equal, type_of};
 
-/// Maximum combined nesting of schemas and values.
+/// Maximum combined nesting of schemas and values in a validation.
 const MAX_DEPTH: u32 = 400;
 
-/// Reports a spent budget, or a schema that applies itself infinitely.
+/// Error for a spent work budget, or a schema that applies itself infinitely.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FuelExhausted;
 
 type Validity = Result<bool, FuelExhausted>;
 
-/// Evaluated members or items, by position.
+/// Flags for the members or items of a value, by position: true if evaluated.
 type EvaluatedParts = Vec<bool>;
 
 pub(crate) struct BoundedValidator<'a> {
     schema: &'a Schema,
     fuel: Cell<u32>,
     depth: Cell<u32>,
-    /// Results by reference target and address of the value, for one top-level call.
+    /// Validation results by reference target and address of the value, for one top-level call.
     ///
-    /// Without them, shared parts make some documents exponential.
+    /// Without these results, shared parts make some documents exponential.
     known: Option<RefCell<HashMap<(NodeId, usize), bool>>>,
 }
 
@@ -47,7 +48,7 @@ impl<'a> BoundedValidator<'a> {
         }
     }
 
-    /// Creates a validator without memoization, whose spent budget measures the cost of a plain
+    /// Creates a validator without cached results, whose spent budget measures the cost of a plain
     /// validator.
     pub(crate) fn plain(schema: &'a Schema, fuel: u32) -> Self {
         Self {
@@ -60,10 +61,10 @@ impl<'a> BoundedValidator<'a> {
         self.fuel.get()
     }
 
-    /// Spends `amount` of the budget.
+    /// Spends `amount` steps of the validator's work budget.
     ///
     /// # Errors
-    /// [`FuelExhausted`] if less is left.
+    /// [`FuelExhausted`] if fewer steps are left.
     pub(crate) fn spend(&self, amount: u32) -> Result<(), FuelExhausted> {
         let left = self.fuel.get().checked_sub(amount);
         self.fuel.set(left.unwrap_or(0));
@@ -327,7 +328,7 @@ impl<'a> BoundedValidator<'a> {
         Ok(true)
     }
 
-    /// Checks a property name without memoization, because its text is temporary.
+    /// Checks a property name without caching the result, because its text is temporary.
     fn name(&self, id: NodeId, name: &str) -> Validity {
         let fresh = BoundedValidator {
             schema: self.schema,
@@ -381,7 +382,7 @@ impl<'a> BoundedValidator<'a> {
         }
     }
 
-    /// Checks the target of a reference, once per value.
+    /// Checks a value against the target of a `$ref`, once per value.
     fn refer(&self, id: NodeId, value: &Value, evaluated: Option<&mut EvaluatedParts>) -> Validity {
         let Some(known) = &self.known else {
             return self.eval(id, value, evaluated);
@@ -395,7 +396,8 @@ impl<'a> BoundedValidator<'a> {
         Ok(valid)
     }
 
-    /// Counts the satisfied `branches`, up to `enough`; marks the parts that they evaluate.
+    /// Counts the schema branches that the value satisfies, up to `enough`; marks the parts that
+    /// they evaluate.
     fn matching(
         &self,
         branches: &[NodeId],

@@ -1,4 +1,4 @@
-//! The formats of a structural tag.
+//! Formats of which an xgrammar structural tag consists.
 
 use crate::grammar::Grammar;
 use crate::regex::WholeRegex;

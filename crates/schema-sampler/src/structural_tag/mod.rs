@@ -1,4 +1,4 @@
-//! Structural tags: free text with parts in a fixed format.
+//! Structural tags of xgrammar: free text with parts in a fixed format.
 //!
 //! Source: `python/xgrammar/structural_tag.py` and the structural tag documentation of xgrammar
 //! 0.2. The older form (`structures`, `triggers`) follows vLLM's `backend_guidance.py`. Token ids

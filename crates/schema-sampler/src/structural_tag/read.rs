@@ -1,4 +1,4 @@
-//! Parses the formats of a structural tag from JSON.
+//! Parses xgrammar structural tags from JSON.
 
 use serde_json::{Map, Value};
 
@@ -21,7 +21,7 @@ impl StructuralTag {
     /// `triggers`.
     ///
     /// # Errors
-    /// [`ConstraintError`] of the invalid part.
+    /// [`ConstraintError`] of the first invalid part.
     pub(crate) fn read(value: &Value) -> ReadResult<Self> {
         let parsed;
         let value = match value {

@@ -1,4 +1,4 @@
-//! Generates a text of a structural tag.
+//! Generates random texts that match a structural tag.
 
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
@@ -13,14 +13,15 @@ use crate::semantic_type::sentence;
 use crate::work::WorkBudget;
 use vllm_sim_random::Draw;
 
-/// Maximum number of repetitions beyond the minimum.
+/// Maximum number of repetitions of a repeated format beyond its minimum.
 const EXTRA: u32 = 2;
 
 impl StructuralTag {
-    /// Generates a text of the format.
+    /// Generates a random text that matches the structural tag.
     ///
     /// # Errors
-    /// [`ConstraintError::TooLong`], or the error of a nested schema or grammar.
+    /// [`ConstraintError::TooLong`] if the text is too long, or the error of a nested schema or
+    /// grammar.
     pub(crate) fn sample(
         &self,
         limits: &Limits,
@@ -46,7 +47,7 @@ struct TagWriter<'a> {
 }
 
 impl TagWriter<'_> {
-    /// Writes a text of `tag`; free text in it contains none of `stops`.
+    /// Appends a random text that matches `tag`; free text in it contains none of `stops`.
     fn write(&mut self, tag: &StructuralTag, stops: &[String]) -> Result<(), ConstraintError> {
         let spent = self.work.spend(1).is_none();
         if spent || self.out.len() > self.limits.max_chars as usize {
@@ -170,7 +171,7 @@ impl TagWriter<'_> {
         Ok(())
     }
 
-    /// Writes a sentence without any of the stops, or nothing.
+    /// Appends a sentence that contains none of the stop strings, or nothing.
     fn free(&mut self, stops: &[&[String]], max_chars: Option<u64>) {
         let text = format!("{} ", sentence(self.rng));
         let stopped = stops

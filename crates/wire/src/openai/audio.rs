@@ -1,4 +1,4 @@
-//! Forms of `POST /v1/audio/transcriptions` and `/v1/audio/translations`.
+//! Multipart forms of `POST /v1/audio/transcriptions` and `/v1/audio/translations`.
 //!
 //! Source: `vllm/entrypoints/speech_to_text/{transcription,translation}/protocol.py`.
 
@@ -14,15 +14,15 @@ use crate::fault::{ErrorType, Fault};
 use crate::sampling::SamplingParams;
 use crate::schema::{ANY_LENGTH, FLOAT, INT, INT64, RequestField, STR, Schema, wire_model};
 
-/// Key that marks an uploaded file among the form fields.
+/// JSON key of the object that represents an uploaded file among the form fields.
 const UPLOAD: &str = "upload";
 
-/// Speech-to-text task.
+/// Speech-to-text task of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Task {
-    /// Transcription in the spoken language.
+    /// Transcription of speech in the spoken language.
     Transcribe,
-    /// Translation into another language.
+    /// Translation of speech into another language.
     Translate,
 }
 
@@ -53,49 +53,49 @@ static EXTRAS: Schema = Schema::Dict(&STR, &EXTRA);
 wire_model! {
     /// A form of `POST /v1/audio/transcriptions`.
     pub struct TranscriptionRequest: Wrapped "TranscriptionRequest" before [form] {
-        /// Audio file.
+        /// The uploaded audio file.
         file: Upload,
-        /// Served model name; null or empty selects the base model.
+        /// Name of the served model or LoRA adapter; null or empty selects the base model.
         model: Option<String> = None,
         /// ISO 639-1 code of the spoken language; null detects it.
         language: Option<String> = None,
-        /// Words to favour in recognition.
+        /// Words favoured in speech recognition.
         hotwords: Option<String> = None,
-        /// Prompt that precedes the transcript.
+        /// Text before the transcript, which guides style and spelling.
         prompt: String = String::new(),
-        /// Format of the response.
+        /// Format of the response body, such as `json` or `srt`.
         response_format: String [Schema::Literal(&["json", "text", "srt", "verbose_json", "vtt", "diarized_json"])] = "json".to_owned(),
-        /// Timestamp granularities to return.
+        /// Granularities of returned timestamps: `word` or `segment`.
         timestamp_granularities: Vec<String> [Schema::List(&Schema::Literal(&["word", "segment"]), ANY_LENGTH)] as "timestamp_granularities[]" = Vec::new(),
-        /// Whether to stream the response.
+        /// Whether to stream the response as server-sent events.
         stream: Option<bool> = Some(false),
-        /// Whether the stream ends with a usage chunk.
+        /// Whether the stream ends with a chunk of token usage.
         stream_include_usage: Option<bool> = Some(false),
-        /// Whether every chunk reports usage.
+        /// Whether every chunk of the stream reports token usage.
         stream_continuous_usage_stats: Option<bool> = Some(false),
-        /// Custom arguments of vLLM extensions.
+        /// Custom sampling arguments for vLLM extensions (`vllm_xargs`).
         vllm_xargs: Option<IndexMap<String, Value>> [Schema::Nullable(&EXTRAS)] = None,
-        /// Language to write the text in.
+        /// Language of the output text.
         to_language: Option<String> = None,
         /// Whether to use beam search.
         use_beam_search: bool = false,
-        /// Number of beams.
+        /// Number of beams of beam search.
         n: i128 = 1,
         /// Length penalty of beam search.
         length_penalty: f64 = 1.0,
-        /// Whether to keep the stop string in the output.
+        /// Whether the output includes the stop string that ended it.
         include_stop_str_in_output: bool = false,
         /// Sampling temperature; 0 is greedy.
         temperature: f64 = 0.0,
-        /// Whether to apply the engine's watermark.
+        /// Whether to apply the engine's watermark to generated tokens.
         watermarking: Option<bool> = None,
         /// Nucleus sampling threshold, above 0 and at most 1.
         top_p: Option<f64> = None,
         /// Number of most likely tokens to sample from; 0 or -1 for all.
         top_k: Option<i128> = None,
-        /// Minimum probability relative to the most likely token, 0 to 1.
+        /// Minimum probability of a sampled token relative to the most likely one, 0 to 1.
         min_p: Option<f64> = None,
-        /// Seed.
+        /// Seed of the sampler.
         seed: Option<i128> [Schema::Nullable(&INT64)] = None,
         /// Frequency penalty, -2 to 2.
         frequency_penalty: Option<f64> = Some(0.0),
@@ -111,33 +111,33 @@ wire_model! {
 wire_model! {
     /// A form of `POST /v1/audio/translations`.
     pub struct TranslationRequest: Wrapped "TranslationRequest" before [form] {
-        /// Audio file.
+        /// The uploaded audio file.
         file: Upload,
-        /// Served model name; null or empty selects the base model.
+        /// Name of the served model or LoRA adapter; null or empty selects the base model.
         model: Option<String> = None,
-        /// Prompt that precedes the transcript.
+        /// Text before the transcript, which guides style and spelling.
         prompt: String = String::new(),
-        /// Format of the response.
+        /// Format of the response body, such as `json` or `srt`.
         response_format: String [Schema::Literal(&["json", "text", "srt", "verbose_json", "vtt"])] = "json".to_owned(),
         /// Whether to use beam search.
         use_beam_search: bool = false,
-        /// Number of beams.
+        /// Number of beams of beam search.
         n: i128 = 1,
         /// Length penalty of beam search.
         length_penalty: f64 = 1.0,
-        /// Whether to keep the stop string in the output.
+        /// Whether the output includes the stop string that ended it.
         include_stop_str_in_output: bool = false,
-        /// Seed.
+        /// Seed of the sampler.
         seed: Option<i128> [Schema::Nullable(&INT64)] = None,
         /// Sampling temperature; 0 is greedy.
         temperature: f64 = 0.0,
-        /// Whether to apply the engine's watermark.
+        /// Whether to apply the engine's watermark to generated tokens.
         watermarking: Option<bool> = None,
         /// Nucleus sampling threshold, above 0 and at most 1.
         top_p: Option<f64> = None,
         /// Number of most likely tokens to sample from; 0 or -1 for all.
         top_k: Option<i128> = None,
-        /// Minimum probability relative to the most likely token, 0 to 1.
+        /// Minimum probability of a sampled token relative to the most likely one, 0 to 1.
         min_p: Option<f64> = None,
         /// Frequency penalty, -2 to 2.
         frequency_penalty: Option<f64> = Some(0.0),
@@ -147,29 +147,29 @@ wire_model! {
         presence_penalty: Option<f64> = Some(0.0),
         /// ISO 639-1 code of the spoken language; null detects it.
         language: Option<String> = None,
-        /// Words to favour in recognition.
+        /// Words favoured in speech recognition.
         hotwords: Option<String> = None,
-        /// Language to write the text in.
+        /// Language of the output text.
         to_language: Option<String> = None,
-        /// Whether to stream the response.
+        /// Whether to stream the response as server-sent events.
         stream: Option<bool> = Some(false),
-        /// Whether the stream ends with a usage chunk.
+        /// Whether the stream ends with a chunk of token usage.
         stream_include_usage: Option<bool> = Some(false),
-        /// Whether every chunk reports usage.
+        /// Whether every chunk of the stream reports token usage.
         stream_continuous_usage_stats: Option<bool> = Some(false),
         /// Maximum number of tokens to generate.
         max_completion_tokens: Option<i128> = None,
-        /// Custom arguments of vLLM extensions.
+        /// Custom sampling arguments for vLLM extensions (`vllm_xargs`).
         vllm_xargs: Option<IndexMap<String, Value>> [Schema::Nullable(&EXTRAS)] = None,
     }
 }
 
 wire_model! {
-    /// An audio chunk on a `/v1/realtime` connection.
+    /// An audio chunk sent over a `/v1/realtime` WebSocket.
     ///
     /// Source: `vllm/entrypoints/speech_to_text/realtime/protocol.py`.
     pub struct Append: Plain "InputAudioBufferAppend" {
-        /// Audio as 16-bit samples, 16 kHz, mono, in base64.
+        /// The audio as 16-bit samples, 16 kHz, mono, in base64.
         audio: String,
     }
 }
@@ -177,14 +177,14 @@ wire_model! {
 wire_model! {
     /// A request to transcribe the audio received so far.
     pub struct Commit: Plain "InputAudioBufferCommit" {
-        /// Whether the audio is complete.
+        /// Whether the audio sent so far is complete.
         is_final: bool as "final" = false,
     }
 }
 
-/// Mirrors `validate_transcription_request` and `validate_stream_options`.
+/// Mirrors vLLM's `validate_transcription_request` and `validate_stream_options`.
 ///
-/// Form values are strings, and every nonempty string is true.
+/// Form values are strings, and a nonempty string counts as true.
 fn form(body: &mut Cow<'_, Body>) -> ValidatorResult {
     if body.get("file").is_some_and(Value::is_string) {
         let text = "Expected 'file' to be a file-like object, not 'str'.";
@@ -207,28 +207,28 @@ fn form(body: &mut Cow<'_, Body>) -> ValidatorResult {
     Ok(())
 }
 
-/// The fields that both forms have.
+/// A speech-to-text request: the fields that both forms have.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SpeechRequest {
-    /// Task of the form.
+    /// Speech-to-text task of the request.
     pub task: Task,
-    /// Audio file.
+    /// The uploaded audio file.
     pub file: Upload,
-    /// Served model name; null or empty selects the base model.
+    /// Name of the served model or LoRA adapter; null or empty selects the base model.
     pub model: Option<String>,
     /// ISO 639-1 code of the spoken language; `None` detects it.
     pub language: Option<String>,
-    /// Language to write the text in.
+    /// Language of the output text.
     pub to_language: Option<String>,
-    /// Prompt that precedes the transcript.
+    /// Text before the transcript, which guides style and spelling.
     pub prompt: String,
-    /// Format of the response.
+    /// Format of the response body, such as `json` or `srt`.
     pub response_format: String,
-    /// Whether to stream the response.
+    /// Whether to stream the response as server-sent events.
     pub stream: bool,
-    /// Whether the stream ends with a usage chunk.
+    /// Whether the stream ends with a chunk of token usage.
     pub include_usage: bool,
-    /// Whether every chunk reports usage.
+    /// Whether every chunk of the stream reports token usage.
     pub continuous_usage: bool,
     /// Whether to use beam search.
     pub use_beam_search: bool,
@@ -236,7 +236,7 @@ pub struct SpeechRequest {
     pub temperature: f64,
     /// Maximum number of tokens to generate.
     pub max_completion_tokens: Option<i128>,
-    /// Sampling parameters, without the output limit.
+    /// Sampling parameters of the request, without the output limit.
     pub sampling: SamplingParams,
 }
 
@@ -275,7 +275,7 @@ macro_rules! common {
 }
 
 impl SpeechRequest {
-    /// Parses the fields of a form.
+    /// Validates and reads the fields of a speech-to-text form.
     ///
     /// # Errors
     /// vLLM's 400 or 422 if the form does not match the schema.
@@ -288,8 +288,8 @@ impl SpeechRequest {
     }
 }
 
-/// Orders the fields as FastAPI passes them to pydantic: declared fields in class order without
-/// empty ones, then unknown fields (`_extract_form_body`).
+/// Orders the form fields as FastAPI passes them to pydantic: declared fields in class order
+/// without empty ones, then unknown fields (`_extract_form_body`).
 fn ordered(task: Task, mut fields: Map<String, Value>) -> Map<String, Value> {
     let model = match task {
         Task::Transcribe => TranscriptionRequest::MODEL,

@@ -22,92 +22,93 @@ const SOME: Length = Length {
 };
 
 wire_model! {
-    /// Conversations that share their sampling parameters.
+    /// A batch chat request: several conversations with the same sampling parameters.
     pub struct BatchChatRequest: Wrapped "BatchChatCompletionRequest" before [batch_mode] {
-        /// The conversations.
+        /// Messages of each conversation, oldest first.
         messages: Vec<Vec<Message>> [Schema::List(&Schema::List(&Message::SCHEMA, SOME), SOME)],
-        /// Served model name; null or empty selects the base model.
+        /// Name of the served model or LoRA adapter; null or empty selects the base model.
         model: Option<String> = None,
         /// Frequency penalty, -2 to 2.
         frequency_penalty: Option<f64> = None,
-        /// Logit bias by token id.
+        /// Values added to the logits of token ids before sampling, -100 to 100.
         logit_bias: Option<LogitBias> = None,
-        /// Whether to return log probabilities.
+        /// Whether to return log probabilities of the output tokens.
         logprobs: Option<bool> = Some(false),
-        /// Number of alternatives to return per token.
+        /// Number of log probabilities to return per output token.
         top_logprobs: i128 [TOP_LOGPROBS] = 0,
-        /// Token ids to return log probabilities for.
+        /// Token ids with returned log probabilities at every output position.
         logprob_token_ids: Option<Vec<i128>> = None,
         /// Maximum number of tokens to generate; deprecated name.
         max_tokens: Option<i128> = None,
         /// Maximum number of tokens to generate.
         max_completion_tokens: Option<i128> = None,
-        /// Always 1.
+        /// Number of outputs per conversation, always 1.
         n: Option<i128> = Some(1),
         /// Presence penalty, -2 to 2.
         presence_penalty: Option<f64> = None,
-        /// Format of the replies, as sent.
+        /// Required format of the replies, as sent.
         response_format: Option<Value> = None,
         /// Seed of the sampler; -1 for none.
         seed: Option<i64> = None,
-        /// Stop strings.
+        /// Stop strings: the output ends before the first of them.
         stop: Option<Stop> = Some(Stop::default()),
         /// Sampling temperature, 0 to 2; 0 is greedy.
         temperature: Option<f64> = None,
         /// Nucleus sampling threshold, above 0 and at most 1.
         top_p: Option<f64> = None,
-        /// Ignored.
+        /// Id of the end user; ignored.
         user: Option<String> = None,
-        /// Always `none`.
+        /// Tool choice, always `none`.
         tool_choice: Option<String> [Schema::Nullable(&Schema::Literal(&["none"]))] =
             Some("none".to_owned()),
-        /// Whether to return the reasoning.
+        /// Whether the response includes the model's reasoning.
         include_reasoning: bool = true,
-        /// Ignored.
+        /// Number of candidates of the legacy API; ignored.
         best_of: Option<i128> = None,
-        /// Always false.
+        /// Whether to use beam search; always false.
         use_beam_search: bool = false,
         /// Number of most likely tokens to sample from; 0 or -1 for all.
         top_k: Option<i128> = None,
-        /// Minimum probability relative to the most likely token, 0 to 1.
+        /// Minimum probability of a sampled token relative to the most likely one, 0 to 1.
         min_p: Option<f64> = None,
         /// Repetition penalty, above 0; 1 is neutral.
         repetition_penalty: Option<f64> = None,
-        /// Whether to apply the engine's watermark.
+        /// Whether to apply the engine's watermark to generated tokens.
         watermarking: Option<bool> = None,
-        /// Ignored.
+        /// Length penalty of beam search; ignored.
         length_penalty: Option<f64> = Some(1.0),
-        /// Ignored.
+        /// Early stopping of beam search; ignored.
         early_stopping: bool = false,
-        /// Structured-output constraint.
+        /// Structured-output constraint on the generated text.
         structured_outputs: Option<StructuredOutputs> = None,
-        /// Request id to return; generated when absent.
+        /// Id of the request, returned in the response; generated when absent.
         request_id: Option<String> = None,
-        /// Whether the chat template opens the assistant's turn.
+        /// Whether the chat template ends the prompt with the start of an assistant message.
         add_generation_prompt: bool = true,
-        /// Whether the reply continues the last message.
+        /// Whether the model continues the last message instead of starting a new one.
         continue_final_message: bool = false,
-        /// Chat template to use instead of the model's.
+        /// Jinja chat template that replaces the model's own.
         chat_template: Option<String> = None,
-        /// Extra arguments of the chat template.
+        /// Extra arguments passed to the chat template.
         chat_template_kwargs: Option<Map<String, Value>> = None,
-        /// Arguments of the media loader, by modality.
+        /// Arguments for decoding images, audio and video, by modality.
         media_io_kwargs: Option<IndexMap<String, Map<String, Value>>> = None,
-        /// Arguments of the multimodal processor.
+        /// Arguments for the model's multimodal processor.
         mm_processor_kwargs: Option<Map<String, Value>> = None,
-        /// Scheduling priority; lower values are scheduled first.
+        /// Scheduling priority of the request; lower values are scheduled first.
         priority: i64 = 0,
-        /// Salt of the block hashes; only equal salts share prefix-cache blocks.
+        /// Salt of the prompt's KV block hashes; only requests with equal salts share prefix-cache
+        /// blocks.
         cache_salt: Option<String> = None,
-        /// Whether to keep the stop string in the output.
+        /// Whether the output includes the stop string that ended it.
         include_stop_str_in_output: bool = false,
-        /// Ignored.
+        /// Backend of guided decoding; ignored.
         guided_decoding_backend: Option<String> = None,
-        /// Whether to repeat the last message before the reply.
+        /// Whether the reply starts with a copy of the last message.
         echo: bool = false,
         /// Whether log probabilities name tokens as `token_id:N` instead of their text.
         return_tokens_as_token_ids: Option<bool> = None,
-        /// Whether to return token ids in addition to the text.
+        /// Whether to return the output's token ids in addition to its text.
         return_token_ids: bool = false,
     }
 }
@@ -152,7 +153,7 @@ fn batch_mode(body: &mut Cow<'_, Body>) -> ValidatorResult {
 }
 
 impl BatchChatRequest {
-    /// Parses a body, within the configured limits.
+    /// Validates and reads the request body, within the configured limits.
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.

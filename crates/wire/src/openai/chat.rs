@@ -20,13 +20,13 @@ use crate::check;
 use crate::fault::Fault;
 use crate::schema::{Schema, ValidatorError, wire_model};
 
-/// Schema of `reasoning_effort`.
+/// Schema of the request field `reasoning_effort`.
 pub(crate) const REASONING_EFFORT: Schema = Schema::Nullable(&Schema::Literal(&[
     "none", "minimal", "low", "medium", "high", "xhigh", "max",
 ]));
 
 wire_model! {
-    /// A chat request. Absent fields have upstream's defaults; unknown ones are ignored.
+    /// A chat completion request. Absent fields have vLLM's defaults; unknown ones are ignored.
     pub struct ChatRequest: Wrapped "ChatCompletionRequest" before [
         system_content,
         media_beside_token_ids,
@@ -40,149 +40,150 @@ wire_model! {
         validators::cache_salt,
         validators::mm_payload_alias,
     ] after tool_calls {
-        /// The conversation.
+        /// Messages of the conversation, oldest first.
         messages: Vec<Message>,
-        /// Served model name; null or empty selects the base model.
+        /// Name of the served model or LoRA adapter; null or empty selects the base model.
         model: Option<String> = None,
         /// Frequency penalty, -2 to 2.
         frequency_penalty: Option<f64> = None,
-        /// Logit bias by token id.
+        /// Values added to the logits of token ids before sampling, -100 to 100.
         logit_bias: Option<LogitBias> = None,
-        /// Whether to return log probabilities.
+        /// Whether to return log probabilities of the output tokens.
         logprobs: Option<bool> = Some(false),
-        /// Number of alternatives to return per token; -1 for the whole vocabulary.
+        /// Number of log probabilities to return per output token; -1 for the whole vocabulary.
         top_logprobs: i128 [TOP_LOGPROBS] = 0,
         /// Maximum number of tokens to generate; deprecated name.
         max_tokens: Option<i128> = None,
         /// Maximum number of tokens to generate; overrides `max_tokens`.
         max_completion_tokens: Option<i128> = None,
-        /// Number of choices.
+        /// Number of outputs (choices) per prompt.
         n: Option<i128> = Some(1),
         /// Presence penalty, -2 to 2.
         presence_penalty: Option<f64> = None,
-        /// Format of the reply.
+        /// Required format of the model's reply: text, JSON or a structural tag.
         response_format: Option<ResponseFormat> = None,
         /// Seed of the sampler; -1 for none.
         seed: Option<i64> = None,
-        /// Stop strings.
+        /// Stop strings: the output ends before the first of them.
         stop: Option<Stop> = Some(Stop::default()),
         /// Whether to stream server-sent events instead of one body.
         stream: Option<bool> = Some(false),
-        /// Options for usage in streams.
+        /// Options for token usage in a streamed response.
         stream_options: Option<StreamOptions> = None,
         /// Sampling temperature, 0 to 2; 0 is greedy.
         temperature: Option<f64> = None,
         /// Nucleus sampling threshold, above 0 and at most 1.
         top_p: Option<f64> = None,
-        /// Functions that the model may call.
+        /// The functions (tools) that the model may call.
         tools: Option<Vec<Tool>> = None,
-        /// Tool choice; `auto` if there are tools and the key is absent.
+        /// Rule for tool calls; `auto` if there are tools and the key is absent.
         tool_choice: Option<ToolChoice> = Some(ToolChoice::None),
-        /// Reasoning effort.
+        /// Reasoning effort of the model, such as `low` or `high`.
         reasoning_effort: Option<String> [REASONING_EFFORT] = None,
-        /// Maximum number of reasoning tokens.
+        /// Maximum number of reasoning tokens to generate.
         thinking_token_budget: Option<i128> [THINKING_BUDGET] = None,
-        /// Whether to return the reasoning.
+        /// Whether the response includes the model's reasoning.
         include_reasoning: bool = true,
         /// Whether a reply may contain several tool calls.
         parallel_tool_calls: Option<bool> = Some(true),
-        /// Ignored.
+        /// Id of the end user; ignored.
         user: Option<String> = None,
         /// Whether to use beam search instead of sampling.
         use_beam_search: bool = false,
         /// Number of most likely tokens to sample from; 0 or -1 for all.
         top_k: Option<i128> = None,
-        /// Minimum probability relative to the most likely token, 0 to 1.
+        /// Minimum probability of a sampled token relative to the most likely one, 0 to 1.
         min_p: Option<f64> = None,
         /// Repetition penalty, above 0; 1 is neutral.
         repetition_penalty: Option<f64> = None,
-        /// Whether to apply the engine's watermark.
+        /// Whether to apply the engine's watermark to generated tokens.
         watermarking: Option<bool> = None,
         /// Length penalty of beam search.
         length_penalty: f64 = 1.0,
-        /// Stop token ids.
+        /// Stop token ids: the output ends at the first of them.
         stop_token_ids: Option<Vec<i128>> = Some(Vec::new()),
-        /// Whether to keep the stop string in the output.
+        /// Whether the output includes the stop string that ended it.
         include_stop_str_in_output: bool = false,
-        /// Whether to generate past the end-of-sequence token.
+        /// Whether generation continues past the end-of-sequence token.
         ignore_eos: bool = false,
-        /// Minimum number of tokens before the reply may stop.
+        /// Minimum number of output tokens before a stop condition applies.
         min_tokens: i128 = 0,
-        /// Whether to omit special tokens from the text; null uses the server's default.
+        /// Whether to omit special tokens from the output text; null uses the server's default.
         skip_special_tokens: Option<bool> = None,
-        /// Whether to put spaces between special tokens.
+        /// Whether the output text has spaces between special tokens.
         spaces_between_special_tokens: bool = true,
-        /// Number of prompt tokens to keep; -1 for all that fit.
+        /// Number of prompt tokens to keep when truncating; -1 for all that fit the context.
         truncate_prompt_tokens: Option<i64> [TRUNCATE] = None,
         /// Side of the prompt to truncate: `left` or `right`.
         truncation_side: Option<String> [SIDE] = None,
-        /// Number of alternatives per prompt token; -1 for the whole vocabulary.
+        /// Number of log probabilities to return per prompt token; -1 for the whole vocabulary.
         prompt_logprobs: Option<i128> = None,
-        /// Token ids to return log probabilities for.
+        /// Token ids with returned log probabilities at every output position.
         logprob_token_ids: Option<Vec<i128>> = None,
-        /// Token ids that sampling is restricted to.
+        /// Allowed token ids: sampling considers only these.
         allowed_token_ids: Option<Vec<i128>> = None,
-        /// Strings that the reply must not contain.
+        /// Forbidden words: the output contains none of these strings.
         bad_words: Vec<String> = Vec::new(),
-        /// Whether to repeat the last message before the reply.
+        /// Whether the reply starts with a copy of the last message.
         echo: bool = false,
-        /// Whether the chat template opens the assistant's turn.
+        /// Whether the chat template ends the prompt with the start of an assistant message.
         add_generation_prompt: bool = true,
-        /// Whether the reply continues the last message.
+        /// Whether the model continues the last message instead of starting a new one.
         continue_final_message: bool = false,
-        /// Whether the tokenizer adds special tokens to those of the chat template.
+        /// Whether the tokenizer adds special tokens to the templated prompt.
         add_special_tokens: bool = false,
-        /// Documents for the chat template (retrieval).
+        /// Documents passed to the chat template, for retrieval-augmented generation.
         documents: Option<Vec<indexmap::IndexMap<String, String>>> = None,
-        /// Chat template to use instead of the model's.
+        /// Jinja chat template that replaces the model's own.
         chat_template: Option<String> = None,
-        /// Extra arguments of the chat template.
+        /// Extra arguments passed to the chat template.
         chat_template_kwargs: Option<Map<String, Value>> = None,
-        /// Arguments of the media loader, by modality.
+        /// Arguments for decoding images, audio and video, by modality.
         media_io_kwargs: Option<indexmap::IndexMap<String, Map<String, Value>>> = None,
-        /// Arguments of the multimodal processor.
+        /// Arguments for the model's multimodal processor.
         mm_processor_kwargs: Option<Map<String, Value>> = None,
-        /// Structured-output constraint.
+        /// Structured-output constraint on the generated text.
         structured_outputs: Option<StructuredOutputs> = None,
-        /// Scheduling priority; lower values are scheduled first.
+        /// Scheduling priority of the request; lower values are scheduled first.
         priority: i64 = 0,
-        /// Request id to return; generated when absent.
+        /// Id of the request, returned in the response; generated when absent.
         request_id: Option<String> [crate::schema::STR] = None,
-        /// Session id.
+        /// Id of the client's session.
         session_id: Option<String> = None,
         /// Whether log probabilities name tokens as `token_id:N` instead of their text.
         return_tokens_as_token_ids: Option<bool> = None,
-        /// Whether to return token ids in addition to the text.
+        /// Whether to return the output's token ids in addition to its text.
         return_token_ids: Option<bool> = None,
-        /// Whether choices report which weight versions produced them.
+        /// Whether each choice reports the versions of the model weights that produced it.
         return_weight_versions: bool = false,
-        /// Number of leading prompt tokens to omit from the expert-routing data.
+        /// Number of leading prompt tokens to omit from the returned expert-routing data.
         routed_experts_prompt_start: i128 [crate::schema::int_from(0)] = 0,
-        /// Whether a render response includes token offsets.
+        /// Whether a render response includes the text offset of each prompt token.
         return_token_offsets: Option<bool> = Some(false),
-        /// Whether to return the rendered prompt.
+        /// Whether the response includes the prompt text rendered by the chat template.
         return_prompt_text: Option<bool> = None,
-        /// Media content of a render response: `tensors` or `none`.
+        /// Form of images, audio and video in a render response: `tensors` or `none`.
         mm_payload: String [MM_PAYLOAD] = "tensors".to_owned(),
-        /// Deprecated form of `mm_payload`.
+        /// Deprecated form of `mm_payload`: false means `none`.
         return_mm_kwargs: Option<bool> = None,
-        /// Salt of the block hashes; only equal salts share prefix-cache blocks.
+        /// Salt of the prompt's KV block hashes; only requests with equal salts share prefix-cache
+        /// blocks.
         cache_salt: Option<String> [CACHE_SALT] = None,
-        /// Parameters of the KV connector.
+        /// Parameters for the KV connector, such as the blocks of a remote prefill server.
         kv_transfer_params: Option<Map<String, Value>> = None,
-        /// Parameters of the encoder-cache connector.
+        /// Parameters for the encoder-cache connector.
         ec_transfer_params: Option<Map<String, Value>> = None,
-        /// Custom arguments of vLLM extensions.
+        /// Custom sampling arguments for vLLM extensions (`vllm_xargs`).
         vllm_xargs: Option<ExtraArgs> = None,
-        /// Stops the reply when it repeats itself.
+        /// Settings of the detection of repetitions, which ends an output that repeats itself.
         repetition_detection: Option<RepetitionDetection> = None,
-        /// Number of tokens per stream chunk.
+        /// Number of output tokens per chunk of a streamed response.
         stream_interval: Option<i128> [POSITIVE] = None,
     }
 }
 
 impl ChatRequest {
-    /// Parses a body, within the configured limits.
+    /// Validates and reads the request body, within the configured limits.
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
@@ -191,7 +192,7 @@ impl ChatRequest {
     }
 }
 
-/// Checks each tool call of assistant messages, as `_materialize_tool_calls_after` does.
+/// Checks each tool call of assistant messages, as vLLM's `_materialize_tool_calls_after` does.
 fn tool_calls(body: &Body) -> ValidatorResult {
     let messages = member(body, "messages").and_then(Value::as_array);
     for message in messages.into_iter().flatten() {
@@ -213,9 +214,9 @@ fn tool_calls(body: &Body) -> ValidatorResult {
     Ok(())
 }
 
-/// Rejects `messages` that Python cannot iterate over.
+/// Rejects a `messages` value that Python cannot iterate over.
 ///
-/// Upstream's `check_system_message_content_type` only warns, but it iterates.
+/// vLLM's `check_system_message_content_type` only warns about content, but it iterates.
 fn system_content(body: &mut Cow<'_, Body>) -> ValidatorResult {
     match member(body, "messages").map(Py::of) {
         None | Some(Py::List(_) | Py::Str(_) | Py::Dict(_)) => Ok(()),
@@ -238,7 +239,7 @@ fn media_beside_token_ids(body: &mut Cow<'_, Body>) -> ValidatorResult {
     Ok(())
 }
 
-/// Returns whether a message has a part that is not text.
+/// Returns whether a chat message has an image, audio or video part.
 fn has_media(message: &Value) -> bool {
     let Some(Value::Array(parts)) = message.get("content") else {
         return false;
@@ -305,7 +306,7 @@ fn tool_usage(body: &mut Cow<'_, Body>) -> ValidatorResult {
     }
 }
 
-/// Checks a tool choice that is an object, as `check_tool_usage` does.
+/// Checks a tool choice that is an object, as vLLM's `check_tool_usage` does.
 fn named_tool(choice: &Body, tools: &Value) -> ValidatorResult {
     const USAGE: &str = "Correct usage: `{\"type\": \"function\", \"function\": {\"name\": \
                          \"my_function\"}}`";
@@ -364,7 +365,7 @@ fn named_tool(choice: &Body, tools: &Value) -> ValidatorResult {
     .into())
 }
 
-/// Returns `value[key]`, with Python's error messages.
+/// Returns `value[key]` as Python would, with its error messages.
 fn subscript<'v>(value: &'v Value, key: &str) -> Result<&'v Value, Fault> {
     match Py::of(value) {
         Py::Dict(map) => map
@@ -442,8 +443,8 @@ fn logprobs(body: &mut Cow<'_, Body>) -> ValidatorResult {
     Ok(())
 }
 
-/// Mirrors `_normalize_messages_before`: tool calls become lists, `reasoning_content` becomes
-/// `reasoning`.
+/// Mirrors vLLM's `_normalize_messages_before`: tool calls of messages become lists,
+/// `reasoning_content` becomes `reasoning`.
 fn normalize_messages(body: &mut Cow<'_, Body>) -> ValidatorResult {
     let as_it_is = |message: &Value| {
         !message.as_object().is_some_and(|message| {

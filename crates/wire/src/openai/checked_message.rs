@@ -1,7 +1,7 @@
 //! Chat messages after pydantic has chosen their class.
 //!
-//! The schema leaves the parts of a message unread (`Iterable`). Each part is checked when the
-//! template reads it.
+//! Schema validation leaves the parts of a message unchecked (`Iterable`). Each part is checked
+//! when the chat template reads it.
 
 use std::borrow::Cow;
 
@@ -13,7 +13,7 @@ use crate::check;
 use crate::fault::Fault;
 use crate::schema::Schema;
 
-/// A message of a known class, whose parts may still be unchecked.
+/// A chat message of a known class, whose content parts may still be unchecked.
 #[derive(Debug)]
 pub struct CheckedMessage {
     members: Map<String, Value>,
@@ -22,10 +22,10 @@ pub struct CheckedMessage {
 }
 
 impl CheckedMessage {
-    /// Determines the class of a message.
+    /// Determines the class of a chat message.
     ///
     /// # Errors
-    /// 400 for a message of `openai_harmony`, which is not a dict.
+    /// A 400 for a message of `openai_harmony`, which is not a dict.
     pub fn new(message: &Message) -> Result<Self, Fault> {
         let json = message.to_json();
         if message.is_trusted() {
@@ -76,12 +76,12 @@ impl CheckedMessage {
         }
     }
 
-    /// Returns the members of the message except its content.
+    /// Returns the members of the chat message except its content.
     pub fn members(&self) -> &Map<String, Value> {
         &self.members
     }
 
-    /// Returns the parts of the content; each is checked when it is taken.
+    /// Iterates over the parts of the message's content; each is checked when it is taken.
     pub fn parts(&self) -> impl Iterator<Item = Result<Cow<'_, Value>, Fault>> {
         let parts = self.parts.iter().enumerate();
         parts.map(|(index, part)| match self.lazy {
@@ -91,7 +91,7 @@ impl CheckedMessage {
     }
 }
 
-/// Returns the error for a part of type `kind` when `model` accepts only text.
+/// Returns the error for a content part of type `kind` when `model` accepts only text.
 pub fn media_fault(kind: &str, part: &Value, model: &str) -> Fault {
     if kind == "prompt_embeds" {
         let data = part.get("data").and_then(Value::as_str);

@@ -18,19 +18,19 @@ use crate::fault::Fault;
 use crate::long_ids;
 use crate::schema::{ANY_LENGTH, INT, RequestField, STR, Schema, int_from, wire_model};
 
-/// Default of `max_tokens`.
+/// Default of `max_tokens` in a completion request.
 pub const DEFAULT_MAX_TOKENS: i128 = 16;
 
-/// One prompt of a completion.
+/// One prompt of a completion request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Prompt {
-    /// A text to tokenize.
+    /// A prompt as text, to be tokenized.
     Text(String),
-    /// A list of token ids.
+    /// A prompt as a list of token ids.
     Tokens(Vec<i64>),
 }
 
-/// Token ids as sent; integers beyond 64 bits become the nearest 64-bit integer.
+/// Prompt token ids as sent; integers beyond 64 bits become the nearest 64-bit integer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TokenIds(pub Vec<i64>);
 
@@ -50,7 +50,7 @@ impl RequestField for TokenIds {
     }
 }
 
-/// The value of `prompt`: a text, token ids, or a list of either.
+/// The request field `prompt`: a text, token ids, or a list of either.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Prompts(pub Vec<Prompt>);
 
@@ -84,7 +84,7 @@ impl RequestField for Prompts {
 }
 
 wire_model! {
-    /// A completion request. Absent fields have upstream's defaults; unknown ones are ignored.
+    /// A completion request. Absent fields have vLLM's defaults; unknown ones are ignored.
     pub struct CompletionRequest: Wrapped "CompletionRequest" before [
         prompt_given,
         validators::stream_options,
@@ -95,129 +95,130 @@ wire_model! {
         validators::cache_salt,
         validators::mm_payload_alias,
     ] {
-        /// Served model name; null or empty selects the base model.
+        /// Name of the served model or LoRA adapter; null or empty selects the base model.
         model: Option<String> = None,
-        /// Prompts to continue.
+        /// Prompts of the request, each continued by the model.
         prompt: Option<Prompts> = None,
-        /// Whether to repeat the prompt before the reply.
+        /// Whether the output starts with a copy of the prompt.
         echo: Option<bool> = Some(false),
         /// Frequency penalty, -2 to 2.
         frequency_penalty: Option<f64> = None,
-        /// Logit bias by token id.
+        /// Values added to the logits of token ids before sampling, -100 to 100.
         logit_bias: Option<LogitBias> = None,
-        /// Number of alternatives to return per token; -1 for the whole vocabulary.
+        /// Number of log probabilities to return per output token; -1 for the whole vocabulary.
         logprobs: Option<i128> = None,
         /// Maximum number of tokens to generate.
         max_tokens: Option<i128> = Some(DEFAULT_MAX_TOKENS),
-        /// Choices per prompt.
+        /// Number of outputs (choices) per prompt.
         n: i128 = 1,
         /// Presence penalty, -2 to 2.
         presence_penalty: Option<f64> = None,
         /// Seed of the sampler; -1 for none.
         seed: Option<i64> = None,
-        /// Stop strings.
+        /// Stop strings: the output ends before the first of them.
         stop: Option<Stop> = Some(Stop::default()),
         /// Whether to stream server-sent events instead of one body.
         stream: Option<bool> = Some(false),
-        /// Options for usage in streams.
+        /// Options for token usage in a streamed response.
         stream_options: Option<StreamOptions> = None,
-        /// Text after the gap, for fill-in-the-middle models only.
+        /// Text after the output, for fill-in-the-middle models only.
         suffix: Option<String> = None,
         /// Sampling temperature, 0 to 2; 0 is greedy.
         temperature: Option<f64> = None,
         /// Nucleus sampling threshold, above 0 and at most 1.
         top_p: Option<f64> = None,
-        /// Ignored.
+        /// Id of the end user; ignored.
         user: Option<String> = None,
         /// Whether to use beam search instead of sampling.
         use_beam_search: bool = false,
         /// Number of most likely tokens to sample from; 0 or -1 for all.
         top_k: Option<i128> = None,
-        /// Minimum probability relative to the most likely token, 0 to 1.
+        /// Minimum probability of a sampled token relative to the most likely one, 0 to 1.
         min_p: Option<f64> = None,
         /// Repetition penalty, above 0; 1 is neutral.
         repetition_penalty: Option<f64> = None,
-        /// Whether to apply the engine's watermark.
+        /// Whether to apply the engine's watermark to generated tokens.
         watermarking: Option<bool> = None,
         /// Length penalty of beam search.
         length_penalty: f64 = 1.0,
-        /// Stop token ids.
+        /// Stop token ids: the output ends at the first of them.
         stop_token_ids: Option<Vec<i128>> = Some(Vec::new()),
-        /// Whether to keep the stop string in the output.
+        /// Whether the output includes the stop string that ended it.
         include_stop_str_in_output: bool = false,
-        /// Whether to generate past the end-of-sequence token.
+        /// Whether generation continues past the end-of-sequence token.
         ignore_eos: bool = false,
-        /// Minimum number of tokens before the reply may stop.
+        /// Minimum number of output tokens before a stop condition applies.
         min_tokens: i128 = 0,
-        /// Whether to omit special tokens from the text; null uses the server's default.
+        /// Whether to omit special tokens from the output text; null uses the server's default.
         skip_special_tokens: Option<bool> = None,
-        /// Whether to put spaces between special tokens.
+        /// Whether the output text has spaces between special tokens.
         spaces_between_special_tokens: bool = true,
-        /// Number of prompt tokens to keep; -1 for all that fit.
+        /// Number of prompt tokens to keep when truncating; -1 for all that fit the context.
         truncate_prompt_tokens: Option<i64> [TRUNCATE] = None,
         /// Side of the prompt to truncate: `left` or `right`.
         truncation_side: Option<String> [SIDE] = None,
-        /// Token ids that sampling is restricted to.
+        /// Allowed token ids: sampling considers only these.
         allowed_token_ids: Option<Vec<i128>> = None,
-        /// Number of alternatives per prompt token; -1 for the whole vocabulary.
+        /// Number of log probabilities to return per prompt token; -1 for the whole vocabulary.
         prompt_logprobs: Option<i128> = None,
-        /// Token ids to return log probabilities for.
+        /// Token ids with returned log probabilities at every output position.
         logprob_token_ids: Option<Vec<i128>> = None,
-        /// Strings that the reply must not contain.
+        /// Forbidden words: the output contains none of these strings.
         bad_words: Vec<String> = Vec::new(),
         /// Prompt embeddings instead of a prompt, in base64.
         prompt_embeds: Option<Value> [Schema::Nullable(&Schema::Union(&[
             Schema::Bytes,
             Schema::List(&Schema::Bytes, ANY_LENGTH),
         ]))] = None,
-        /// Whether the tokenizer adds special tokens.
+        /// Whether the tokenizer adds special tokens to the text.
         add_special_tokens: bool = true,
-        /// Format of the reply.
+        /// Required format of the model's reply: text, JSON or a structural tag.
         response_format: Option<ResponseFormat> = None,
-        /// Structured-output constraint.
+        /// Structured-output constraint on the generated text.
         structured_outputs: Option<StructuredOutputs> = None,
-        /// Scheduling priority; lower values are scheduled first.
+        /// Scheduling priority of the request; lower values are scheduled first.
         priority: i64 = 0,
-        /// Request id to return; generated when absent.
+        /// Id of the request, returned in the response; generated when absent.
         request_id: Option<String> [STR] = None,
-        /// Session id.
+        /// Id of the client's session.
         session_id: Option<String> = None,
         /// Whether log probabilities name tokens as `token_id:N` instead of their text.
         return_tokens_as_token_ids: Option<bool> = None,
-        /// Whether to return token ids in addition to the text.
+        /// Whether to return the output's token ids in addition to its text.
         return_token_ids: Option<bool> = None,
-        /// Whether choices report which weight versions produced them.
+        /// Whether each choice reports the versions of the model weights that produced it.
         return_weight_versions: bool = false,
-        /// Number of leading prompt tokens to omit from the expert-routing data.
+        /// Number of leading prompt tokens to omit from the returned expert-routing data.
         routed_experts_prompt_start: i128 [int_from(0)] = 0,
-        /// Whether a render response includes token offsets.
+        /// Whether a render response includes the text offset of each prompt token.
         return_token_offsets: Option<bool> = Some(false),
-        /// Media content of a render response: `tensors` or `none`.
+        /// Form of images, audio and video in a render response: `tensors` or `none`.
         mm_payload: String [MM_PAYLOAD] = "tensors".to_owned(),
-        /// Deprecated form of `mm_payload`.
+        /// Deprecated form of `mm_payload`: false means `none`.
         return_mm_kwargs: Option<bool> = None,
-        /// Salt of the block hashes; only equal salts share prefix-cache blocks.
+        /// Salt of the prompt's KV block hashes; only requests with equal salts share prefix-cache
+        /// blocks.
         cache_salt: Option<String> [CACHE_SALT] = None,
-        /// Parameters of the KV connector.
+        /// Parameters for the KV connector, such as the blocks of a remote prefill server.
         kv_transfer_params: Option<Map<String, Value>> = None,
-        /// Parameters of the encoder-cache connector.
+        /// Parameters for the encoder-cache connector.
         ec_transfer_params: Option<Map<String, Value>> = None,
-        /// Custom arguments of vLLM extensions.
+        /// Custom sampling arguments for vLLM extensions (`vllm_xargs`).
         vllm_xargs: Option<ExtraArgs> = None,
-        /// Stops the reply when it repeats itself.
+        /// Settings of the detection of repetitions, which ends an output that repeats itself.
         repetition_detection: Option<RepetitionDetection> = None,
-        /// Maximum number of reasoning tokens.
+        /// Maximum number of reasoning tokens to generate.
         thinking_token_budget: Option<i128> [THINKING_BUDGET] = None,
-        /// Number of tokens per stream chunk.
+        /// Number of output tokens per chunk of a streamed response.
         stream_interval: Option<i128> [POSITIVE] = None,
     }
 }
 
 impl CompletionRequest {
-    /// Parses a body whose prompt is a long list of token ids.
+    /// Validates and reads a request body whose prompt is a long list of token ids.
     ///
-    /// Also returns the body as JSON, with a placeholder prompt. `None` means that [`Self::parse`]
-    /// must read the body.
+    /// The request body is returned too, as JSON with a placeholder prompt. `None` means that
+    /// [`Self::parse`] must read the body.
     pub fn read_long(text: &[u8], bounds: &RequestBounds) -> Option<(Self, Value)> {
         let (value, ids) = long_ids::split(text, "prompt")?;
         let mut request = Self::parse(&value, bounds).ok()?;
@@ -225,7 +226,7 @@ impl CompletionRequest {
         Some((request, value))
     }
 
-    /// Parses a body, within the configured limits.
+    /// Validates and reads the request body, within the configured limits.
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
@@ -235,7 +236,7 @@ impl CompletionRequest {
     }
 }
 
-/// Mirrors `validate_prompt_list_length`, the first validator of the class.
+/// Mirrors vLLM's `validate_prompt_list_length`, which limits the number of prompts.
 fn prompt_count(body: &Value, bounds: &RequestBounds) -> Result<(), Fault> {
     let most = bounds.prompts;
     let too_many = |key: &str, count: usize| {

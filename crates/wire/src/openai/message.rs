@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::message_schema::MESSAGE;
 use crate::schema::{RequestField, Schema};
 
-/// One message of a conversation.
+/// One chat message of a conversation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Message(MessageForm);
 
@@ -17,23 +17,23 @@ enum MessageForm {
     Json(Box<JsonMessage>),
 }
 
-/// A message as sent, with `reasoning_content` renamed to `reasoning`.
+/// A chat message as sent, with `reasoning_content` renamed to `reasoning`.
 #[derive(Debug, Clone, PartialEq)]
 struct JsonMessage {
     value: Value,
     trust: Trust,
 }
 
-/// Origin of a message; parts of our own messages are not checked.
+/// Origin of a chat message; content parts of our own messages are not checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Trust {
     Clients,
     Ours,
 }
 
-/// A message of only a role and text, which is valid for every class of its role.
+/// A chat message with only a role and text, which is valid for every class of its role.
 ///
-/// It is compact because a conversation may have very many.
+/// The form is compact because a conversation may have very many messages.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct PlainMessage {
     pub(super) role: Speaker,
@@ -50,7 +50,7 @@ pub(super) enum Speaker {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum PlainContent {
     Text(String),
-    /// Parts of type `text`, at least one.
+    /// Content parts of type `text`, at least one.
     Parts(Vec<String>),
 }
 
@@ -74,7 +74,7 @@ impl Speaker {
 }
 
 impl PlainMessage {
-    /// Returns the compact form if the message has nothing but role and text.
+    /// Returns the compact form of a chat message if it has nothing but role and text.
     fn of(value: &Value) -> Option<Self> {
         let [role, content] = members(value, ["role", "content"])?;
         let content = match content {
@@ -96,38 +96,38 @@ impl PlainMessage {
     }
 }
 
-/// Returns the values of `names` if the object has exactly these members.
+/// Returns the values of the members `names` if the object has exactly these members.
 fn members<'v>(value: &'v Value, names: [&str; 2]) -> Option<[&'v Value; 2]> {
     let value = value.as_object().filter(|value| value.len() == 2)?;
     Some([value.get(names[0])?, value.get(names[1])?])
 }
 
-/// Content of a message.
+/// Content of a chat message.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Content<'a> {
-    /// Absent or null.
+    /// The content is absent or null.
     None,
-    /// A plain string.
+    /// Content as a plain string.
     Text(&'a str),
-    /// Parts that are all of type `text`.
+    /// Content parts, all of type `text`.
     Texts(&'a [String]),
-    /// Parts of any type.
+    /// Content parts of any type, as sent.
     Parts(&'a [Value]),
 }
 
 /// A tool call of an assistant message.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ToolCall<'a> {
-    /// Id of the call.
+    /// Id of the tool call.
     pub id: Option<&'a str>,
-    /// Name of the function.
+    /// Name of the called function.
     pub name: &'a str,
-    /// Arguments as the JSON text that was sent.
+    /// Arguments of the call, as the JSON text that was sent.
     pub arguments: &'a str,
 }
 
 impl Message {
-    /// Creates a message of our own, whose parts are not checked against the SDK's classes.
+    /// Creates a chat message of our own, whose parts are not checked against the SDK's classes.
     pub fn trusted(value: Value) -> Self {
         Self::new(value, Trust::Ours)
     }
@@ -147,7 +147,7 @@ impl Message {
         Self(MessageForm::Json(Box::new(JsonMessage { value, trust })))
     }
 
-    /// Returns role and texts of a message that has nothing else.
+    /// Returns role and texts of a chat message that has nothing else; else `None`.
     pub fn as_texts(&self) -> Option<(&'static str, &[String])> {
         let MessageForm::Plain(message) = &self.0 else {
             return None;
@@ -159,7 +159,7 @@ impl Message {
         Some((message.role.as_str(), texts))
     }
 
-    /// Returns the message with other JSON and the same origin.
+    /// Returns a copy of the message with other JSON and the same origin.
     #[must_use]
     pub fn with_json(&self, value: Value) -> Self {
         match &self.0 {
@@ -172,7 +172,7 @@ impl Message {
         matches!(&self.0, MessageForm::Json(message) if message.trust == Trust::Ours)
     }
 
-    /// Returns the message as JSON.
+    /// Returns the chat message as JSON.
     pub fn to_json(&self) -> Cow<'_, Value> {
         let plain = match &self.0 {
             MessageForm::Plain(plain) => plain,
@@ -185,7 +185,7 @@ impl Message {
         Cow::Owned(json!({"role": plain.role.as_str(), "content": content}))
     }
 
-    /// Returns the role.
+    /// Returns the role of the message, such as `user`.
     pub fn role(&self) -> &str {
         match &self.0 {
             MessageForm::Plain(plain) => plain.role.as_str(),
@@ -193,12 +193,12 @@ impl Message {
         }
     }
 
-    /// Returns the name of the speaker or function.
+    /// Returns the name of the message's speaker or function, if any.
     pub fn name(&self) -> Option<&str> {
         self.text_of("name")
     }
 
-    /// Returns the id of the call that a tool message answers.
+    /// Returns the id of the tool call that a tool message answers.
     pub fn tool_call_id(&self) -> Option<&str> {
         self.text_of("tool_call_id")
     }
@@ -208,7 +208,7 @@ impl Message {
         self.text_of("reasoning")
     }
 
-    /// Returns the content.
+    /// Returns the content of the message.
     pub fn content(&self) -> Content<'_> {
         let message = match &self.0 {
             MessageForm::Plain(plain) => {
@@ -226,9 +226,9 @@ impl Message {
         }
     }
 
-    /// Returns all text of the content.
+    /// Returns all text of the message's content.
     ///
-    /// Parts are joined with a line feed, as vLLM does for templates that expect a string.
+    /// Content parts are joined with a line feed, as vLLM does for templates that expect a string.
     pub fn text(&self) -> Cow<'_, str> {
         match self.content() {
             Content::None => Cow::Borrowed(""),
@@ -241,7 +241,7 @@ impl Message {
         }
     }
 
-    /// Iterates over the texts of the content.
+    /// Iterates over the texts of the message's content.
     pub fn texts(&self) -> impl DoubleEndedIterator<Item = &str> {
         let (one, texts, parts) = match self.content() {
             Content::None => (None, &[][..], &[][..]),
@@ -254,7 +254,7 @@ impl Message {
         one.into_iter().chain(texts).chain(parts)
     }
 
-    /// Returns the length of all text in the content, in bytes.
+    /// Returns the length of all text in the message's content, in bytes.
     pub fn text_len(&self) -> usize {
         self.texts().map(str::len).sum()
     }
@@ -279,7 +279,7 @@ impl Message {
         self.member(key).and_then(Value::as_str)
     }
 
-    /// Returns a member other than role and content; plain messages have no others.
+    /// Returns a message member other than role and content; plain messages have no others.
     fn member(&self, key: &str) -> Option<&Value> {
         match &self.0 {
             MessageForm::Plain(_) => None,
@@ -301,7 +301,7 @@ fn text_part(text: &str) -> Value {
     json!({"type": "text", "text": text})
 }
 
-/// Returns the text of a part whose type is textual.
+/// Returns the text of a content part of a textual type.
 fn part_text(part: &Value) -> Option<&str> {
     match part {
         Value::String(text) => Some(text),

@@ -1,4 +1,4 @@
-//! The union of classes that a chat message is checked against.
+//! The union of Python classes against which vLLM validates a chat message.
 //!
 //! Source: `vllm/renderers/chat_utils/types.py` (`ChatCompletionMessageParam`), the `*Param`
 //! classes of the openai SDK, `openai_harmony.Message`.
@@ -9,7 +9,7 @@ const fn literal(choices: &'static [&'static str]) -> Schema {
     Schema::Literal(choices)
 }
 
-/// Schema of `ChatCompletionMessageParam`.
+/// Schema of a chat message, vLLM's `ChatCompletionMessageParam`.
 pub(super) static MESSAGE: &[Schema] = &[
     Schema::Model(&Model::typed_dict(
         "ChatCompletionDeveloperMessageParam",
@@ -56,11 +56,11 @@ pub(super) static MESSAGE: &[Schema] = &[
     Schema::Model(&HARMONY),
 ];
 
-/// Index of the assistant's class in [`MESSAGE`].
+/// Index of the class of assistant messages in [`MESSAGE`].
 pub(super) const ASSISTANT_BRANCH: usize = 3;
 
-/// Returns the schema of the parts of a message of this branch of [`MESSAGE`]; `None` if the parts
-/// are already checked.
+/// Returns the schema of the content parts for this branch of [`MESSAGE`]; `None` if the parts are
+/// already checked.
 pub(super) fn lazy_part(branch: usize) -> Option<&'static Schema> {
     static TEXT: Schema = Schema::Model(&TEXT_PART);
     static USER: Schema = Schema::Union(USER_PART);
@@ -73,7 +73,7 @@ pub(super) fn lazy_part(branch: usize) -> Option<&'static Schema> {
     }
 }
 
-/// Schema of `str | Iterable[…]`; parts are checked when the template reads them.
+/// Schema of message content, `str | Iterable[…]`; parts are checked when the template reads them.
 static TEXT_OR_PARTS: &[Schema] = &[STR, Schema::Iterable(&Schema::Any)];
 
 static ASSISTANT: Model = Model::typed_dict(
@@ -142,7 +142,7 @@ static FUNCTION_CALL: Model = Model::typed_dict(
     ],
 );
 
-/// Schema of `ChatCompletionMessageToolCallUnionParam`.
+/// Schemas of a tool call, `ChatCompletionMessageToolCallUnionParam`.
 pub(super) static TOOL_CALL: &[Schema] = &[
     Schema::Model(&FUNCTION_CALL),
     Schema::Model(&Model::typed_dict(
@@ -161,7 +161,7 @@ pub(super) static TOOL_CALL: &[Schema] = &[
     )),
 ];
 
-/// Schema of [`TOOL_CALL`] as one union.
+/// Schema of a tool call: [`TOOL_CALL`] as one union.
 pub(super) static ANY_TOOL_CALL: Schema = Schema::Union(TOOL_CALL);
 
 static FUNCTION_TOOL: Model = Model::typed_dict(
@@ -202,7 +202,7 @@ static TEXT_PART: Model = Model::typed_dict(
 
 const NULLABLE_STR: Schema = Schema::Nullable(&STR);
 
-/// Schema of `str | dict[str, str | list[int | float]] | None`.
+/// Schema of embeddings in a content part, `str | dict[str, str | list[int | float]] | None`.
 const EMBEDS: Schema = Schema::Nullable(&Schema::Union(&[
     STR,
     Schema::Dict(
@@ -304,7 +304,7 @@ static VIDEO_URL_PART: Model = Model::typed_dict(
     ],
 );
 
-/// Returns the schema of a part whose address is checked again when it is read.
+/// Returns the schema of a content part whose URL is checked again when it is read.
 pub(super) fn address_part(kind: &str) -> Option<&'static Model> {
     match kind {
         "image_url" => Some(&IMAGE_PART),
@@ -323,7 +323,7 @@ static IMAGE_EMBEDS_PART: Model = Model::typed_dict(
     ],
 );
 
-/// Schema of `ScoreMultiModalParam`.
+/// Schema of multimodal score input, `ScoreMultiModalParam`.
 static SCORE_PARTS: Model = Model::typed_dict(
     "ScoreMultiModalParam",
     &[required(
@@ -340,17 +340,17 @@ static SCORE_PARTS: Model = Model::typed_dict(
     )],
 );
 
-/// Schema of one side of a comparison.
+/// Schema of one input of a score request (a query or document).
 pub(crate) static SCORE_INPUT: &[Schema] = &[STR, Schema::Model(&SCORE_PARTS)];
 
-/// Schema of one or many inputs on one side of a comparison.
+/// Schema of one or many inputs of a score request (queries or documents).
 pub(crate) static SCORE_INPUTS: &[Schema] = &[
     STR,
     Schema::Model(&SCORE_PARTS),
     Schema::List(&Schema::Union(SCORE_INPUT), ANY_LENGTH),
 ];
 
-/// Schema of the parts of a user's message.
+/// Schema of the content parts of a user message.
 static USER_PART: &[Schema] = &[
     Schema::Model(&TEXT_PART),
     Schema::Model(&IMAGE_PART),
@@ -358,10 +358,10 @@ static USER_PART: &[Schema] = &[
     Schema::Model(&FILE_PART),
 ];
 
-/// Schema of the parts of an assistant's message.
+/// Schema of the content parts of an assistant message.
 static ASSISTANT_PART: &[Schema] = &[Schema::Model(&TEXT_PART), Schema::Model(&REFUSAL_PART)];
 
-/// Schema of `ChatCompletionContentPartParam`.
+/// Schema of a content part, `ChatCompletionContentPartParam`.
 static PART: &[Schema] = &[
     Schema::Model(&TEXT_PART),
     Schema::Model(&IMAGE_PART),
@@ -431,10 +431,10 @@ static PART: &[Schema] = &[
     )),
 ];
 
-/// Schema of a PIL image, which no JSON value matches.
+/// Schema of a content part with a PIL image, which no JSON value matches.
 static PIL_IMAGE: Model = Model::plain("PILImage", &[required("image_pil", Schema::Enum(&[]))]);
 
-/// Schema of `openai_harmony.Message`.
+/// Schema of a chat message of the class `openai_harmony.Message`.
 static HARMONY: Model = Model::plain(
     "Message",
     &[

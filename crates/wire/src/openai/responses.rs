@@ -1,4 +1,4 @@
-//! Request of `POST /v1/responses`.
+//! Body of `POST /v1/responses`.
 //!
 //! Source: `vllm/entrypoints/openai/responses/protocol.py`, `ResponsesRequest`.
 
@@ -18,12 +18,12 @@ use crate::check;
 use crate::fault::Fault;
 use crate::schema::{ANY_LENGTH, RequestField, STR, Schema, float_within, wire_model};
 
-/// Input of a Responses request.
+/// Input of a request to `/v1/responses`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
-    /// A user message.
+    /// The text of one user message.
     Text(String),
-    /// A list of items (messages, calls, results), as sent.
+    /// A list of input items (messages, calls, results), as sent.
     Items(Vec<Value>),
 }
 
@@ -47,15 +47,15 @@ impl RequestField for Input {
 
 wire_model! {
     default
-    /// Prompt-caching options; echoed, without effect.
+    /// Prompt-caching options, returned in the response, without effect.
     pub struct PromptCacheOptions: Wrapped "PromptCacheOptionsParam" {
-        /// `implicit` or `explicit`.
+        /// Mode of prompt caching: `implicit` or `explicit`.
         mode: String [Schema::Literal(&["implicit", "explicit"])] = "implicit".to_owned(),
-        /// Lifetime; only `30m` is allowed.
+        /// Lifetime of the cached prompt; only `30m` is allowed.
         ttl: String [Schema::Literal(&["30m"])] = "30m".to_owned(),
-        /// Id of a response to compare with.
+        /// Id of an earlier response with which prompt caching is compared.
         comparison_response_id: Option<String> = None,
-        /// Whether to fill the cache ahead.
+        /// Whether to fill the prompt cache ahead of requests.
         prewarm: Option<bool> = None,
     }
 }
@@ -80,7 +80,7 @@ const RETENTION: Schema = Schema::Before(
 );
 
 wire_model! {
-    /// A Responses request. Absent fields have upstream's defaults; unknown ones are ignored.
+    /// A request to `/v1/responses`. Absent fields have vLLM's defaults; unknown ones are ignored.
     pub struct ResponsesRequest: Wrapped "ResponsesRequest" before [
         tool_usage,
         custom_tool_format,
@@ -90,23 +90,23 @@ wire_model! {
         validators::cache_salt,
         validators::mm_payload_alias,
     ] {
-        /// Whether to return immediately and generate in the background.
+        /// Whether the server responds immediately and generates in the background.
         background: Option<bool> = Some(false),
-        /// Additional parts of the response to return.
+        /// Additional data to return, such as `message.output_text.logprobs`.
         include: Option<Vec<String>> [INCLUDE] = None,
-        /// Input of the request.
+        /// Input for the model: a text or a list of items.
         input: Input,
-        /// The system prompt.
+        /// The system prompt, before the input.
         instructions: Option<String> = None,
         /// Maximum number of tokens to generate.
         max_output_tokens: Option<i128> = None,
         /// Maximum number of built-in tool calls.
         max_tool_calls: Option<i128> = None,
-        /// Returned unchanged in the response.
+        /// Metadata of the client, returned unchanged in the response.
         metadata: Option<IndexMap<String, String>> = None,
-        /// Served model name; null or empty selects the base model.
+        /// Name of the served model or LoRA adapter; null or empty selects the base model.
         model: Option<String> = None,
-        /// Logit bias by token id.
+        /// Values added to the logits of token ids before sampling, -100 to 100.
         logit_bias: Option<LogitBias> = None,
         /// Whether a reply may contain several tool calls.
         parallel_tool_calls: Option<bool> = Some(true),
@@ -114,11 +114,11 @@ wire_model! {
         previous_response_id: Option<String> = None,
         /// Stored prompt template; vLLM rejects any value but null.
         prompt: Option<Value> [responses_schema::STORED_PROMPT] = None,
-        /// Reasoning options, as sent.
+        /// Reasoning options of the request, as sent.
         reasoning: Option<Value> [responses_schema::REASONING_CONFIG] = None,
-        /// Whether to return the reasoning.
+        /// Whether the response includes the model's reasoning.
         include_reasoning: bool = true,
-        /// Returned unchanged in the response.
+        /// Service tier, returned unchanged in the response.
         service_tier: String [Schema::Literal(&[
             "auto", "default", "flex", "scale", "priority",
         ])] = "auto".to_owned(),
@@ -128,91 +128,92 @@ wire_model! {
         stream: Option<bool> = Some(false),
         /// Sampling temperature, 0 to 2; 0 is greedy.
         temperature: Option<f64> = None,
-        /// Text format options, as sent.
+        /// Text format options of the reply, as sent.
         text: Option<Value> [responses_schema::TEXT_CONFIG] = None,
-        /// Tool choice, as sent; `none` without tools.
+        /// Rule for tool calls, as sent; `none` without tools.
         tool_choice: Value [responses_schema::TOOL_CHOICE] = Value::from("auto"),
-        /// Available tools, as sent.
+        /// The tools that the model may call, as sent.
         tools: Vec<Value> [responses_schema::TOOLS] = Vec::new(),
-        /// Alternatives per token, if `include` requests log probabilities.
+        /// Number of log probabilities per output token, if `include` requests them.
         top_logprobs: i128 [TOP_LOGPROBS] = 0,
         /// Nucleus sampling threshold, above 0 and at most 1.
         top_p: Option<f64> = None,
         /// Number of most likely tokens to sample from; 0 or -1 for all.
         top_k: Option<i128> = None,
-        /// Minimum probability relative to the most likely token, 0 to 1.
+        /// Minimum probability of a sampled token relative to the most likely one, 0 to 1.
         min_p: Option<f64> = None,
-        /// `auto` or `disabled`.
+        /// Truncation of inputs beyond the context length: `auto` or `disabled`.
         truncation: Option<String> [Schema::Nullable(&Schema::Literal(&["auto", "disabled"]))] =
             Some("disabled".to_owned()),
-        /// Returned unchanged in the response.
+        /// Id of the end user, returned unchanged in the response.
         user: Option<String> = None,
-        /// Whether to omit special tokens from the text; null uses the server's default.
+        /// Whether to omit special tokens from the output text; null uses the server's default.
         skip_special_tokens: Option<bool> = None,
-        /// Whether to put spaces between special tokens.
+        /// Whether the output text has spaces between special tokens.
         spaces_between_special_tokens: bool = true,
-        /// Whether to keep the stop string in the output.
+        /// Whether the output includes the stop string that ended it.
         include_stop_str_in_output: bool = false,
         /// Presence penalty, -2 to 2.
         presence_penalty: Option<f64> [PENALTY] = None,
         /// Frequency penalty, -2 to 2.
         frequency_penalty: Option<f64> [PENALTY] = None,
-        /// Returned unchanged in the response.
+        /// Key of the prompt cache, returned unchanged in the response.
         prompt_cache_key: Option<String> = None,
-        /// Returned unchanged in the response.
+        /// Prompt-caching options, returned unchanged in the response.
         prompt_cache_options: Option<PromptCacheOptions> = None,
-        /// Cache retention, `in_memory` or `24h`; returned unchanged in the response.
+        /// Retention of the prompt cache, `in_memory` or `24h`; returned unchanged in the response.
         prompt_cache_retention: Option<String> [RETENTION] = None,
-        /// Returned unchanged in the response.
+        /// Safety identifier of the end user, returned unchanged in the response.
         safety_identifier: Option<String> = None,
-        /// Whether to apply the engine's watermark.
+        /// Whether to apply the engine's watermark to generated tokens.
         watermarking: Option<bool> = None,
         /// Id of the response; generated when absent.
         request_id: Option<String> [STR] = None,
-        /// Session id.
+        /// Id of the client's session.
         session_id: Option<String> = None,
-        /// Arguments of the media loader, by modality.
+        /// Arguments for decoding images, audio and video, by modality.
         media_io_kwargs: Option<IndexMap<String, Map<String, Value>>> = None,
-        /// Arguments of the multimodal processor.
+        /// Arguments for the model's multimodal processor.
         mm_processor_kwargs: Option<Map<String, Value>> = None,
-        /// Scheduling priority; lower values are scheduled first.
+        /// Scheduling priority of the request; lower values are scheduled first.
         priority: i64 = 0,
-        /// Media content of a render response: `tensors` or `none`.
+        /// Form of images, audio and video in a render response: `tensors` or `none`.
         mm_payload: String [MM_PAYLOAD] = "tensors".to_owned(),
-        /// Deprecated form of `mm_payload`.
+        /// Deprecated form of `mm_payload`: false means `none`.
         return_mm_kwargs: Option<bool> = None,
-        /// Salt of the block hashes; only equal salts share prefix-cache blocks.
+        /// Salt of the prompt's KV block hashes; only requests with equal salts share prefix-cache
+        /// blocks.
         cache_salt: Option<String> [CACHE_SALT] = None,
-        /// Whether to return the input and output messages.
+        /// Whether the response includes the rendered input and output messages.
         enable_response_messages: bool = false,
-        /// Messages of earlier turns, as sent.
+        /// Messages of earlier turns of the conversation, as sent.
         previous_input_messages: Option<Vec<Value>> [responses_schema::PREVIOUS_INPUT_MESSAGES] =
             None,
-        /// Structured-output constraint.
+        /// Structured-output constraint on the generated text.
         structured_outputs: Option<StructuredOutputs> = None,
         /// Repetition penalty, above 0; 1 is neutral.
         repetition_penalty: Option<f64> = None,
         /// Seed of the sampler; -1 for none.
         seed: Option<i64> = None,
-        /// Stop strings.
+        /// Stop strings: the output ends before the first of them.
         stop: Option<Stop> = Some(Stop::default()),
-        /// Stop token ids.
+        /// Stop token ids: the output ends at the first of them.
         stop_token_ids: Option<Vec<i128>> = Some(Vec::new()),
-        /// Whether to generate past the end-of-sequence token.
+        /// Whether generation continues past the end-of-sequence token.
         ignore_eos: bool = false,
-        /// Custom arguments of vLLM extensions.
+        /// Custom sampling arguments for vLLM extensions (`vllm_xargs`).
         vllm_xargs: Option<ExtraArgs> = None,
-        /// Parameters of the KV connector.
+        /// Parameters for the KV connector, such as the blocks of a remote prefill server.
         kv_transfer_params: Option<Map<String, Value>> = None,
-        /// Parameters of the encoder-cache connector.
+        /// Parameters for the encoder-cache connector.
         ec_transfer_params: Option<Map<String, Value>> = None,
-        /// Extra arguments of the chat template.
+        /// Extra arguments passed to the chat template.
         chat_template_kwargs: Option<Map<String, Value>> = None,
     }
 }
 
 impl ResponsesRequest {
-    /// Parses a body, within the configured limits.
+    /// Validates and reads the request body, within the configured limits.
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
@@ -221,7 +222,7 @@ impl ResponsesRequest {
     }
 }
 
-/// Mirrors `check_tool_usage`: a tool choice needs tools, and a named tool must exist.
+/// Mirrors vLLM's `check_tool_usage`: a tool choice needs tools, and a named tool must exist.
 fn tool_usage(body: &mut Cow<'_, Body>) -> ValidatorResult {
     let missing = || {
         Fault::parameter(
@@ -280,8 +281,8 @@ fn tool_usage(body: &mut Cow<'_, Body>) -> ValidatorResult {
     Ok(())
 }
 
-/// Mirrors `_resolve_named_tool_choice`: returns the flat `namespace__name` of a tool that the
-/// request names by its local name; `None` leaves the name unchanged.
+/// Mirrors vLLM's `_resolve_named_tool_choice`: returns the flat `namespace__name` of a tool that
+/// the request names by its local name; `None` leaves the name unchanged.
 fn resolved(name: &Value, tools: &[Value]) -> Result<Option<String>, Fault> {
     let mut exact = Vec::new();
     let mut flat = Vec::new();
@@ -353,8 +354,8 @@ fn custom_tool_format(body: &mut Cow<'_, Body>) -> ValidatorResult {
     Ok(())
 }
 
-/// Mirrors `input_item_parsing`: an object becomes its keys, and parts of earlier responses get the
-/// members that the API would have added.
+/// Mirrors vLLM's `input_item_parsing`: an object becomes its keys, and items of earlier responses
+/// get the members that the API would have added.
 fn input_items(body: &mut Cow<'_, Body>) -> ValidatorResult {
     if body.get("input").is_none_or(Value::is_string) {
         return Ok(());
@@ -398,8 +399,8 @@ fn with(map: &Body, key: &str, value: &str) -> Value {
     Value::Object(map)
 }
 
-/// Returns an assistant message in the form of an earlier response; `None` if its content is a
-/// plain text.
+/// Returns an assistant input message in the form of an earlier response; `None` if its content is
+/// a plain text.
 fn output_message(map: &Body) -> Option<Value> {
     let content = map.get("content")?.as_array()?;
     let mut message = map.clone();

@@ -1,4 +1,4 @@
-//! Checks of a Responses request after schema validation, and its sampling parameters.
+//! Checks of a request to `/v1/responses` after schema validation, and its sampling parameters.
 //!
 //! Source: `vllm/entrypoints/openai/responses/serving.py` (`_validate_create_responses_input`),
 //! `ResponsesRequest.to_sampling_params` and `extract_structured_outputs`.
@@ -14,10 +14,10 @@ use crate::limits::Limits;
 use crate::sampling::{self, SamplingDefaults, SamplingParams, SamplingRequest, StringOrList};
 
 impl ResponsesRequest {
-    /// Runs the checks that follow the model lookup.
+    /// Checks the Responses request as vLLM does right after the model lookup.
     ///
     /// # Errors
-    /// 400 `invalid_request_error`.
+    /// A 400 `invalid_request_error`.
     pub fn validate_first(&self, store_enabled: bool) -> Result<(), Fault> {
         let refuse = |text: &str, param: &str| {
             Err(Fault {
@@ -50,12 +50,12 @@ impl ResponsesRequest {
         Ok(())
     }
 
-    /// Runs the checks that need no prompt, in vLLM's order.
+    /// Checks the Responses request in vLLM's order, as far as no prompt is needed.
     ///
-    /// The untrusted template is checked before the lookup in the response store.
+    /// An untrusted chat template is rejected before the lookup in the response store.
     ///
     /// # Errors
-    /// The first 400.
+    /// The first 400 in vLLM's order.
     pub fn validate_early(&self, limits: &Limits) -> Result<(), Fault> {
         limits.chat_template(None, self.chat_template_kwargs.as_ref())?;
         limits.mm_kwargs(
@@ -65,7 +65,7 @@ impl ResponsesRequest {
         limits.asked("max_output_tokens", self.max_output_tokens, None)
     }
 
-    /// Returns whether to return log probabilities.
+    /// Returns whether the request asks for log probabilities of output tokens.
     pub fn wants_logprobs(&self) -> bool {
         let wanted = "message.output_text.logprobs";
         self.include
@@ -76,7 +76,7 @@ impl ResponsesRequest {
     /// Returns the sampling parameters of the request.
     ///
     /// # Errors
-    /// 400 if a value cannot be converted.
+    /// A 400 if a parameter cannot be converted.
     pub fn sampling(&self, defaults: &SamplingDefaults) -> Result<SamplingRequest, Fault> {
         let or = |asked: Option<f64>, server: Option<f64>, plain| asked.or(server).unwrap_or(plain);
         Ok(SamplingRequest::from(SamplingParams {
@@ -115,7 +115,8 @@ impl ResponsesRequest {
         }))
     }
 
-    /// Mirrors `extract_structured_outputs`: the text format is a constraint too.
+    /// Mirrors vLLM's `extract_structured_outputs`: the text format is a structured-output
+    /// constraint too.
     fn constraint(&self) -> Result<Option<StructuredOutputs>, Fault> {
         let format = self.text.as_ref().and_then(|text| text.get("format"));
         let Some(format) = format.filter(|format| !format.is_null()) else {
@@ -142,7 +143,7 @@ impl ResponsesRequest {
     }
 }
 
-/// Returns the 404 for a response id that is not stored.
+/// Returns the 404 for the id of a response that is not stored.
 pub fn not_stored(id: &str) -> Fault {
     Fault {
         param: Some("response_id".to_owned()),

@@ -1,7 +1,7 @@
 //! Checks of chat and completion requests after schema validation, and their sampling parameters.
 //!
-//! The order is vLLM's: `validate_early` runs before templating and tokenization, `sampling` after,
-//! and [`SamplingParams::verify_engine`] last.
+//! The order of checks is vLLM's: `validate_early` runs before templating and tokenization,
+//! `sampling` after, and [`SamplingParams::verify_engine`] last.
 //!
 //! Source: `vllm/renderers/online_renderer.py` (`render_chat`, `render_completion`,
 //! `preprocess_chat`, `preprocess_completion`), `to_sampling_params` and
@@ -23,7 +23,7 @@ use crate::sampling::{
 use crate::sampling_checks;
 use crate::version::Version;
 
-/// Builds the sampling parameters whose fields have the same names in both requests.
+/// Builds the sampling parameters whose fields have the same names in chat and completion requests.
 macro_rules! shared_params {
     ($request:ident, $defaults:ident) => {
         SamplingParams {
@@ -77,8 +77,8 @@ macro_rules! shared_params {
 }
 
 impl ChatRequest {
-    /// Runs the checks that need no prompt: tools without a parser, an untrusted template, limits
-    /// above the context length.
+    /// Checks the chat request without its prompt: tools without a parser, an untrusted template,
+    /// limits above the context length.
     ///
     /// # Errors
     /// The first 400 in vLLM's order.
@@ -96,7 +96,7 @@ impl ChatRequest {
         limits.asked(name, asked, self.truncate_prompt_tokens)
     }
 
-    /// Returns the effective output limit and the name of its field.
+    /// Returns the effective output limit, in tokens, and the name of its request field.
     pub fn asked_tokens(&self) -> (&'static str, Option<i128>) {
         match self.max_completion_tokens {
             Some(asked) => ("max_completion_tokens", Some(asked)),
@@ -107,7 +107,7 @@ impl ChatRequest {
     /// Returns the token ids that a prefill server sent to replace the rendered prompt.
     ///
     /// # Errors
-    /// 400 if the value is not a list of known token ids.
+    /// A 400 if the request's value is not a list of known token ids.
     pub fn reused_prompt_token_ids(&self, limits: &Limits) -> Result<Option<Vec<i64>>, Fault> {
         let key = "kv_transfer_params.prompt_token_ids";
         let ids = self
@@ -144,7 +144,7 @@ impl ChatRequest {
     /// Returns the sampling parameters of the request.
     ///
     /// # Errors
-    /// 400 if a value cannot be converted.
+    /// A 400 if a parameter cannot be converted.
     pub fn sampling(&self, defaults: &SamplingDefaults) -> Result<SamplingRequest, Fault> {
         let n = self.n.unwrap_or(1);
         if self.use_beam_search {
@@ -165,17 +165,17 @@ impl ChatRequest {
         }))
     }
 
-    /// Returns whether to send usage in a stream, and whether in every chunk.
+    /// Returns whether a stream reports token usage, and whether in every chunk.
     pub fn wants_usage(&self) -> (bool, bool) {
         usage(self.stream_options.as_ref())
     }
 }
 
 impl CompletionRequest {
-    /// Runs the check that precedes the model lookup.
+    /// Checks the completion request as vLLM does before the model lookup.
     ///
     /// # Errors
-    /// 400 for a stream with beam search.
+    /// A 400 for a stream with beam search.
     pub fn validate_first(&self) -> Result<(), Fault> {
         if self.stream == Some(true) && self.use_beam_search {
             return Err(Fault::bad_request(
@@ -185,7 +185,7 @@ impl CompletionRequest {
         Ok(())
     }
 
-    /// Runs the checks that need no tokenizer.
+    /// Checks the completion request as far as no tokenizer is needed.
     ///
     /// # Errors
     /// The first 400 in vLLM's order.
@@ -223,7 +223,7 @@ impl CompletionRequest {
         Ok(())
     }
 
-    /// Rejects a suffix: no simulated model supports fill-in-the-middle.
+    /// Rejects a `suffix`: no simulated model supports fill-in-the-middle.
     fn suffix_rules(&self) -> Result<(), Fault> {
         if self.suffix.is_none() {
             return Ok(());
@@ -253,7 +253,7 @@ impl CompletionRequest {
     /// Returns the sampling parameters of the request.
     ///
     /// # Errors
-    /// 400 if a value cannot be converted.
+    /// A 400 if a parameter cannot be converted.
     pub fn sampling(&self, defaults: &SamplingDefaults) -> Result<SamplingRequest, Fault> {
         if self.use_beam_search {
             return beam(self.n, self.temperature, defaults);
@@ -279,13 +279,13 @@ impl CompletionRequest {
         })
     }
 
-    /// Returns whether to send usage in a stream, and whether in every chunk.
+    /// Returns whether a stream reports token usage, and whether in every chunk.
     pub fn wants_usage(&self) -> (bool, bool) {
         usage(self.stream_options.as_ref())
     }
 }
 
-/// Rejects tool choices that need a parser if the server has none.
+/// Rejects tool choices that need a tool-call parser if the server has none.
 fn tool_parser(choice: Option<&ToolChoice>, limits: &Limits) -> Result<(), Fault> {
     if limits.has_tool_parser {
         return Ok(());
@@ -307,7 +307,7 @@ fn tool_parser(choice: Option<&ToolChoice>, limits: &Limits) -> Result<(), Fault
     }
 }
 
-/// Builds beam-search parameters; only the beam width is checked.
+/// Builds the parameters of beam search; only the beam width is checked.
 fn beam(
     n: i128,
     temperature: Option<f64>,
@@ -343,7 +343,7 @@ fn bias(asked: Option<&LogitBias>) -> Result<Option<TokenBias>, Fault> {
     asked.map(sampling::token_bias).transpose()
 }
 
-/// Builds `extra_args` from custom arguments and connector parameters.
+/// Builds the sampling parameter `extra_args` from custom arguments and connector parameters.
 pub(super) fn extra(
     own: Option<&ExtraArgs>,
     kv: Option<&Map<String, Value>>,
@@ -358,7 +358,7 @@ pub(super) fn extra(
     (!args.is_empty()).then_some(args)
 }
 
-/// Mirrors `structured_outputs_from_response_format`: the response format overrides
+/// Mirrors vLLM's `structured_outputs_from_response_format`: the response format overrides
 /// `structured_outputs`.
 fn constraint(
     outputs: Option<&StructuredOutputs>,

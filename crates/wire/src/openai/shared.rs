@@ -1,4 +1,4 @@
-//! Parts of requests that several routes share.
+//! Request fields that several OpenAI routes share.
 //!
 //! Source: `vllm/entrypoints/generate/base/protocol.py`, `vllm/sampling_params.py`.
 
@@ -14,11 +14,11 @@ use crate::schema::{
 };
 
 wire_model! {
-    /// Options of a stream.
+    /// Options for token usage in a streamed response.
     pub struct StreamOptions: Wrapped "StreamOptions" {
-        /// Whether to send a final chunk with usage.
+        /// Whether the stream ends with a chunk of token usage.
         include_usage: Option<bool> = Some(false),
-        /// Whether to send usage in every chunk; needs `include_usage`.
+        /// Whether every chunk of the stream reports token usage; needs `include_usage`.
         continuous_usage_stats: Option<bool> = Some(false),
     }
 }
@@ -26,13 +26,13 @@ wire_model! {
 wire_model! {
     /// A function that the model may call.
     pub struct FunctionDefinition: Wrapped "FunctionDefinition" {
-        /// Name of the function.
+        /// Name of the function, for the model to call it.
         name: String,
-        /// Purpose of the function.
+        /// Description of the function for the model.
         description: Option<String> = None,
-        /// JSON schema of the arguments.
+        /// JSON schema of the function's arguments.
         parameters: Option<Map<String, Value>> = None,
-        /// Whether the arguments must match the schema.
+        /// Whether the function's arguments must match the schema.
         strict: Option<bool> = None,
         /// Whether the model loads the function on demand.
         defer_loading: Option<bool> = None,
@@ -42,9 +42,9 @@ wire_model! {
 wire_model! {
     /// A tool of a chat request.
     pub struct Tool: Wrapped "ChatCompletionToolsParam" {
-        /// Always `function`.
+        /// Type of the tool, always `function`.
         kind: String [Schema::Literal(&["function"])] as "type" = "function".to_owned(),
-        /// The function.
+        /// The function that the tool calls.
         function: FunctionDefinition,
         /// Whether the model loads the tool on demand.
         defer_loading: Option<bool> = None,
@@ -52,9 +52,9 @@ wire_model! {
 }
 
 impl Tool {
-    /// Returns the tool as chat templates see it.
+    /// Returns the tool as JSON for chat templates.
     ///
-    /// Null members are kept, except `strict` and `defer_loading`.
+    /// Members with null are kept, except `strict` and `defer_loading`.
     pub fn dump(&self) -> Value {
         let function = &self.function;
         let mut inner = Map::new();
@@ -84,9 +84,9 @@ impl Tool {
 }
 
 wire_model! {
-    /// Function name inside a named tool choice.
+    /// Name of the function in a tool choice (`tool_choice.function`).
     pub struct NamedFunction: Wrapped "ChatCompletionNamedFunction" {
-        /// Name of the function.
+        /// Name of the function that the model must call.
         name: String,
     }
 }
@@ -94,23 +94,23 @@ wire_model! {
 wire_model! {
     /// A tool choice that names a function.
     pub struct NamedToolChoice: Wrapped "ChatCompletionNamedToolChoiceParam" {
-        /// The function to call.
+        /// The function that the model must call.
         function: NamedFunction,
-        /// Always `function`.
+        /// Type of the tool choice, always `function`.
         kind: String [Schema::Literal(&["function"])] as "type" = "function".to_owned(),
     }
 }
 
-/// Tool choice of a request.
+/// Rule for tool calls in the reply (`tool_choice`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToolChoice {
-    /// No tool call.
+    /// The model calls no tool.
     None,
-    /// The model decides.
+    /// The model decides whether to call tools.
     Auto,
-    /// At least one tool call.
+    /// The model calls one or more tools.
     Required,
-    /// A call of this function.
+    /// The model calls this function.
     Named(String),
 }
 
@@ -134,15 +134,15 @@ impl RequestField for ToolChoice {
 }
 
 wire_model! {
-    /// The schema inside `response_format`.
+    /// The JSON schema inside `response_format`, with its name.
     pub struct JsonSchema: Wrapped "JsonSchemaResponseFormat" {
-        /// Name of the schema.
+        /// Name of the JSON schema.
         name: String,
-        /// Purpose of the schema.
+        /// Description of the schema for the model.
         description: Option<String> = None,
-        /// JSON schema of the reply.
+        /// The JSON schema of the model's reply.
         schema: Option<Map<String, Value>> = None,
-        /// Whether the reply must match the schema.
+        /// Whether the reply must match the JSON schema.
         strict: Option<bool> = None,
     }
 }
@@ -177,16 +177,16 @@ wire_model! {
     }
 }
 
-/// Format of a reply.
+/// Required format of a reply (`response_format`).
 #[derive(Debug, Clone, PartialEq)]
 pub enum ResponseFormat {
-    /// Free text.
+    /// A reply of free text.
     Text,
-    /// Any JSON object.
+    /// A reply that is a JSON object of any kind.
     JsonObject,
-    /// JSON that matches a schema.
+    /// A JSON value of this schema.
     JsonSchema(JsonSchema),
-    /// A structural tag, as it was sent.
+    /// A structural tag (free text with formatted parts), as it was sent.
     StructuralTag(Value),
 }
 
@@ -207,7 +207,7 @@ impl RequestField for ResponseFormat {
     }
 }
 
-/// Stop strings: one string or a list, read into a list.
+/// Stop strings of a request: one string or a list, read into a list.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Stop(pub Vec<String>);
 
@@ -231,7 +231,8 @@ impl RequestField for Stop {
     }
 }
 
-/// Custom arguments, `dict[str, str | int | float | list[str | int | float]]`.
+/// Custom sampling arguments for vLLM extensions, `dict[str, str | int | float | list[str | int |
+/// float]]`.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ExtraArgs(pub Map<String, Value>);
 
@@ -251,31 +252,31 @@ impl RequestField for ExtraArgs {
     }
 }
 
-/// Type of `logit_bias`: token ids as text, and their bias.
+/// Type of the request field `logit_bias`: token ids as text, and their bias.
 pub(crate) type LogitBias = IndexMap<String, f64>;
 
-/// Schema of `truncate_prompt_tokens`; -1 keeps all that fit.
+/// Schema of `truncate_prompt_tokens`; -1 keeps all tokens that fit the context.
 pub(crate) const TRUNCATE: Schema = Schema::Nullable(&int_within(-1, i64::MAX as i128));
 
-/// Schema of an optional integer of at least 1.
+/// Schema of a request field with an optional integer of at least 1.
 pub(crate) const POSITIVE: Schema = Schema::Nullable(&int_from(1));
 
-/// Schema of `cache_salt`; stricter limits are checked before.
+/// Schema of the request field `cache_salt`; stricter limits are checked before.
 pub(crate) const CACHE_SALT: Schema = Schema::Nullable(&Schema::Str(Length { min: 1, max: 1024 }));
 
-/// Schema of `mm_payload`.
+/// Schema of the request field `mm_payload`.
 pub(crate) const MM_PAYLOAD: Schema = Schema::Literal(&["tensors", "none"]);
 
-/// Schema of `truncation_side`.
+/// Schema of the request field `truncation_side`.
 pub(crate) const SIDE: Schema = Schema::Nullable(&Schema::Literal(&["left", "right"]));
 
-/// Schema of `top_logprobs`; null means 0.
+/// Schema of the request field `top_logprobs`; null means 0.
 pub(crate) const TOP_LOGPROBS: Schema =
     Schema::Before(|value| Ok(value.is_null().then(|| Value::from(0))), &INT);
 
-/// Schema of `thinking_token_budget`: null, -1 for no limit, or a limit.
+/// Schema of `thinking_token_budget`: null, -1 for no limit, or a number of tokens.
 ///
-/// Other values are rejected before schema validation.
+/// Other values of the field are rejected before schema validation.
 pub(crate) const THINKING_BUDGET: Schema = Schema::Before(thinking_budget, &Schema::Nullable(&INT));
 
 fn thinking_budget(value: &Value) -> Result<Option<Value>, Fault> {
@@ -294,28 +295,29 @@ fn thinking_budget(value: &Value) -> Result<Option<Value>, Fault> {
 
 wire_model! {
     default
-    /// A structured-output constraint; exactly one of the first kinds is set.
+    /// A structured-output constraint; exactly one of `json`, `regex`, `choice`, `grammar`,
+    /// `json_object` and `structural_tag` is set.
     pub struct StructuredOutputs: Dataclass "StructuredOutputsParams" after one_constraint {
-        /// A JSON schema, as an object or as text.
+        /// JSON schema of the output, as an object or as text.
         json: Option<Value> [Schema::Nullable(&Schema::Union(&[
             STR,
             Schema::Dict(&Schema::Any, &Schema::Any),
         ]))] = None,
-        /// A regular expression.
+        /// Regular expression for the whole output.
         regex: Option<String> = None,
-        /// Texts of which the reply must be one.
+        /// List of texts; the output is one of them.
         choice: Option<Vec<String>> = None,
-        /// A grammar in EBNF.
+        /// Context-free grammar of the output, in EBNF or Lark.
         grammar: Option<String> = None,
-        /// Whether the reply must be any JSON object.
+        /// Whether the output must be a JSON object, of any kind.
         json_object: Option<bool> = None,
-        /// Whether JSON has no whitespace between tokens.
+        /// Whether JSON output has no whitespace between tokens.
         disable_any_whitespace: bool = false,
-        /// Whether objects have only declared properties.
+        /// Whether objects in JSON output have only declared properties.
         disable_additional_properties: bool = false,
-        /// Regular expression of allowed whitespace.
+        /// Regular expression of the whitespace that JSON output may contain.
         whitespace_pattern: Option<String> = None,
-        /// A structural tag, as JSON text.
+        /// Structural tag (free text with formatted parts) of the output, as JSON text.
         structural_tag: Option<String> = None,
     }
 }
@@ -344,7 +346,7 @@ fn one_constraint(map: &Map<String, Value>) -> Result<(), ValidatorError> {
     Err(Fault::bad_request(format!("{text}: {}", attributes(map))).into())
 }
 
-/// Returns `self.__dict__` of a `StructuredOutputsParams`.
+/// Returns Python's text of `self.__dict__` of a `StructuredOutputsParams`.
 fn attributes(map: &Map<String, Value>) -> String {
     let off = Value::Bool(false);
     let members = [
@@ -367,13 +369,13 @@ fn attributes(map: &Map<String, Value>) -> String {
 }
 
 wire_model! {
-    /// Settings that stop a reply when it repeats itself.
+    /// Settings of the detection of repetitions, which ends an output that repeats itself.
     pub struct RepetitionDetection: Dataclass "RepetitionDetectionParams" after repetition {
         /// Maximum length of a repeated pattern, in tokens; 0 disables detection.
         max_pattern_size: i128 = 0,
         /// Minimum length of a repeated pattern, in tokens.
         min_pattern_size: i128 = 0,
-        /// Number of repetitions that stop the reply.
+        /// Number of repetitions at which the output ends.
         min_count: i128 = 0,
     }
 }

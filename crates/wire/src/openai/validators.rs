@@ -1,9 +1,9 @@
-//! Validators of the raw body that vLLM runs before schema validation.
+//! Validators of the raw request body, run by vLLM before schema validation.
 //!
-//! The validator declared last runs first, and the first error is the response. Python's own errors
-//! are part of the contract: iterating over a number is a `TypeError` and a 400. Calling `.get` on
-//! a string is an `AttributeError` and upstream a 500. A client's mistake is a 400 here, with the
-//! same message.
+//! The validator function declared last runs first, and the first error is the response. Python's
+//! own errors are part of the contract: iterating over a number is a `TypeError` and a 400. Calling
+//! `.get` on a string is an `AttributeError` and upstream a 500. A client's mistake is a 400 here,
+//! with the same message.
 //!
 //! Source: the `model_validator(mode="before")` methods of
 //! `vllm/entrypoints/openai/{chat_completion,completion}/protocol.py` and the helpers of
@@ -18,27 +18,27 @@ use crate::fault::Fault;
 use crate::schema::ValidatorError;
 use crate::schema::find;
 
-/// The raw body of a request.
+/// The raw JSON body of a request.
 pub(crate) type Body = Map<String, Value>;
 
 pub(crate) type ValidatorResult = Result<(), ValidatorError>;
 
-/// Returns `bool(data.get(key))`.
+/// Returns Python's `bool(data.get(key))` for a body member.
 pub(crate) fn truthy(body: &Body, key: &str) -> bool {
     find(body, key).is_some_and(|(_, value)| Py::of(value).truthy())
 }
 
-/// Returns a member, `null` included.
+/// Returns a member of the request body, `null` included.
 pub(crate) fn member<'b>(body: &'b Body, key: &str) -> Option<&'b Value> {
     find(body, key).map(|(_, value)| value)
 }
 
-/// Returns `data.get(key)` if it is not `None`.
+/// Returns a member of the request body; `None` if it is absent or null.
 pub(crate) fn given<'b>(body: &'b Body, key: &str) -> Option<&'b Value> {
     member(body, key).filter(|value| !value.is_null())
 }
 
-/// Returns the `TypeError` of `for x in value`.
+/// Returns the 400 with Python's `TypeError` of `for x in value`.
 pub(crate) fn not_iterable(value: &Value) -> Fault {
     Fault::bad_request(format!(
         "'{}' object is not iterable",
@@ -46,7 +46,7 @@ pub(crate) fn not_iterable(value: &Value) -> Fault {
     ))
 }
 
-/// Returns the `AttributeError` of `value.get`.
+/// Returns the 400 with Python's `AttributeError` of `value.get`.
 pub(crate) fn no_get(value: &Value) -> Fault {
     let name = Py::of(value).type_name();
     Fault::bad_request(format!("'{name}' object has no attribute 'get'"))
@@ -116,7 +116,7 @@ pub(crate) fn response_format(body: &mut Cow<'_, Body>) -> ValidatorResult {
     }
 }
 
-/// Mirrors `validate_structural_tag_response_format`, for formats of that type.
+/// Mirrors vLLM's `validate_structural_tag_response_format`, for response formats of that type.
 pub(crate) fn structural_tag_format(body: &Body) -> ValidatorResult {
     let Some(Value::Object(format)) = given(body, "response_format") else {
         return Ok(());
@@ -151,9 +151,11 @@ fn is_structural_tag(format: &Body) -> bool {
     }
 }
 
-/// Returns whether one of the three usual constraints is set; more than one is an error.
+/// Returns whether a body has one of the constraints `json`, `regex` and `choice`; more than one is
+/// an error.
 ///
-/// This part of `check_structured_outputs_count` is common to chat and completions.
+/// The check is the part of `check_structured_outputs_count` that is common to chat and
+/// completions.
 pub(crate) fn structured_outputs_count(body: &Body, two: Fault) -> Result<bool, ValidatorError> {
     let Some(outputs) = given(body, "structured_outputs") else {
         return Ok(false);
@@ -171,7 +173,8 @@ pub(crate) fn structured_outputs_count(body: &Body, two: Fault) -> Result<bool, 
     }
 }
 
-/// Checks that a structural tag is a JSON document, as `check_structured_outputs_count` does.
+/// Checks that the request's structural tag is a JSON document, as `check_structured_outputs_count`
+/// does.
 pub(crate) fn structural_tag(body: &Body) -> ValidatorResult {
     let tag = member(body, "structured_outputs")
         .and_then(|outputs| given(outputs.as_object()?, "structural_tag"));
@@ -193,7 +196,7 @@ pub(crate) fn structural_tag(body: &Body) -> ValidatorResult {
     .into())
 }
 
-/// Checks that a field like `logprobs` is a number, so that it can be compared.
+/// Checks that a body member like `logprobs` is absent or a number, so that it can be compared.
 pub(crate) fn number_or_absent(body: &Body, key: &str) -> ValidatorResult {
     match given(body, key) {
         Some(value) if Py::of(value).number().is_none() => Err(Fault::value(
@@ -206,7 +209,8 @@ pub(crate) fn number_or_absent(body: &Body, key: &str) -> ValidatorResult {
     }
 }
 
-/// Checks `prompt_logprobs`: not with streams, and not below -1. Mirrors `check_logprobs`.
+/// Checks the field `prompt_logprobs`: not with streams, and not below -1. Mirrors
+/// `check_logprobs`.
 pub(crate) fn prompt_logprobs(body: &Body) -> ValidatorResult {
     let key = "prompt_logprobs";
     let Some(value) = given(body, key) else {
@@ -223,7 +227,7 @@ pub(crate) fn prompt_logprobs(body: &Body) -> ValidatorResult {
     positive_or_minus_one(key, value)
 }
 
-/// Rejects negative numbers other than -1.
+/// Rejects a request field with a negative number other than -1.
 pub(crate) fn positive_or_minus_one(key: &str, value: &Value) -> ValidatorResult {
     match Py::of(value).number() {
         Some(count) if count < 0.0 && count != -1.0 => Err(Fault::value(

@@ -1,4 +1,4 @@
-//! Query parameters and bodies of the routes that pause, resume and tune a server.
+//! Query parameters and bodies of the routes that pause, resume, profile and inspect a server.
 //!
 //! Source: `vllm/entrypoints/serve/dev/`, `vllm/entrypoints/rl/online/api_router.py`.
 
@@ -11,9 +11,9 @@ use crate::schema::{STR, Schema, int_within, wire_model};
 const MODE: Schema = Schema::Literal(&["abort", "wait", "keep"]);
 
 wire_model! {
-    /// Query of `POST /sleep`.
+    /// Query parameters of `POST /sleep`.
     pub struct SleepQuery: Plain "Query" {
-        /// Sleep level. 0: pause scheduling; 1: offload weights; 2: discard weights.
+        /// Level of sleep. 0: pause scheduling; 1: offload weights; 2: discard weights.
         level: i128 [int_within(0, 2)] = 1,
         /// Handling of running requests: `abort`, `wait` or `keep`.
         mode: String [MODE] = "abort".to_owned(),
@@ -21,7 +21,7 @@ wire_model! {
 }
 
 wire_model! {
-    /// Query of `POST /pause`.
+    /// Query parameters of `POST /pause`.
     pub struct PauseQuery: Plain "Query" {
         /// Handling of running requests: `abort`, `wait` or `keep`.
         mode: String [MODE] = "abort".to_owned(),
@@ -31,27 +31,27 @@ wire_model! {
 }
 
 wire_model! {
-    /// Query of `POST /reset_prefix_cache`.
+    /// Query parameters of `POST /reset_prefix_cache`.
     pub struct ResetQuery: Plain "Query" {
-        /// Whether to preempt running requests first.
+        /// Whether to preempt running requests before the reset.
         reset_running_requests: bool = false,
-        /// Whether to reset the connector's cache too.
+        /// Whether to reset the KV connector's cache too.
         reset_external: bool = false,
     }
 }
 
 wire_model! {
-    /// Query of `GET /get_world_size`.
+    /// Query parameters of `GET /get_world_size`.
     pub struct WorldQuery: Plain "Query" {
-        /// Whether to count data-parallel ranks.
+        /// Whether the world size counts data-parallel ranks.
         include_dp: bool = true,
     }
 }
 
 wire_model! {
-    /// Query of `GET /server_info`.
+    /// Query parameters of `GET /server_info`.
     pub struct InfoQuery: Plain "Query" {
-        /// `text` or `json`.
+        /// Format of the returned configuration: `text` or `json`.
         config_format: String [Schema::Literal(&["text", "json"])] = "text".to_owned(),
     }
 }
@@ -59,9 +59,9 @@ wire_model! {
 wire_model! {
     /// Body of `POST /update_weight_version`.
     pub struct WeightVersionRequest: Plain "Body" {
-        /// Weight version that later responses report.
+        /// Version of the model weights, for later responses to report.
         new_version: String,
-        /// Whether to abort running requests first.
+        /// Whether to abort running requests before the weight version changes.
         abort_all_requests: bool = false,
     }
 }
@@ -70,19 +70,19 @@ wire_model! {
     default
     /// Body of `POST /start_profile`.
     pub struct StartProfileRequest: Plain "StartProfileRequest" {
-        /// Prefix of trace names.
+        /// Prefix of the names of profiler traces.
         profile_prefix: Option<String> = None,
-        /// Number of steps before profiling starts.
+        /// Number of engine steps before profiling starts.
         delay_iterations: Option<i128> = None,
-        /// Number of steps to profile.
+        /// Number of engine steps to profile.
         max_iterations: Option<i128> = None,
-        /// Arguments of the profiler.
+        /// Arguments for the profiler, by name.
         profiler_kwargs: Option<Value> [Schema::Nullable(&Schema::Dict(&STR, &Schema::Any))] = None,
     }
 }
 
 impl StartProfileRequest {
-    /// Parses a body.
+    /// Validates and reads the request body.
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
@@ -90,12 +90,12 @@ impl StartProfileRequest {
         check::body(value)
     }
 
-    /// Rejects invalid file names and negative counts.
+    /// Rejects a profile request with an invalid file name or negative counts.
     ///
     /// Source: vLLM 0.33 `config/profiler.py`.
     ///
     /// # Errors
-    /// vLLM's 400.
+    /// vLLM's 400 for an invalid name or count.
     pub fn validate(&self) -> Result<(), Fault> {
         let usual = |c: char| c.is_ascii_alphanumeric();
         let good = |name: &String| {
@@ -124,7 +124,7 @@ impl StartProfileRequest {
 }
 
 impl WeightVersionRequest {
-    /// Parses a body.
+    /// Validates and reads the request body.
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.

@@ -1,4 +1,4 @@
-//! Requests of the derender routes, which convert token responses to text responses.
+//! Requests of the derender routes, which convert responses with token ids to responses with text.
 //!
 //! Source: `vllm/entrypoints/scale_out/token_in_token_out/protocol.py`.
 
@@ -8,23 +8,23 @@ use crate::check;
 use crate::fault::Fault;
 use crate::schema::{ANY_LENGTH, Length, STR, Schema, ValidatorError, int_above, wire_model};
 
-/// A response of another route; its members are checked separately.
+/// Schema of a response from `/inference/v1/generate`; its members are checked separately.
 const REPLY: Schema = Schema::Dict(&STR, &Schema::Any);
 
 wire_model! {
     /// Body of `POST /v1/chat/completions/derender`.
     pub struct DerenderChatRequest: Plain "DerenderChatRequest" {
-        /// Whether the response is a stream chunk.
+        /// Whether the token response is a chunk of a stream.
         stream: bool = false,
-        /// Served model name.
+        /// Name of the served model or LoRA adapter that handles the request.
         model: Option<String> = None,
-        /// Token response of `/inference/v1/generate`.
+        /// Response of `/inference/v1/generate`, with token ids instead of text.
         generate_response: Value [REPLY],
-        /// Prompt length, in tokens.
+        /// Length of the prompt, in tokens.
         prompt_tokens: Option<i128> = None,
-        /// Token ids of the prompt.
+        /// Token ids of the prompt, in order.
         prompt_token_ids: Option<Vec<u64>> = None,
-        /// The original request.
+        /// The original chat request.
         chat_request: Option<Value> = None,
     }
 }
@@ -32,64 +32,64 @@ wire_model! {
 wire_model! {
     /// Body of `POST /v1/completions/derender`.
     pub struct DerenderCompletionRequest: Plain "DerenderCompletionRequest" after lengths {
-        /// Whether the responses are stream chunks.
+        /// Whether the token responses are chunks of a stream.
         stream: bool = false,
-        /// Served model name.
+        /// Name of the served model or LoRA adapter that handles the request.
         model: Option<String> = None,
-        /// Token responses, one per prompt.
+        /// Responses of `/inference/v1/generate`, one per prompt, with token ids instead of text.
         generate_responses: Vec<Value> [Schema::List(&REPLY, ANY_LENGTH)],
-        /// Prompt lengths, in tokens.
+        /// Lengths of the prompts, in tokens.
         prompt_tokens: Option<Vec<i128>> = None,
-        /// Token ids of the prompts.
+        /// Token ids of each prompt.
         prompt_token_ids: Option<Vec<Option<Vec<u64>>>> = None,
-        /// The original request.
+        /// The original completion request.
         completion_request: Option<Value> = None,
     }
 }
 
 wire_model! {
     default
-    /// State that a client carries between the chunks of one choice.
+    /// State of detokenization that a client carries between the stream chunks of one choice.
     pub struct StreamState: Plain "DerenderStreamState" after replayed {
-        /// Recent tokens, as vocabulary entries.
+        /// Recent output tokens, as vocabulary entries.
         prev_tokens: Vec<String> [Schema::List(&STR, Length { min: 0, max: 1024 })] = Vec::new(),
-        /// Number of these tokens that detokenization skips.
+        /// Number of the recent output tokens that detokenization skips.
         prefix_offset: u64 = 0,
-        /// Number of these tokens whose text was sent.
+        /// Number of the recent output tokens whose text was sent.
         read_offset: u64 = 0,
-        /// Whether the role was sent.
+        /// Whether a chunk with the message's role was sent.
         role_sent: bool = false,
-        /// Recent token ids, for log probabilities.
+        /// Recent output token ids, to detokenize log probabilities.
         logprob_context_token_ids: Vec<u64> = Vec::new(),
-        /// Characters of all tokens so far.
+        /// Length of the text of all output tokens so far, in characters.
         logprob_text_offset: u64 = 0,
-        /// All token ids so far, if a parser needs them.
+        /// All output token ids so far, if a tool or reasoning parser needs them.
         output_token_ids: Vec<u64> = Vec::new(),
-        /// Number of tokens of each chunk.
+        /// Number of output tokens in each chunk so far.
         output_chunk_lens: Vec<u64> [Schema::List(&int_above(0), ANY_LENGTH)] = Vec::new(),
-        /// Whether a tool call was sent.
+        /// Whether a chunk with a tool call was sent.
         tools_streamed: bool = false,
-        /// Ids of the tool calls.
+        /// Ids of the tool calls in the output so far.
         last_tool_call_ids: Vec<String> = Vec::new(),
     }
 }
 
 wire_model! {
-    /// One stream chunk, for chat or completions.
+    /// A request to convert one stream chunk from token ids to text, for chat or completions.
     pub struct DerenderStreamRequest: Plain "DerenderStreamRequest" {
-        /// Served model name.
+        /// Name of the served model or LoRA adapter that handles the request.
         model: Option<String> = None,
-        /// Token chunk of `/inference/v1/generate`.
+        /// Stream chunk of `/inference/v1/generate`, with token ids instead of text.
         generate_chunk: Value [REPLY],
-        /// State that the previous call returned; null at first.
+        /// State from the response to the previous chunk; null at first.
         stream_state: Option<StreamState> = None,
-        /// Prompt length, in tokens.
+        /// Length of the prompt, in tokens.
         prompt_tokens: Option<i128> = None,
-        /// Token ids of the prompt.
+        /// Token ids of the prompt, in order.
         prompt_token_ids: Option<Vec<u64>> = None,
-        /// Original chat request.
+        /// The original chat request; null for completions.
         chat_request: Option<Value> = None,
-        /// Original completion request.
+        /// The original completion request; null for chat.
         completion_request: Option<Value> = None,
     }
 }
@@ -127,7 +127,7 @@ fn replayed(body: &Map<String, Value>) -> Result<(), ValidatorError> {
 }
 
 impl DerenderChatRequest {
-    /// Parses a body.
+    /// Validates and reads the request body.
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
@@ -137,7 +137,7 @@ impl DerenderChatRequest {
 }
 
 impl DerenderCompletionRequest {
-    /// Parses a body.
+    /// Validates and reads the request body.
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
@@ -147,7 +147,7 @@ impl DerenderCompletionRequest {
 }
 
 impl DerenderStreamRequest {
-    /// Parses a body.
+    /// Validates and reads the request body.
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.

@@ -18,7 +18,7 @@ use crate::schema::{
     int_above, int_from, optional, required, wire_model,
 };
 
-/// Schema of `output_mode`: the content of a response.
+/// Schema of the request field `output_mode`: the content of a response.
 pub(crate) const OUTPUT_MODE: Schema = Schema::Literal(&["tokens", "text", "derender"]);
 
 const TOKEN_IDS: Schema = Schema::After(
@@ -61,7 +61,8 @@ const ITEMS: Schema = Schema::Nullable(&Schema::Dict(
     &Schema::List(&Schema::Nullable(&STR), ANY_LENGTH),
 ));
 
-/// Schema of `MultiModalFeatures`, without the checks between its members.
+/// Schema of preprocessed images, audio and video (`MultiModalFeatures`), without the checks
+/// between its members.
 const FEATURES: Schema = Schema::Nullable(&Schema::Model(&Model::plain(
     "MultiModalFeatures",
     &[
@@ -108,56 +109,57 @@ const PARSER_KWARGS: Schema = Schema::Nullable(&Schema::Model(&Model {
 }));
 
 wire_model! {
-    /// A prompt as token ids, and its sampling parameters.
+    /// A request with a prompt as token ids, and its sampling parameters.
     pub struct GenerateRequest: Plain "GenerateRequest"
         before [validators::cache_salt] after coherent
     {
-        /// Request id to return; generated when absent.
+        /// Id of the request, returned in the response; generated when absent.
         request_id: Option<String> [STR] = None,
-        /// Token ids of the prompt.
+        /// Token ids of the prompt, in order.
         token_ids: TokenIds [TOKEN_IDS],
-        /// Offsets of the tokens in the source text.
+        /// Text offset of each prompt token.
         token_offsets: Option<Value> [Schema::Nullable(&Schema::List(
             &Schema::Tuple(&[INT, INT]),
             ANY_LENGTH,
         ))] = None,
-        /// Preprocessed media.
+        /// Preprocessed images, audio and video of the prompt.
         features: Option<Value> [FEATURES] = None,
-        /// Media to preprocess.
+        /// Images, audio and video of the prompt, to be preprocessed.
         content_parts: Option<Vec<Map<String, Value>>> = None,
-        /// Sampling parameters.
+        /// Sampling parameters of the request.
         sampling_params: SamplingParams [Schema::Union(&[
             Schema::Instance("SamplingParams"),
             SamplingParams::SCHEMA,
         ])],
-        /// Served model name; null or empty selects the base model.
+        /// Name of the served model or LoRA adapter; null or empty selects the base model.
         model: Option<String> = None,
-        /// Whether the prompt already contains the end of its reasoning.
+        /// Whether the prompt already contains the end of the model's reasoning.
         reasoning_ended: Option<bool> = None,
-        /// Arguments of the engine's reasoning parser.
+        /// Arguments for the engine's reasoning parser.
         reasoning_parser_kwargs: Option<Value> [PARSER_KWARGS] = None,
-        /// Whether to return the token ids of the prompt.
+        /// Whether the response includes the token ids of the prompt.
         return_token_ids: Option<bool> = None,
         /// Content of the response: `tokens`, `text` or `derender`.
         output_mode: String [OUTPUT_MODE] = "tokens".to_owned(),
-        /// Context for parsers of the output.
+        /// Chat context for the tool and reasoning parsers of the output.
         parse_context: Option<Value> [PARSE_CONTEXT] = None,
         /// Whether to stream server-sent events instead of one body.
         stream: Option<bool> = Some(false),
-        /// Options for usage in streams.
+        /// Options for token usage in a streamed response.
         stream_options: Option<StreamOptions> = None,
-        /// Salt of the block hashes; only equal salts share prefix-cache blocks.
+        /// Salt of the prompt's KV block hashes; only requests with equal salts share prefix-cache
+        /// blocks.
         cache_salt: Option<String> [CACHE_SALT] = None,
-        /// Scheduling priority; lower values are scheduled first.
+        /// Scheduling priority of the request; lower values are scheduled first.
         priority: i64 = 0,
-        /// Parameters of the KV connector.
+        /// Parameters for the KV connector, such as the blocks of a remote prefill server.
         kv_transfer_params: Option<Map<String, Value>> = None,
-        /// Parameters of the encoder-cache connector.
+        /// Parameters for the encoder-cache connector.
         ec_transfer_params: Option<Map<String, Value>> = None,
     }
 }
 
-/// Runs the `after` validators that apply to text-only requests.
+/// Runs vLLM's `after` validators of the class, as far as they apply to text-only requests.
 fn coherent(map: &Map<String, Value>) -> Result<(), ValidatorError> {
     let refuse = |text: String| Err(ValidatorError::ValueError(text));
     if validators::truthy(map, "content_parts") && validators::given(map, "features").is_some() {
@@ -204,7 +206,8 @@ fn coherent(map: &Map<String, Value>) -> Result<(), ValidatorError> {
 }
 
 impl GenerateRequest {
-    /// Parses a body; the sampling parameters are verified too, as upstream's class does.
+    /// Validates and reads the request body; the sampling parameters are verified too, as in vLLM's
+    /// class.
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
@@ -224,10 +227,10 @@ impl GenerateRequest {
         Ok(request)
     }
 
-    /// Parses a body with a long prompt.
+    /// Validates and reads a request body with a long prompt.
     ///
-    /// Also returns the body as JSON, with a placeholder prompt. `None` means that [`Self::parse`]
-    /// must read the body.
+    /// The request body is returned too, as JSON with a placeholder prompt. `None` means that
+    /// [`Self::parse`] must read the body.
     pub fn read_long(text: &[u8], bounds: &RequestBounds) -> Option<(Self, Value)> {
         let (value, ids) = long_ids::split(text, "token_ids")?;
         let mut request = Self::parse(&value, bounds).ok()?;

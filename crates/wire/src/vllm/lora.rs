@@ -9,31 +9,31 @@ use crate::fault::{ErrorType, Fault};
 use crate::schema::wire_model;
 
 wire_model! {
-    /// A request to load an adapter.
+    /// A request to load a LoRA adapter.
     pub struct LoadLoraRequest: Plain "LoadLoRAAdapterRequest" {
-        /// Adapter name to serve.
+        /// Model name under which to serve the LoRA adapter.
         lora_name: String,
-        /// Directory of the adapter.
+        /// Directory of the LoRA adapter's files.
         lora_path: String,
-        /// Whether to replace a loaded adapter of that name.
+        /// Whether to replace a loaded LoRA adapter of that name.
         load_inplace: bool = false,
-        /// Whether the weights have three dimensions.
+        /// Whether the LoRA weights have three dimensions (mixture of experts).
         is_3d_lora_weight: bool = false,
     }
 }
 
 wire_model! {
-    /// A request to unload an adapter.
+    /// A request to unload a LoRA adapter.
     pub struct UnloadLoraRequest: Plain "UnloadLoRAAdapterRequest" {
-        /// Served adapter name.
+        /// Name of the LoRA adapter to unload.
         lora_name: String,
-        /// Number of the adapter inside the engine; ignored.
+        /// Number of the LoRA adapter inside the engine; ignored.
         lora_int_id: Option<i128> = None,
     }
 }
 
 impl LoadLoraRequest {
-    /// Parses a body.
+    /// Validates and reads the request body.
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
@@ -41,10 +41,10 @@ impl LoadLoraRequest {
         check::body(value)
     }
 
-    /// Rejects an empty name or path.
+    /// Rejects a load request with an empty adapter name or path.
     ///
     /// # Errors
-    /// 400 `InvalidUserInput`.
+    /// A 400 `InvalidUserInput`.
     pub fn validate(&self) -> Result<(), Fault> {
         if self.lora_name.is_empty() || self.lora_path.is_empty() {
             return Err(invalid(
@@ -56,7 +56,7 @@ impl LoadLoraRequest {
 }
 
 impl UnloadLoraRequest {
-    /// Parses a body.
+    /// Validates and reads the request body.
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
@@ -64,10 +64,10 @@ impl UnloadLoraRequest {
         check::body(value)
     }
 
-    /// Rejects an empty name.
+    /// Rejects an unload request with an empty adapter name.
     ///
     /// # Errors
-    /// 400 `InvalidUserInput`.
+    /// A 400 `InvalidUserInput`.
     pub fn validate(&self) -> Result<(), Fault> {
         if self.lora_name.is_empty() {
             return Err(invalid(
@@ -78,7 +78,7 @@ impl UnloadLoraRequest {
     }
 }
 
-/// Returns the error for an adapter that is loaded and may not be replaced.
+/// Returns the error for a LoRA adapter that is loaded and may not be replaced.
 pub fn already_loaded(name: &str) -> Fault {
     invalid(&format!(
         "The lora adapter '{name}' has already been loaded. If you want to load the adapter in \
@@ -86,20 +86,20 @@ pub fn already_loaded(name: &str) -> Fault {
     ))
 }
 
-/// Returns the error for an adapter named like a base model.
+/// Returns the error for a LoRA adapter named like a base model.
 pub fn served_as_base(name: &str) -> Fault {
     invalid(&format!(
         "The lora adapter '{name}' conflicts with a served base model."
     ))
 }
 
-/// Returns the 404 for a path without an adapter.
+/// Returns the 404 for a path without a LoRA adapter.
 pub fn not_found(name: &str, path: &str) -> Fault {
     let text = format!("Loading lora {name} failed: No adapter found for {path}");
     Fault::new(404, ErrorType::NotFound, text)
 }
 
-/// Returns the 404 for an adapter that is not loaded.
+/// Returns the 404 for a LoRA adapter that is not loaded.
 pub fn not_loaded(name: &str) -> Fault {
     Fault::new(
         404,

@@ -1,4 +1,4 @@
-//! Requests of vLLM's own routes.
+//! Requests of the routes that vLLM has in addition to the OpenAI API.
 
 pub mod control;
 pub mod derender;

@@ -1,6 +1,6 @@
 //! Requests of the embedding, pooling, classification, score and rerank routes.
 //!
-//! [`PoolingRequest`] holds the fields that all forms have.
+//! [`PoolingRequest`] holds the fields of all these requests.
 //!
 //! Source: `vllm/entrypoints/pooling/{base,embed,pooling,classify,scoring}/protocol.py`.
 
@@ -15,61 +15,62 @@ use crate::openai::completion::{Prompt, Prompts};
 use crate::openai::message::Message;
 use crate::schema::{RequestField, Schema};
 
-/// Input of a pooling request.
+/// Input of an embedding, pooling, classification, score or rerank request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PoolingInput {
     /// Prompts, as texts or token ids.
     Prompts(Prompts),
-    /// A long list of texts.
+    /// A long list of texts, stored as one string.
     ConcatenatedTexts(ConcatenatedTexts),
-    /// One conversation.
+    /// One conversation, to be rendered by the chat template.
     Chat(Vec<Message>),
-    /// Several conversations.
+    /// Several conversations, each rendered by the chat template.
     Chats(Vec<Vec<Message>>),
-    /// Data for a plugin.
+    /// Data for an IO processor plugin.
     Data(Value),
-    /// Two sides to compare, queries and documents, as sent.
+    /// Queries and documents to compare, as sent.
     Pair(Value, Value),
 }
 
-/// A pooling request of any form.
+/// A request of any embedding, pooling, classification, score or rerank route.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PoolingRequest {
-    /// Input to pool.
+    /// Texts, token ids or conversations to pool.
     pub input: PoolingInput,
-    /// Served model name; null or empty selects the base model.
+    /// Name of the served model or LoRA adapter; null or empty selects the base model.
     pub model: Option<String>,
-    /// Pooling task, on `/pooling`.
+    /// Pooling task of a `/pooling` request, such as `embed` or `classify`.
     pub task: Option<String>,
-    /// `float`, `base64`, `bytes` or `bytes_only`.
+    /// Encoding of returned vectors: `float`, `base64`, `bytes` or `bytes_only`.
     pub encoding_format: String,
-    /// Number format of encoded vectors.
+    /// Number format of base64 or binary vectors, such as `float16`.
     pub embed_dtype: String,
-    /// Byte order of encoded vectors.
+    /// Byte order of base64 or binary vectors: `native`, `big` or `little`.
     pub endianness: String,
-    /// Vector length, in dimensions; only for Matryoshka models.
+    /// Number of dimensions of returned vectors; only for Matryoshka models.
     pub dimensions: Option<i128>,
-    /// Whether to apply the model's activation.
+    /// Whether to apply the model's activation function to the output.
     pub use_activation: Option<bool>,
-    /// Whether the tokenizer adds special tokens; `None` uses the form's default.
+    /// Whether the tokenizer adds special tokens to the prompt; `None` uses the route's default.
     pub add_special_tokens: Option<bool>,
-    /// Number of prompt tokens to keep; -1 for all that fit.
+    /// Number of prompt tokens to keep when truncating; -1 for all that fit the context.
     pub truncate_prompt_tokens: Option<i128>,
     /// Side of the prompt to truncate: `left` or `right`.
     pub truncation_side: Option<String>,
-    /// `max_length` or `do_not_pad`.
+    /// Padding of the prompt: `max_length` or `do_not_pad`.
     pub padding: Option<String>,
-    /// Request id to return; generated when absent.
+    /// Id of the request, returned in the response; generated when absent.
     pub request_id: Option<String>,
-    /// Scheduling priority; lower values are scheduled first.
+    /// Scheduling priority of the request; lower values are scheduled first.
     pub priority: i64,
-    /// Salt of the block hashes; only equal salts share prefix-cache blocks.
+    /// Salt of the prompt's KV block hashes; only requests with equal salts share prefix-cache
+    /// blocks.
     pub cache_salt: Option<String>,
-    /// Chat template to use instead of the model's.
+    /// Jinja chat template that replaces the model's own.
     pub chat_template: Option<String>,
-    /// Extra arguments of the chat template.
+    /// Extra arguments passed to the chat template.
     pub chat_template_kwargs: Option<Map<String, Value>>,
-    /// Number of results that a rerank returns; 0 for all.
+    /// Number of documents that a rerank request returns; 0 for all.
     pub top_n: usize,
 }
 
@@ -117,8 +118,8 @@ impl PoolingRequest {
 
     /// Parses a body of `POST /v1/embeddings` with one long list of token ids or texts.
     ///
-    /// Also returns the body as JSON without the list. `None` means that [`Self::parse_embedding`]
-    /// must read the body.
+    /// The request body is returned too, as JSON without the list. `None` means that
+    /// [`Self::parse_embedding`] must read the body.
     pub fn read_long_embedding(text: &[u8]) -> Option<(Self, Value)> {
         let ids = |ids| PoolingInput::Prompts(Prompts(vec![Prompt::Tokens(ids)]));
         let (value, input) = long_ids::split(text, "input")
@@ -227,7 +228,7 @@ impl PoolingRequest {
     }
 }
 
-/// Returns a checked member; `None` if it is absent or null.
+/// Returns a checked member of the body; `None` if it is absent or null.
 fn take<T: RequestField>(body: &Value, key: &str) -> Option<T> {
     body.get(key).and_then(T::read)
 }

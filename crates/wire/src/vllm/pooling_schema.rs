@@ -1,7 +1,7 @@
-//! Classes that pooling requests are checked against.
+//! Python classes against which vLLM validates pooling requests.
 //!
-//! A body may have one of several forms (a text, a conversation, several conversations). vLLM has a
-//! class for each and tries all of them.
+//! A pooling request may have one of several forms (a text, a conversation, several conversations).
+//! vLLM has a class for each and tries all of them.
 //!
 //! Source: `vllm/entrypoints/pooling/{base,embed,pooling,classify,scoring}/protocol.py`.
 
@@ -61,7 +61,7 @@ const INPUT: Field = required(
 );
 const MESSAGES: Field = required("messages", CONVERSATION);
 
-/// Fields of the vector encoding.
+/// Request fields for the encoding of returned vectors.
 const ENCODING: [Field; 3] = [
     optional(
         "encoding_format",
@@ -74,7 +74,7 @@ const ENCODING: [Field; 3] = [
     optional("endianness", Schema::Literal(&["native", "big", "little"])),
 ];
 
-/// Fields of chat templating.
+/// Request fields for the chat template.
 const RENDERING: [Field; 5] = [
     optional("add_generation_prompt", Schema::Bool),
     optional("continue_final_message", Schema::Bool),
@@ -86,14 +86,14 @@ const RENDERING: [Field; 5] = [
     ),
 ];
 
-/// First fields of every form.
+/// First fields of every pooling request class, in order of declaration.
 const NAMES: [Field; 3] = [
     optional("model", NULLABLE_STR),
     optional("user", NULLABLE_STR),
     optional("truncate_prompt_tokens", Schema::Nullable(&int_from(-1))),
 ];
 
-/// Last fields of every form.
+/// Last fields of every pooling request class, in order of declaration.
 const COMMON: [Field; 5] = [
     optional("truncation_side", SIDE),
     optional("request_id", STR),
@@ -111,7 +111,7 @@ const TASK: Schema = Schema::Literal(&[
     "embed&token_classify",
 ]);
 
-/// Concatenates groups of fields; `N` must be their total number.
+/// Concatenates groups of request fields; `N` must be their total number.
 const fn join<const N: usize>(groups: &[&[Field]]) -> [Field; N] {
     let mut fields = [PADDING; N];
     let mut at = 0;
@@ -290,7 +290,7 @@ pub(super) static CLASSIFY: &[Schema] = &[
 const ONE_INPUT: Schema = Schema::Union(SCORE_INPUT);
 const INPUTS: Schema = Schema::Union(SCORE_INPUTS);
 
-/// First fields of score and rerank requests.
+/// First fields of the score and rerank request classes.
 const SCORING: [Field; 14] = join::<14>(&[
     &[USE_ACTIVATION],
     &NAMES,
@@ -304,7 +304,7 @@ const SCORING: [Field; 14] = join::<14>(&[
     ],
 ]);
 
-/// Names of the two sides in a score request.
+/// Pairs of request fields that name the two sides (queries and documents) of a score request.
 pub(super) const SIDES: [(&str, &str); 4] = [
     ("queries", "documents"),
     ("queries", "items"),

@@ -9,36 +9,37 @@ use crate::fault::Fault;
 use crate::schema::{ANY_LENGTH, INT, STR, Schema, wire_model};
 
 wire_model! {
-    /// A query, items to append to it, and the labels to score.
+    /// A generative scoring request: a query, items to append to it, and the labels to score.
     pub struct GenerativeScoringRequest: Wrapped "GenerativeScoringRequest" {
-        /// Served model name.
+        /// Name of the served model or LoRA adapter that handles the request.
         model: Option<String> = None,
-        /// Query as text or token ids.
+        /// Query before or after each item, as text or token ids.
         query: Value [Schema::Union(&[STR, Schema::List(&INT, ANY_LENGTH)])],
         /// Items to score, as texts or lists of token ids.
         items: Value [Schema::Union(&[
             Schema::List(&STR, ANY_LENGTH),
             Schema::List(&Schema::List(&INT, ANY_LENGTH), ANY_LENGTH),
         ])],
-        /// Token ids whose probability is the score.
+        /// Token ids of the labels; their probabilities are the scores.
         label_token_ids: Vec<i128>,
-        /// Whether to normalize scores over the labels.
+        /// Whether to normalize scores over the labels by softmax.
         apply_softmax: bool = true,
-        /// Whether the item precedes the query.
+        /// Whether the prompt has the item before the query.
         item_first: bool = false,
-        /// Whether the tokenizer adds special tokens.
+        /// Whether the tokenizer adds special tokens to the text.
         add_special_tokens: bool = true,
-        /// Scheduling priority; lower values are scheduled first.
+        /// Scheduling priority of the request; lower values are scheduled first.
         priority: i64 = 0,
-        /// Request id to return; generated when absent.
+        /// Id of the request, returned in the response; generated when absent.
         request_id: Option<String> [STR] = None,
-        /// Salt of the block hashes; only equal salts share prefix-cache blocks.
+        /// Salt of the prompt's KV block hashes; only requests with equal salts share prefix-cache
+        /// blocks.
         cache_salt: Option<String> = None,
     }
 }
 
 impl GenerativeScoringRequest {
-    /// Parses a body.
+    /// Validates and reads the request body.
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.

@@ -15,43 +15,43 @@ use crate::openai::validators::{Body, ValidatorResult, truthy};
 use crate::schema::{ANY_LENGTH, RequestField, Schema, int_within, wire_model};
 
 wire_model! {
-    /// A text to tokenize.
+    /// A request to tokenize a text.
     pub struct TokenizeText: Wrapped "TokenizeCompletionRequest" {
-        /// Served model name; null or empty selects the base model.
+        /// Name of the served model or LoRA adapter; null or empty selects the base model.
         model: Option<String> = None,
-        /// The text.
+        /// The text to tokenize.
         prompt: String,
-        /// Whether the tokenizer adds special tokens.
+        /// Whether the tokenizer adds special tokens to the text.
         add_special_tokens: bool = true,
-        /// Whether to return the vocabulary entries of the tokens too.
+        /// Whether to return the vocabulary entries of the tokens in addition to their ids.
         return_token_strs: Option<bool> = Some(false),
     }
 }
 
 wire_model! {
-    /// A conversation to render and tokenize.
+    /// A request to render a conversation by the chat template and tokenize it.
     pub struct TokenizeChat: Wrapped "TokenizeChatRequest" before [generation_prompt] {
-        /// Served model name; null or empty selects the base model.
+        /// Name of the served model or LoRA adapter; null or empty selects the base model.
         model: Option<String> = None,
-        /// The conversation.
+        /// Messages of the conversation, oldest first.
         messages: Vec<Message>,
-        /// Whether the chat template opens the assistant's turn.
+        /// Whether the chat template ends the prompt with the start of an assistant message.
         add_generation_prompt: bool = true,
-        /// Whether to return the vocabulary entries of the tokens too.
+        /// Whether to return the vocabulary entries of the tokens in addition to their ids.
         return_token_strs: Option<bool> = Some(false),
-        /// Whether the reply continues the last message.
+        /// Whether the model continues the last message instead of starting a new one.
         continue_final_message: bool = false,
-        /// Whether the tokenizer adds special tokens to those of the chat template.
+        /// Whether the tokenizer adds special tokens to the templated prompt.
         add_special_tokens: bool = false,
-        /// Chat template to use instead of the model's.
+        /// Jinja chat template that replaces the model's own.
         chat_template: Option<String> = None,
-        /// Extra arguments of the chat template.
+        /// Extra arguments passed to the chat template.
         chat_template_kwargs: Option<Map<String, Value>> = None,
-        /// Arguments of the media loader, by modality.
+        /// Arguments for decoding images, audio and video, by modality.
         media_io_kwargs: Option<IndexMap<String, Map<String, Value>>> = None,
-        /// Arguments of the multimodal processor.
+        /// Arguments for the model's multimodal processor.
         mm_processor_kwargs: Option<Map<String, Value>> = None,
-        /// Functions that the chat template shows.
+        /// Functions (tools) for the chat template to show.
         tools: Option<Vec<Tool>> = None,
     }
 }
@@ -70,14 +70,14 @@ fn generation_prompt(body: &mut Cow<'_, Body>) -> ValidatorResult {
 /// A tokenize request: a text or a conversation.
 #[derive(Debug, Clone, PartialEq)]
 pub enum TokenizeRequest {
-    /// A text (`prompt`).
+    /// A text to tokenize (`prompt`).
     Text(TokenizeText),
-    /// A conversation (`messages`).
+    /// A conversation to tokenize (`messages`).
     Chat(Box<TokenizeChat>),
 }
 
 impl TokenizeRequest {
-    /// Parses a body.
+    /// Validates and reads the request body.
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
@@ -94,7 +94,7 @@ impl TokenizeRequest {
         read.ok_or_else(|| Fault::bad_request("The request could not be read."))
     }
 
-    /// Returns the requested model name.
+    /// Returns the model name in the request; `None` selects the base model.
     pub fn model(&self) -> Option<&str> {
         match self {
             Self::Text(request) => request.model.as_deref(),
@@ -104,17 +104,17 @@ impl TokenizeRequest {
 }
 
 wire_model! {
-    /// Tokens to convert to text.
+    /// A request to convert token ids to text.
     pub struct DetokenizeRequest: Wrapped "DetokenizeRequest" {
-        /// Served model name; null or empty selects the base model.
+        /// Name of the served model or LoRA adapter; null or empty selects the base model.
         model: Option<String> = None,
-        /// Token ids.
+        /// Token ids to convert to text.
         tokens: Vec<i64> [Schema::List(&int_within(0, i64::MAX as i128), ANY_LENGTH)],
     }
 }
 
 impl DetokenizeRequest {
-    /// Parses a body.
+    /// Validates and reads the request body.
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
