@@ -26,7 +26,7 @@ pub use gauge::{FakeGauge, Waveform};
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub struct FakeMetrics {
-    /// Series of `lora_requests_info`.
+    /// Series of `vllm:lora_requests_info`.
     pub loras: Option<Vec<FakeLora>>,
     /// Gauge of running requests.
     pub running_requests: Option<FakeGauge>,
@@ -70,13 +70,13 @@ pub struct FakeMetrics {
     pub prefix_cache_queries: Option<u64>,
 }
 
-/// One series of `lora_requests_info`.
+/// One fake series of `vllm:lora_requests_info`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct FakeLora {
-    /// Running adapters, comma-separated.
+    /// Adapters with running requests, separated by commas.
     pub running: String,
-    /// Waiting adapters, comma-separated.
+    /// Adapters with waiting requests, separated by commas.
     pub waiting: String,
     /// Value of the series, in Unix seconds.
     pub timestamp: f64,
