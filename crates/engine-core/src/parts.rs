@@ -11,13 +11,13 @@ use super::waves::Waves;
 pub struct EngineCoreParts {
     /// Configuration of the process.
     pub config: Arc<Config>,
-    /// Limits and defaults of requests.
+    /// Limits and defaults of request values.
     pub rules: RequestRules,
-    /// Service over the engine of this rank alone.
+    /// Service over the engine of this data-parallel rank alone.
     pub service: Arc<Service>,
     /// Data-parallel rank.
     pub rank: u32,
-    /// Returns true while a simulated restart takes the process away; nothing is sent then.
+    /// Returns true while a simulated restart takes the process away; no message is sent then.
     pub is_gone: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Reasoning markers; `None` disables reasoning.
     pub thoughts: Option<ReasoningMarkers>,

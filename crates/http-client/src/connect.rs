@@ -13,7 +13,7 @@ use super::socket::Socket;
 use super::stream::Stream;
 use super::{CertificateVerification, TlsSetupError};
 
-/// Address of a server.
+/// Address of an HTTP server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
     /// Whether the server uses TLS.
@@ -25,7 +25,7 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Returns the endpoint of a URL's authority; `None` without a host.
+    /// Returns the endpoint of a URL's authority (host and optional port); `None` without a host.
     pub fn new(secure: bool, authority: &http::uri::Authority) -> Option<Self> {
         let host = authority.host().trim_matches(['[', ']']);
         let port = if secure { 443 } else { 80 };
@@ -37,7 +37,7 @@ impl Endpoint {
     }
 }
 
-/// Opens connections to one server.
+/// Opens TCP or TLS connections to one HTTP server.
 #[derive(Clone)]
 pub struct Connector {
     endpoint: Endpoint,
@@ -45,7 +45,7 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// Creates a connector for `endpoint`; `trust` applies to TLS.
+    /// Creates a connector for `endpoint`; `trust` selects how a TLS certificate is verified.
     ///
     /// # Errors
     /// [`TlsSetupError`] if the certificates of authorities cannot be read.
@@ -57,7 +57,7 @@ impl Connector {
         Ok(Self { endpoint, tls })
     }
 
-    /// Opens a connection.
+    /// Opens a TCP connection, with TLS if the endpoint is secure.
     ///
     /// # Errors
     /// An I/O error of the network or of TLS.

@@ -18,21 +18,21 @@ pub enum CertificateVerification {
     /// Public certificate authorities.
     #[default]
     PublicAuthorities,
-    /// Certificate authorities in this PEM file.
+    /// Certificate authorities in this PEM file, in place of the public ones.
     Authorities(PathBuf),
-    /// No verification.
+    /// Any certificate is accepted.
     Disabled,
 }
 
-/// Error of setting up TLS.
+/// Error of setting up TLS for a client.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsSetupError {
-    /// A file of certificates that cannot be read.
+    /// A file of certificate authorities that cannot be read.
     #[error("cannot read certificates from {}: {why}", path.display())]
     Authorities {
         /// Path of the file.
         path: PathBuf,
-        /// Reason.
+        /// Reason why the file cannot be read.
         why: String,
     },
     /// Error of the TLS library.
