@@ -51,7 +51,7 @@ pub(crate) struct EngineRequestError {
     pub(crate) retryable: bool,
 }
 
-/// Tensor of a pooling result, in row-major order.
+/// Tensor of a pooling result, such as an embedding, in row-major order.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Tensor {
     pub(crate) shape: Vec<usize>,

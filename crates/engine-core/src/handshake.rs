@@ -32,7 +32,7 @@ const MAX_QUEUED_CONTROL: i32 = 100_000;
 /// Reports why an engine core cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum CoreError {
-    /// A ZeroMQ call failed.
+    /// A call of libzmq failed.
     #[error("ZeroMQ: {0}")]
     Socket(#[from] zmq::Error),
     /// The front end's address cannot be used.

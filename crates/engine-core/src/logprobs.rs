@@ -104,7 +104,7 @@ impl RequestedLogprobs {
     /// Returns the log probabilities of the request's named tokens, as next token of each prompt
     /// row.
     ///
-    /// A negative token id gets a log probability of minus infinity.
+    /// A negative token id in the request gets a log probability of minus infinity.
     pub(crate) fn prompt_scores(&self, source: Source, prompt: &[u32]) -> Option<Tensor> {
         let (first, rows) = self.scored.as_ref()?;
         let columns = rows.first().map_or(0, Vec::len);

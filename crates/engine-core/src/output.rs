@@ -51,7 +51,7 @@ pub(crate) struct Active {
     pub(crate) id: Arc<str>,
     pub(crate) client: usize,
     pub(crate) reply: Reply,
-    /// End-of-sequence tokens of this engine and of the front end.
+    /// End-of-sequence token ids of this engine and of the front end.
     pub(crate) eos: (Option<u32>, Option<u32>),
     logprobs: Option<Logprobs>,
     trace: Option<Arc<Value>>,

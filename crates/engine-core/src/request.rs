@@ -39,13 +39,13 @@ pub(crate) struct RequestFields {
     pub(crate) priority: i64,
     /// Trace headers `traceparent` and `tracestate`.
     pub(crate) trace: Option<(Box<str>, Option<Box<str>>)>,
-    /// All trace headers, which the outputs repeat.
+    /// All trace headers of the request, which its outputs repeat.
     pub(crate) trace_headers: Option<Arc<Value>>,
     /// Whether reasoning has ended within the prompt, if the front end knows.
     pub(crate) reasoning_ended: Option<bool>,
     /// Arguments of the reasoning parser: the request's `chat_template_kwargs`.
     pub(crate) parser_kwargs: Value,
-    /// Whether the request ends as soon as it is queued.
+    /// Whether the request is aborted as soon as it is queued.
     pub(crate) abort_immediately: bool,
 }
 

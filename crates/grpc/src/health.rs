@@ -64,7 +64,7 @@ impl health_server::Health for Health {
 
     /// Streams the current health status and each change.
     ///
-    /// An unknown service gets a status instead of an error, because it may still appear.
+    /// An unknown service gets a status instead of an error, because it may be registered later.
     async fn watch(
         &self,
         request: Request<HealthCheckRequest>,

@@ -3,14 +3,14 @@ use std::time::{Duration, Instant};
 
 use vllm_sim_service::{RequestRules, Service};
 
-/// State shared by all gRPC calls.
+/// State shared by all gRPC calls of a server.
 #[derive(Clone)]
 pub struct GrpcState {
-    /// Service for all requests.
+    /// Service for all requests, which owns the engines.
     pub service: Arc<Service>,
     /// Settings of the gRPC server.
     pub settings: Arc<Settings>,
-    /// Start time of the process.
+    /// Start time of the simulator process.
     pub started: Instant,
 }
 
@@ -18,9 +18,9 @@ pub struct GrpcState {
 pub struct Settings {
     /// Limits and defaults of request values.
     pub rules: RequestRules,
-    /// Path or name of the model.
+    /// Path or name of the served model.
     pub model: String,
-    /// Whether the model accepts images.
+    /// Whether the served model accepts images.
     pub supports_vision: bool,
     /// Number of dimensions of the vectors that `Embed` returns.
     pub embedding_dim: u32,

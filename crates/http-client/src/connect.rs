@@ -13,14 +13,14 @@ use super::socket::Socket;
 use super::stream::Stream;
 use super::{CertificateVerification, TlsSetupError};
 
-/// Address of an HTTP server.
+/// Address of an HTTP server: host, port and whether it uses TLS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
     /// Whether the server uses TLS.
     pub secure: bool,
     /// Host name, as in certificates; IPv6 addresses without brackets.
     pub host: String,
-    /// TCP port.
+    /// TCP port of the server.
     pub port: u16,
 }
 
@@ -107,7 +107,8 @@ fn tls(trust: &CertificateVerification) -> Result<ClientConfig, TlsSetupError> {
     Ok(builder.with_root_certificates(roots).with_no_client_auth())
 }
 
-/// Accepts every certificate. The server must still prove that it has the private key.
+/// TLS verification without a check of the certificate. The server must still prove that it has the
+/// private key.
 #[derive(Debug)]
 struct AcceptAnyCertificate(Arc<CryptoProvider>);
 

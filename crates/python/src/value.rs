@@ -13,19 +13,19 @@ const BEYOND_JSON: &str = "\0python-number";
 pub enum Py<'a> {
     /// Python's `None`.
     None,
-    /// A `bool`.
+    /// A Python `bool`.
     Bool(bool),
-    /// An `int` that fits 128 bits.
+    /// A Python `int` that fits 128 bits.
     Int(i128),
-    /// A longer `int`, as normalized decimal text.
+    /// A longer Python `int`, as normalized decimal text.
     BigInt(&'a str),
-    /// A `float`, which may be NaN or infinite.
+    /// A Python `float`, which may be NaN or infinite.
     Float(f64),
-    /// A `str`.
+    /// A Python `str`.
     Str(&'a str),
-    /// A `list`, with its items as JSON values.
+    /// A Python `list`, with its items as JSON values.
     List(&'a [Value]),
-    /// A `dict`, with its values as JSON values.
+    /// A Python `dict`, with its values as JSON values.
     Dict(&'a Map<String, Value>),
 }
 

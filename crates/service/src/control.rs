@@ -29,9 +29,9 @@ pub enum PauseMode {
 /// A resource of the engine that sleep releases and wake-up restores (a vLLM `tag`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SleepTag {
-    /// Model weights.
+    /// Memory of the model weights.
     Weights,
-    /// KV cache.
+    /// Memory of the KV cache.
     KvCache,
     /// Scheduling of requests.
     Scheduling,

@@ -18,7 +18,7 @@ use vllm_sim_engine::SimTime;
 /// Fault settings, replaced as a whole while the server runs.
 #[derive(Debug, Clone, Default)]
 pub struct LiveSettings {
-    /// Rates of faults drawn at random.
+    /// Rates of faults that are drawn at random.
     pub rates: FaultRates,
     /// Token delays of the pool scheduler, one per rank. A rank without an entry uses the delays of
     /// its engine.

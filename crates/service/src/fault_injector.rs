@@ -22,7 +22,7 @@ pub enum InjectorAction {
     Proceed,
     /// Write an event that is not JSON.
     Garble,
-    /// Close the connection.
+    /// Close the client's connection.
     Break,
 }
 

@@ -19,9 +19,10 @@ use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::sampling::output_budget;
 use vllm_sim_wire::{Fault, SamplingParams};
 
-/// Number of sequences from which a job's scripts are generated on the blocking pool.
+/// Number of sequences from which the content of a job is generated on the blocking pool.
 const MANY_SEQUENCES: usize = 256;
-/// Number of possible output tokens from which a job's scripts are generated on the blocking pool.
+/// Number of possible output tokens from which the content of a job is generated on the blocking
+/// pool.
 const MANY_TOKENS: usize = 16_384;
 
 impl Service {
@@ -49,7 +50,7 @@ impl Service {
     /// Validates a request under the rules of its front end and submits it to an engine.
     ///
     /// # Errors
-    /// [`RejectedRequest`]; the request then leaves no state behind.
+    /// [`RejectedRequest`] if a check fails; the request then leaves no state behind.
     pub async fn generate(
         self: &Arc<Self>,
         rules: &RequestRules,
@@ -248,7 +249,7 @@ impl Service {
     }
 }
 
-/// Returns whether generating the scripts of a job would block an async thread for long.
+/// Returns whether generating the content of a job would block an async thread for long.
 fn takes_long(job: &GenerationJob) -> bool {
     let sequences = (job.n as usize).saturating_mul(job.facts.prompts.len());
     let tokens = sequences.saturating_mul(job.max_tokens.unwrap_or(0) as usize);

@@ -22,7 +22,7 @@ pub(crate) struct GenerationJob {
     pub(crate) n: u32,
     /// Maximum number of output tokens per choice; the context limits it further.
     pub(crate) max_tokens: Option<u32>,
-    /// Whether the client set `max_tokens`.
+    /// Whether the client set `max_tokens` in the request.
     pub(crate) limited: bool,
     pub(crate) sampler: Sampler,
     pub(crate) content: Content,

@@ -100,7 +100,7 @@ pub enum ServeError {
     /// The requested data-parallel rank does not exist.
     #[error("data_parallel_rank {rank} is out of range [0, {ranks}).")]
     Rank {
-        /// Requested rank.
+        /// Data-parallel rank in the request.
         rank: i64,
         /// Number of data-parallel ranks.
         ranks: usize,

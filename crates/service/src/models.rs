@@ -35,7 +35,7 @@ pub struct Adapter {
     pub path: String,
     /// Base model of the adapter, if the client gave a served name.
     pub base: Option<String>,
-    /// Number of the adapter in the engines, starting at 1.
+    /// Numeric id of the adapter in the engines, starting at 1.
     pub id: u32,
 }
 
@@ -56,7 +56,7 @@ pub enum LoadError {
         "The lora adapter '{0}' has already been loaded. If you want to load the adapter in place, set 'load_inplace' to True."
     )]
     AlreadyLoaded(String),
-    /// The base model has the name.
+    /// The base model is served under that name.
     #[error("The lora adapter '{0}' conflicts with a served base model.")]
     BaseModel(String),
     /// Name or path of the adapter is too long.

@@ -13,7 +13,7 @@ use vllm_sim_engine::driver::{SequenceHandle, SequenceState};
 pub struct Reply {
     /// Choices of the job, grouped by prompt: choice s of prompt p has index p·n + s.
     pub choices: Vec<Choice>,
-    /// Number of tokens of each prompt.
+    /// Number of tokens of each prompt of the job.
     pub prompts: Vec<u32>,
     /// Estimated size of the whole response, in bytes.
     pub size: usize,

@@ -17,7 +17,7 @@ use vllm_sim_wire::{SamplingParams, SamplingRequest};
 /// Requests with equal values get equal replies, whichever front end they came from.
 #[derive(Default)]
 pub struct GenerationRequest {
-    /// Id shown to the client (`chatcmpl-…`).
+    /// Request id shown to the client (`chatcmpl-…`).
     pub id: Arc<str>,
     /// Arrival time of the request, from which delays are measured.
     pub arrived: SimTime,
@@ -27,11 +27,11 @@ pub struct GenerationRequest {
     pub n: i128,
     /// Maximum number of output tokens per choice, if the client or the protocol sets it.
     pub max_tokens: Option<i128>,
-    /// Part of the context that `max_tokens` may use.
+    /// Upper bound of `max_tokens`, derived from the context length and the prompts.
     pub room: OutputBudget,
     /// Checks to run before the request is submitted to an engine.
     pub checks: SubmissionChecks,
-    /// Result of the request checks that need no prompt.
+    /// Result of the request checks that do not need the prompt.
     pub validation: Deferred<()>,
     /// Sampling parameters, without the output limit that the context sets.
     pub sampling: Deferred<SamplingRequest>,
@@ -84,7 +84,7 @@ pub enum OutputBudget {
     /// The context length less the longest prompt, the same for all prompts.
     #[default]
     Shared,
-    /// The context length less each prompt.
+    /// The context length less the prompt, for each prompt separately.
     PerPrompt,
     /// The whole context length, regardless of the prompt (speech).
     Context,
@@ -132,7 +132,7 @@ pub struct ReplyFacts {
     pub target: Target,
     /// Tokenized prompts, at least one.
     pub prompts: Vec<Prompt>,
-    /// Number of output tokens that the context leaves.
+    /// Maximum number of output tokens: the client's limit, or less if the context leaves less.
     pub budget: i128,
     /// Sampling parameters, complete with defaults.
     pub params: Box<SamplingParams>,
@@ -142,7 +142,7 @@ pub struct ReplyFacts {
 
 /// A running reply and the properties of its request that the renderer needs.
 pub struct Generated {
-    /// Running reply.
+    /// The running reply to the request.
     pub reply: Reply,
     /// Properties of the request that the renderer needs.
     pub facts: ReplyFacts,

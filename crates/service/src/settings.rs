@@ -36,7 +36,7 @@ pub struct Settings {
 /// The phases of a request that a server performs (disaggregated serving).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ServingRole {
-    /// Prefill and decode.
+    /// Prefill and decode on the same server.
     #[default]
     Whole,
     /// Prefill and one output token, for a decode server.

@@ -5,14 +5,14 @@ use super::message::{
 };
 use vllm_sim_engine::{BlockKey, BlockPlan, Event, ExtraKey, GroupEvent, HostEvent};
 
-/// Encoding of an engine's cache events as KV event messages.
+/// Message format and options for an engine's KV cache events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Encoding {
     /// Message format: vLLM's or one of llm-d-inference-sim's.
     pub format: EventFormat,
     /// Form of block hashes: integer or bytes.
     pub hashes: HashFormat,
-    /// Detail of events about blocks in CPU memory.
+    /// Detail of KV events about blocks in CPU memory.
     pub host: HostDetail,
     /// Groups of layers with a KV cache of their own.
     pub groups: CacheGroups,
@@ -24,9 +24,9 @@ pub struct CacheGroups {
     /// Index of the first full-attention group, or of the only group; KV events of it carry no
     /// index.
     pub main: u32,
-    /// Attention kind of the main group and of the groups after it.
+    /// Attention kind of the main group of layers and of the groups after it.
     pub main_kind: SpecKind,
-    /// Attention kind of the groups before the main group.
+    /// Attention kind of the groups of layers before the main group.
     pub sparse_kind: SpecKind,
 }
 
@@ -39,7 +39,7 @@ impl CacheGroups {
     }
 }
 
-/// Detail of events about blocks stored in CPU memory.
+/// Detail of KV events about blocks stored in CPU memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HostDetail {
     /// Block hashes only, one event per offloaded chunk (vLLM's `OffloadingConnector`).
@@ -54,7 +54,7 @@ pub enum HostDetail {
 /// Form of block hashes in KV events (`VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HashFormat {
-    /// Last 64 bits of the hash, as an integer.
+    /// Last 64 bits of the block hash, as an integer.
     #[default]
     Int,
     /// Complete hash; the number is its length in bytes

@@ -4,11 +4,11 @@
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("endpoint {endpoint:?}: rank {rank} needs a port of its own, but {why}")]
 pub struct EndpointError {
-    /// Endpoint of rank 0, as configured.
+    /// ZMQ endpoint of data-parallel rank 0, as configured.
     pub endpoint: String,
-    /// Data-parallel rank of the publisher.
+    /// Data-parallel rank of the KV event publisher.
     pub rank: u32,
-    /// Reason why the port cannot be shifted, for the message.
+    /// Reason why the endpoint's port cannot be shifted, for the message.
     pub why: &'static str,
 }
 

@@ -9,10 +9,10 @@
 
 use super::msgpack::Writer;
 
-/// Program with the KV event format to use.
+/// Format of KV events, named after the program that publishes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum EventFormat {
-    /// vLLM 0.32 and later: each event is a map.
+    /// vLLM 0.32 and later: each KV event is a map.
     #[default]
     Vllm,
     /// llm-d-inference-sim: each event is an array (its default).
@@ -56,14 +56,14 @@ pub(super) struct BlockStored<'a> {
 /// **Source:** vLLM 0.33 `vllm/v1/kv_cache_interface.py`, `KVCacheSpecKind`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum SpecKind {
-    /// Full attention of every token.
+    /// Layers with full attention.
     #[default]
     Full,
-    /// Multi-head latent attention.
+    /// Layers with multi-head latent attention.
     Mla,
-    /// Sliding window of this many tokens.
+    /// Layers with sliding-window attention; the number is the window, in tokens.
     Window(u32),
-    /// Mamba state.
+    /// Mamba layers, which keep a state instead of keys and values.
     Mamba,
 }
 
@@ -89,7 +89,7 @@ impl SpecKind {
 pub(super) enum Medium {
     Gpu,
     Cpu,
-    /// CPU memory with the locality `LOCAL`.
+    /// Storage medium: CPU memory with the locality `LOCAL`.
     LocalCpu,
 }
 
@@ -136,7 +136,7 @@ pub(super) enum KvEvent<'a> {
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct KvEventBatch<'a> {
-    /// Time of the message, in Unix seconds.
+    /// Time of the KV event message, in Unix seconds.
     pub(super) ts: f64,
     pub(super) events: &'a [KvEvent<'a>],
     pub(super) data_parallel_rank: u32,

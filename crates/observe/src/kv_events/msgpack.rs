@@ -138,7 +138,7 @@ impl Writer {
         }
     }
 
-    /// Appends the extra keys of each block; a block without keys is nil.
+    /// Appends the extra hash keys of each block; a block without keys is nil.
     pub(super) fn llmd_extra_keys(&mut self, blocks: &[Vec<&str>]) {
         self.array(blocks.len());
         for keys in blocks {

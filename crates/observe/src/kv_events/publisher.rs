@@ -25,7 +25,7 @@ pub enum Batching {
     Sized {
         /// Number of events per message, at least one.
         events: usize,
-        /// Maximum wait of an event for a full message.
+        /// Maximum wait of a KV event for a full message.
         every: Duration,
     },
 }
@@ -48,13 +48,13 @@ pub struct PublisherConfig {
     pub topic: String,
     /// Sequence number of the first message (vLLM 0, llm-d 1).
     pub first_sequence: u64,
-    /// Data-parallel rank in each message.
+    /// Data-parallel rank, part of each message.
     pub rank: u32,
-    /// Encoding of the events in a message.
+    /// Encoding of the KV events in a message.
     pub encoding: Encoding,
     /// Batching of events into messages.
     pub batching: Batching,
-    /// Switch for injected message loss.
+    /// Switch for the injected loss of KV event messages.
     pub loss: EventLoss,
 }
 

@@ -10,11 +10,11 @@ use vllm_sim_engine::Event;
 #[derive(Debug)]
 pub(super) struct QueuedBatch {
     pub(super) events: Vec<Event>,
-    /// Time of the batch, in Unix seconds.
+    /// Time of the batch of KV events, in Unix seconds.
     pub(super) ts: f64,
     /// Number of batches dropped since the previous batch in the queue.
     pub(super) lost: u64,
-    /// Whether the batch is only kept for replay, by injected loss.
+    /// Whether the batch of KV events is only kept for replay, by injected loss.
     pub(super) withheld: bool,
 }
 

@@ -8,7 +8,7 @@ pub struct CacheConfig {
     pub block_size: u32,
     /// Number of context-parallel GPUs, which share the tokens of a block.
     pub context_ranks: u32,
-    /// Whether a flag sets the block size.
+    /// Whether a flag sets the size of KV blocks.
     pub user_specified_block_size: bool,
     /// Number of KV blocks of one engine, including the null block.
     pub num_gpu_blocks: u32,

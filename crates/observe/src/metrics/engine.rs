@@ -16,9 +16,9 @@ use vllm_sim_engine::kv::HostCounts;
 /// Reason why a sequence finished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinishReason {
-    /// End-of-sequence token or stop string.
+    /// The sequence ended with an end-of-sequence token or stop string.
     Stop,
-    /// Limit of output tokens (`max_tokens`).
+    /// The sequence reached its limit of output tokens (`max_tokens`).
     Length,
     /// Abort by the engine. A sequence whose client disconnected is not counted.
     Abort,
@@ -52,9 +52,9 @@ impl FinishReason {
 pub struct FinishedRequest {
     /// Reason why the sequence finished.
     pub reason: FinishReason,
-    /// Prompt length, in tokens.
+    /// Prompt length of the finished sequence, in tokens.
     pub prompt_tokens: u32,
-    /// Output length, in tokens.
+    /// Output length of the finished sequence, in tokens.
     pub output_tokens: u32,
     /// Effective limit of output tokens (`max_tokens`).
     pub max_tokens: u32,
@@ -65,11 +65,11 @@ pub struct FinishedRequest {
     pub e2e_s: f64,
     /// Time from queueing the sequence to its first schedule, in seconds.
     pub queue_s: f64,
-    /// Time from first schedule to last token, in seconds.
+    /// Time from first schedule to last token of the sequence, in seconds.
     pub inference_s: f64,
-    /// Time from first schedule to first token, in seconds.
+    /// Time from first schedule to first token of the sequence, in seconds.
     pub prefill_s: f64,
-    /// Time from first to last token, in seconds.
+    /// Time from first to last token of the sequence, in seconds.
     pub decode_s: f64,
     /// Number of prompt tokens from the local cache and external caches.
     pub cached: u32,
@@ -93,9 +93,9 @@ pub enum SleepState {
 /// Exceeded queue limit of a rejected request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rejection {
-    /// Limit of `--max-num-queued-reqs`.
+    /// Limit on the number of queued requests, `--max-num-queued-reqs`.
     QueuedRequests,
-    /// Limit of `--max-num-queued-tokens`.
+    /// Limit on the number of queued prompt tokens, `--max-num-queued-tokens`.
     QueuedTokens,
 }
 
@@ -108,9 +108,9 @@ impl Rejection {
 pub struct Totals {
     /// Number of prompt tokens computed by this engine.
     pub computed: u64,
-    /// Number of output tokens.
+    /// Number of output tokens of the engine.
     pub generated: u64,
-    /// Number of preemptions.
+    /// Number of preemptions in the engine.
     pub preemptions: u64,
     /// Prefix-cache hits and queries of the newest 1,000 requests, in tokens.
     pub prefix: (u64, u64),
@@ -125,9 +125,9 @@ pub struct Totals {
 pub struct DraftTotals {
     /// Number of verifications of draft tokens, one per sequence and step.
     pub drafts: u64,
-    /// Number of proposed draft tokens.
+    /// Number of draft tokens that speculative decoding proposed.
     pub proposed: u64,
-    /// Number of accepted draft tokens.
+    /// Number of draft tokens that the model accepted.
     pub accepted: u64,
     /// Number of accepted draft tokens by position in the draft.
     pub accepted_at: Vec<u64>,
@@ -431,7 +431,7 @@ impl EngineMetrics {
 
     /// Sets the LoRA adapters that have requests, ordered by their first request.
     ///
-    /// Called every step, also with an empty list. Exposed with [`Settings::lora`].
+    /// Called every engine step, also with an empty list. Exposed with [`Settings::lora`].
     pub fn set_lora(&self, adapters: &[LoraLoad<'_>]) {
         self.lora.set(adapters, self.compat, (self.clock)());
     }

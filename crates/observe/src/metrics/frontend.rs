@@ -33,9 +33,9 @@ pub enum ToolOutcome {
 /// API of the request whose reply the tool-call parser parses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolRequest {
-    /// `/v1/chat/completions`.
+    /// Chat completions API (`/v1/chat/completions`).
     ChatCompletions,
-    /// `/v1/responses`.
+    /// Responses API (`/v1/responses`).
     Responses,
     /// Any other API.
     Other,
@@ -74,11 +74,11 @@ impl ToolParserMetrics {
 /// Operation requested by an administrator. Its metric family appears with the first request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// Sleep (`/sleep`).
+    /// Sleep of the engines (`/sleep`).
     Sleep,
     /// Release of the KV cache's memory.
     ReleaseKvCacheMemory,
-    /// Wake-up (`/wake_up`).
+    /// Wake-up of the engines (`/wake_up`).
     Wake,
     /// Initialization of a weight transfer.
     WeightsInit,

@@ -104,7 +104,7 @@ impl HttpMetrics {
         }
     }
 
-    /// Counts a completed HTTP request.
+    /// Counts a completed HTTP request and observes its duration and sizes.
     ///
     /// `request_bytes` and `response_bytes` are those of the content-length headers, or zero
     /// without one (a stream has none).

@@ -32,9 +32,9 @@ const MAX_SERIES: usize = 4096;
 pub struct LoraLoad<'a> {
     /// Name of the LoRA adapter.
     pub name: &'a str,
-    /// Number of running requests of the adapter.
+    /// Number of running requests of the LoRA adapter.
     pub running: u32,
-    /// Number of waiting requests of the adapter.
+    /// Number of waiting requests of the LoRA adapter.
     pub waiting: u32,
 }
 

@@ -77,7 +77,7 @@ use page::{FamilyGroup, Labels, Page, PageBuilder, Series};
 use process::{ProcessInfo, PythonInfo};
 use sockets::WebSocketMetrics;
 
-/// Content type of the text format.
+/// Content type of Prometheus' text format.
 pub const CONTENT_TYPE: &str = "text/plain; version=1.0.0; charset=utf-8";
 
 /// All metrics of a server.

@@ -20,13 +20,13 @@ pub struct OffloadInfo {
     pub simple: bool,
     /// Number of GPUs of one engine, each of which copies its part of the blocks.
     pub workers: u32,
-    /// Capacity of the tier, in chunks.
+    /// Capacity of the CPU memory tier, in chunks.
     pub chunks: u32,
-    /// Number of KV blocks per chunk.
+    /// Number of KV blocks per chunk of the CPU memory tier.
     pub blocks_per_chunk: u32,
-    /// Configured size of the tier, in bytes.
+    /// Configured size of the CPU memory tier, in bytes.
     pub bytes: u64,
-    /// Capacity of the tier, in tokens.
+    /// Capacity of the CPU memory tier, in tokens.
     pub tokens: u64,
 }
 

@@ -48,7 +48,7 @@ pub struct Settings {
     pub legacy: bool,
     /// Whether the label `finish_reason` is added to `finished_reason`.
     pub finish_reason_label: bool,
-    /// Whether a tool-call parser is configured.
+    /// Whether a tool-call parser is configured, so that metrics of it exist.
     pub tool_parser: bool,
     /// Whether engine metrics are exposed (not with `--disable-log-stats`).
     pub engine_stats: bool,

@@ -36,7 +36,7 @@ pub trait Dialect: Debug + Send + Sync {
     /// Checks that the prompt and the requested output fit into the context together.
     ///
     /// # Errors
-    /// Status 400 if they do not fit.
+    /// Status 400 if prompt and output do not fit into the context.
     fn check_whole(&self, _: &Limits, _prompt: usize, _asked: Option<i128>) -> Result<(), Fault> {
         Ok(())
     }
@@ -77,7 +77,7 @@ pub trait Dialect: Debug + Send + Sync {
         limits.responses_prompt_tokens(tokens)
     }
 
-    /// Returns whether tool calls are completed regardless of `max_tokens`.
+    /// Returns whether a generated tool call is completed even beyond `max_tokens`.
     fn writes_whole_calls(&self) -> bool {
         false
     }
@@ -126,7 +126,7 @@ pub enum ToolSchemas {
 /// The limits, defaults and imitated server of a front end's requests.
 #[derive(Debug, Clone)]
 pub struct RequestRules {
-    /// Limits on the values of a request.
+    /// Limits on the values of a generation request.
     pub limits: Limits,
     /// Default values of sampling parameters that a request omits.
     pub defaults: SamplingDefaults,

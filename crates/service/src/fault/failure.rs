@@ -42,12 +42,12 @@ impl Failure {
         }
     }
 
-    /// Returns the failure with this name.
+    /// Returns the injected error response with this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|failure| failure.name() == name)
     }
 
-    /// Returns the HTTP status of the failure.
+    /// Returns the HTTP status of the injected error response.
     pub fn status(self) -> u16 {
         match self {
             Self::RateLimit => 429,

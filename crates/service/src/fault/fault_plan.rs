@@ -7,9 +7,9 @@ use super::StreamFault;
 pub enum FaultAction {
     /// Pauses the reply for the given time.
     Stall(Duration),
-    /// Closes the connection regularly.
+    /// Closes the client's connection regularly.
     Cut,
-    /// Resets the connection (TCP RST).
+    /// Resets the client's connection (TCP RST).
     Reset,
     /// Sends a server-sent event that is not JSON.
     Malformed,

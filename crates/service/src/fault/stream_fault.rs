@@ -13,9 +13,9 @@ pub enum StreamFault {
     SlowFirstByte(Duration),
     /// Pauses the reply for some time.
     Stall {
-        /// Number of tokens sent before the pause.
+        /// Number of output tokens sent before the pause.
         after: u32,
-        /// Length of the pause.
+        /// Length of the pause in the reply.
         time: Duration,
     },
     /// Closes the connection after this number of output tokens, before the end of the reply.
@@ -88,7 +88,7 @@ impl StreamFault {
 
     /// Parses the value of the stream fault with this name; `None` if there is no such fault.
     ///
-    /// Defaults for an omitted value: 1 token, 64 bytes, 0 percent.
+    /// Defaults for the omitted value of a fault: 1 token, 64 bytes, 0 percent.
     pub(super) fn read(name: &str, value: Option<&str>) -> Option<Result<Self, String>> {
         let tokens = || match value {
             None => Ok(1),

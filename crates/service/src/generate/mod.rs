@@ -1,4 +1,5 @@
-//! Generates the content of replies: a request in, a finished [`Script`] out.
+//! Generates the content of replies: turns a request into a finished [`Script`] of tokens and
+//! texts.
 
 mod corpus;
 pub mod hermes;

@@ -20,7 +20,7 @@ pub enum Target {
     Lora {
         /// Name of the adapter, shown as the model in responses.
         name: Arc<str>,
-        /// Number of the adapter in the engines.
+        /// Numeric id of the adapter in the engines.
         id: u32,
     },
 }
@@ -28,7 +28,7 @@ pub enum Target {
 /// A tokenized prompt.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Prompt {
-    /// Token ids, as the engine receives them.
+    /// Token ids of the prompt, as the engine receives them.
     pub tokens: Vec<u32>,
     /// Token id outside the 32-bit range, as the client sent it; `tokens` has `u32::MAX` in its
     /// place.
@@ -79,7 +79,7 @@ impl Prompt {
 pub struct AudioInput {
     /// Hash of the clip's content; equal clips get equal transcripts.
     pub key: u64,
-    /// Length of the transcript, in tokens.
+    /// Length of the clip's transcript, in tokens.
     pub tokens: u32,
 }
 
@@ -152,7 +152,7 @@ pub struct GenerateRequest<'a> {
     pub thinking_budget: Option<u32>,
     /// Rule for special tokens: their text is shown, or empty.
     pub special_tokens: SpecialTokens,
-    /// Arrival time of the request.
+    /// Arrival time of the request at the server.
     pub arrived: SimTime,
     /// Possible hashes of the prompt in the dataset; empty without a dataset.
     pub hashes: Vec<[u8; 32]>,

@@ -12,9 +12,9 @@ const TOKEN_BYTES: usize = 6;
 /// The part of a response message to which an output token belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Channel {
-    /// Content of the message.
+    /// Content of the response message.
     Content,
-    /// Reasoning.
+    /// Reasoning of the response message.
     Reasoning,
     /// Marker of the model's output format that clients do not see (`</think>`, `<tool_call>`).
     Marker,
@@ -43,9 +43,9 @@ pub enum StopReason {
 /// The planned end of an output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finish {
-    /// Reason of the end.
+    /// Reason for the end of the output.
     pub reason: Reason,
-    /// Matched stop condition, if any.
+    /// Matched stop condition at the end of the output, if any.
     pub stop: Option<StopReason>,
 }
 
@@ -100,9 +100,9 @@ pub(super) enum TokenSource {
 /// One output token of a script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Token<'a> {
-    /// Token id.
+    /// Id of the output token.
     pub id: u32,
-    /// Text of the token; may be empty.
+    /// Text of the output token; may be empty.
     pub text: &'a str,
     /// Part of the response message to which the token belongs.
     pub channel: Channel,
@@ -171,13 +171,13 @@ impl<'a> Text<'a> {
 }
 
 impl<'a> TokenTexts<'a> {
-    /// Returns whether JSON escapes any character of the texts.
+    /// Returns whether JSON escapes any character of the tokens' texts.
     pub fn may_have_escapes(self) -> bool {
         let found = || json::has_escapes(self.fragments.span(self.from, self.to));
         self.has_escapes.unwrap_or_else(found)
     }
 
-    /// Iterates over the text of each token.
+    /// Iterates over the text of each output token.
     pub fn iter(self) -> impl Iterator<Item = Text<'a>> {
         let fragments = self.fragments;
         (self.from..self.to).map(move |index| Text { fragments, index })
@@ -261,8 +261,8 @@ impl Script {
         })
     }
 
-    /// Returns the tokens at the cursor within one text, and moves a cursor at the end of a run to
-    /// the next run.
+    /// Returns the tokens at the cursor that belong to one text, and moves a cursor at the end of a
+    /// run to the next run.
     fn piece(&self, at: &mut Cursor) -> Option<RunPiece<'_>> {
         loop {
             let run = self.runs.get(at.run as usize)?;

@@ -15,7 +15,7 @@ const BANNING_BIAS: f64 = -50.0;
 pub struct TokenIds(Box<[u32]>);
 
 impl TokenIds {
-    /// Returns whether the set contains a token id.
+    /// Returns whether the set contains the token id.
     pub fn contains(&self, id: u32) -> bool {
         self.0.binary_search(&id).is_ok()
     }
@@ -68,7 +68,7 @@ impl StopString {
     /// Continues the search for the stop string in `piece`, and returns the byte offset at which a
     /// match ends first.
     ///
-    /// `matched` is the number of bytes matched so far, initially 0.
+    /// `matched` is the number of bytes of the stop string matched so far, initially 0.
     pub(super) fn read(&self, piece: &str, matched: &mut u32) -> Option<usize> {
         let bytes = self.text.as_bytes();
         let mut end = None;
@@ -97,7 +97,7 @@ pub struct Bias {
     /// Token ids of which the output may consist; empty means any.
     forced: Vec<u32>,
     banned: TokenIds,
-    /// Bad words, trimmed.
+    /// Bad words of the request, trimmed.
     bad_words: Vec<String>,
     split: OnceLock<ForcedTokens>,
     /// Results of [`Self::bans`] per sentence of the corpus, cached.

@@ -12,7 +12,7 @@ use vllm_sim_tokenizer::{Fragments, SpecialTokens, Tokenizer};
 /// End marker of reasoning, as it appears in the text that is searched for stop strings.
 const THINK_END: &str = "</think>";
 
-/// Cuts a script at its first stop condition and distributes its text over the tokens as streaming
+/// Cuts a reply at its first stop condition and distributes its text over the tokens as streaming
 /// does.
 pub(super) fn apply(script: &mut Script, request: &GenerateRequest, tokenizer: &Tokenizer) {
     let stops = request.stops;
@@ -59,7 +59,7 @@ fn cut_at_token(script: &mut Script, stops: &StopConditions, tokenizer: &Tokeniz
     };
 }
 
-/// Gives the stop token at the end of a script its text.
+/// Gives the stop token at the end of a reply its text.
 fn show_stop_token(script: &mut Script, tokenizer: &Tokenizer, special: SpecialTokens) {
     let [.., before, last] = script.runs.as_slice() else {
         return;
@@ -253,7 +253,7 @@ fn floor(text: &str, mut at: usize) -> usize {
     at
 }
 
-/// Replaces all runs of a script by one text, with one run per channel.
+/// Replaces the texts of a reply by one text, with one run of tokens per channel.
 fn rebuild(script: &mut Script, seen: SearchedText) {
     let Ok(own) = u16::try_from(script.own.len()) else {
         return;

@@ -19,7 +19,7 @@ pub struct ToolDef {
     pub name: String,
     /// Description of the function for the model.
     pub description: Option<String>,
-    /// JSON Schema of the arguments; `None` means no arguments.
+    /// JSON Schema of the tool's arguments; `None` means no arguments.
     pub parameters: Option<Value>,
     /// Whether the client requested strict arguments; generated arguments always follow the schema.
     pub strict: Option<bool>,

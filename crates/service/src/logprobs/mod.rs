@@ -11,7 +11,7 @@ use zipf::Zipf;
 /// A token of the vocabulary with its rank and log probability at one position.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RankedToken {
-    /// Token id.
+    /// Id of the token.
     pub id: u32,
     /// Log probability, as `f32` like vLLM's; at least -9999.
     pub logprob: f32,

@@ -26,7 +26,7 @@ pub struct MediaSettings {
     pub accepted: bool,
     /// Whether media are accepted by any model (llm-d's command line).
     pub unchecked: bool,
-    /// Rules for the number of tokens of a media item.
+    /// Rules for the number of tokens of an image, audio clip or video.
     pub rules: MediaRules,
     /// Maximum number of media items per prompt.
     pub limits: MediaLimits,

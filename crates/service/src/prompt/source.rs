@@ -87,7 +87,7 @@ pub struct Conversation {
     pub add_special_tokens: bool,
     /// Truncation of the prompt to a number of tokens.
     pub truncation: Truncation,
-    /// Maximum length of the prompt.
+    /// Maximum length of the conversation's prompt.
     pub bound: PromptBound,
     /// Token ids of the same conversation from another server, used instead of tokenizing.
     pub token_ids: Deferred<Option<Vec<u32>>>,
@@ -96,10 +96,10 @@ pub struct Conversation {
 /// The maximum length of a conversation's prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PromptBound {
-    /// The context length.
+    /// The prompt may fill the context length.
     #[default]
     Context,
-    /// The context length less one output token (Responses API).
+    /// The prompt must leave room in the context for one output token (Responses API).
     RoomForOutput,
     /// No limit, because the tokens are only returned, as by `/tokenize`.
     None,

@@ -114,9 +114,9 @@ pub struct Phase {
 /// The condition that ends a phase of a scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PhaseLength {
-    /// A fixed duration.
+    /// Fixed duration of a phase.
     Time(Duration),
-    /// A number of generation requests, at least 1.
+    /// Number of generation requests in a phase, at least 1.
     Requests(u64),
     /// No limit; an operator must end the scenario.
     Open,
@@ -127,13 +127,13 @@ pub enum PhaseLength {
 pub enum PhaseAction {
     /// Clears the prefix cache of all engines.
     ResetPrefixCache,
-    /// Aborts all requests in flight.
+    /// Aborts all requests in flight on the server.
     AbortRequests,
     /// Loads a LoRA adapter, replacing a loaded one of the same name.
     LoadLora {
-        /// Name of the adapter.
+        /// Name of the LoRA adapter.
         name: String,
-        /// Path of the adapter's files.
+        /// Path of the LoRA adapter's files.
         path: String,
     },
     /// Unloads the LoRA adapter with this name, if it is loaded.

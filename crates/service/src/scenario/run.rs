@@ -26,7 +26,7 @@ pub struct ScenarioArrival {
     pub phase: usize,
     /// Number of the request within the phase, starting at 0.
     pub ordinal: u64,
-    /// Key for the random faults of the request.
+    /// Random key of the request, the seed of its faults.
     pub key: u64,
 }
 

@@ -54,7 +54,7 @@ struct RuleCondition {
 pub struct ScriptedReply {
     /// Reasoning before the reply's text; omitted if the server has no reasoning parser.
     pub reasoning: Option<String>,
-    /// Text of the reply.
+    /// Text of the scripted reply.
     pub text: String,
     /// Tool calls after the reply's text.
     pub calls: Vec<ToolCall>,
@@ -67,7 +67,7 @@ pub struct ScriptedReply {
 pub struct TokenPacing {
     /// Time from the start of the sequence to the first token.
     pub first_token: Duration,
-    /// Time between consecutive tokens.
+    /// Time between consecutive tokens of the reply.
     pub between_tokens: Duration,
 }
 

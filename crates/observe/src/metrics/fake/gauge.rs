@@ -24,17 +24,17 @@ pub enum Waveform {
 /// Value of a fake gauge: constant or a function of time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum FakeGauge {
-    /// Constant value.
+    /// Constant value of a fake gauge.
     Fixed(f64),
-    /// Function of time.
+    /// Function of time as the value of a fake gauge.
     Moving {
         /// Shape of the function of time.
         waveform: Waveform,
-        /// Value at the start of a period.
+        /// Value of the function at the start of a period.
         start: f64,
-        /// Value at the end of a period.
+        /// Value of the function at the end of a period.
         end: f64,
-        /// Length of a period.
+        /// Length of a period of the function.
         period: Duration,
     },
 }
@@ -63,7 +63,7 @@ impl FakeGauge {
         })
     }
 
-    /// Returns the value of the gauge at time `t` after it was set.
+    /// Returns the value of the fake gauge at time `t` after it was set.
     pub fn at(&self, t: Duration) -> f64 {
         let (waveform, start, end, period) = match *self {
             Self::Fixed(value) => return value,
@@ -92,7 +92,7 @@ impl FakeGauge {
     /// Returns the value of the gauge at time `t` after it was set, updated at multiples of
     /// `refresh`.
     ///
-    /// With `whole`, a function's value is truncated to an integer.
+    /// With `whole`, the value of a function of time is truncated to an integer.
     pub(crate) fn shown(&self, t: Duration, refresh: Duration, whole: bool) -> f64 {
         let Self::Moving { .. } = self else {
             return self.at(t);
