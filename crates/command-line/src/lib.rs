@@ -10,24 +10,24 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use vllm_sim_config::{closest, flags, mask_passwords};
 
-/// Error in the command line of a tool; the exit code is 2.
+/// Error in the command line of a tool, such as `vllm-sim plan`; the exit code is 2.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct UsageError(pub String);
 
-/// Result of a tool that misses a requirement.
+/// Error of a tool whose result misses a `--require` condition.
 ///
 /// The result is printed, and the exit code is 1.
 #[derive(Debug, thiserror::Error)]
 #[error("{missed}")]
 pub struct RequirementFailed {
-    /// Text of the result.
+    /// Text of the result, printed on standard output.
     pub printed: String,
-    /// Missed requirement.
+    /// Message about the missed requirements.
     pub missed: String,
 }
 
-/// Returns a [`UsageError`] from the calling function, formatted as by `format!`.
+/// Returns a [`UsageError`] from the enclosing function, with a text formatted as by `format!`.
 #[macro_export]
 macro_rules! refuse {
     ($($text:tt)*) => {
@@ -35,7 +35,7 @@ macro_rules! refuse {
     };
 }
 
-/// Parses words into `T`; an inner `Err` is a help text.
+/// Parses the words of a tool's command line into `T`; an inner `Err` is a help text to print.
 ///
 /// # Errors
 /// [`UsageError`] with clap's message.
@@ -89,7 +89,7 @@ fn suggest<T: Parser>(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// Formats a command so that it can be run again, with secrets masked.
+/// Formats a tool's command line so that it can be run again, with secrets masked.
 pub fn command_line(tool: &str, words: &[String]) -> String {
     let is_secret = |name: &str| {
         name == "target-api-key" || flags().any(|flag| flag.secret && flag.name == name)
@@ -115,7 +115,7 @@ pub fn command_line(tool: &str, words: &[String]) -> String {
     line
 }
 
-/// Quotes a word for a shell if needed.
+/// Quotes a word for a POSIX shell if needed.
 pub fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_./:=,+@%-".contains(c);
     if !word.is_empty() && word.chars().all(plain) {

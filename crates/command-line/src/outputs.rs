@@ -20,7 +20,7 @@ const OUTPUT_FLAGS: [&str; 6] = [
     "--out",
 ];
 
-/// Files in a folder that commands read.
+/// Names of the files in a folder that tools read.
 const FOLDER_INPUTS: [&str; 7] = [
     "args.json",
     "trace.jsonl",
@@ -31,13 +31,14 @@ const FOLDER_INPUTS: [&str; 7] = [
     "chat_template.jinja",
 ];
 
-/// Rejects output files that would overwrite an input or each other.
+/// Rejects output files of a tool that would overwrite an input or each other.
 ///
-/// Inputs are all words of the command line, parts of lists included, and all environment variables
-/// of flags that name a file. Called before any work.
+/// Inputs are all words of the command line, elements of lists included, and all environment
+/// variables of flags that name a file. Called before any work.
 ///
 /// # Errors
-/// [`UsageError`](crate::UsageError) with the flags of both files, or for a missing folder.
+/// [`UsageError`](crate::UsageError) with the flags of both files, or for a missing folder of an
+/// output.
 pub fn check(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<()> {
     let (outputs, mut inputs) = sorted(words);
     if outputs.is_empty() {
@@ -68,7 +69,7 @@ pub fn check(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<(
 
 type Named = (String, String);
 
-/// Returns the outputs of a command line, the last of each flag, and all other words.
+/// Returns the output files of a command line, the last of each flag, and all other words.
 fn sorted(words: &[String]) -> (Vec<Named>, Vec<Named>) {
     let (mut outputs, mut inputs) = (Vec::<Named>::new(), Vec::new());
     let mut last = String::from("an argument");
@@ -100,7 +101,8 @@ fn sorted(words: &[String]) -> (Vec<Named>, Vec<Named>) {
     (outputs, inputs)
 }
 
-/// Returns the files that a value may name: itself, parts of a list, and known files in a folder.
+/// Returns the files that a flag's value may name: the value itself, elements of a list, and known
+/// files in a folder.
 fn files(value: &str) -> impl Iterator<Item = PathBuf> + '_ {
     let parts = value.split([',', '=', ':']).chain([value]);
     parts.flat_map(|part| {
@@ -115,7 +117,7 @@ fn files(value: &str) -> impl Iterator<Item = PathBuf> + '_ {
     })
 }
 
-/// Identity of an existing file, or of a name in a folder.
+/// Identity of an existing file by inode, or of a free name in a folder.
 #[derive(Debug, PartialEq, Eq)]
 enum FileId {
     There {
@@ -141,7 +143,7 @@ impl FileId {
         }
     }
 
-    /// Identifies the output; `None` for a stream, which has no content to lose.
+    /// Returns the identity of an output file; `None` for a stream, which has no content to lose.
     fn of_output(flag: &str, path: &Path) -> Result<Option<Self>> {
         let shown = path.display();
         if let Ok(file) = path.metadata() {
@@ -208,7 +210,7 @@ pub fn write_new(path: &Path, text: impl AsRef<[u8]>) -> io::Result<()> {
     draft.commit()
 }
 
-/// Temporary file for atomic replacement of its target.
+/// Temporary file for the atomic replacement of a target file.
 #[derive(Debug)]
 pub struct AtomicFile {
     file: File,
@@ -246,7 +248,7 @@ impl AtomicFile {
         Ok(Self { file, path, target })
     }
 
-    /// Returns another handle for writing.
+    /// Returns another handle for writing to the temporary file.
     ///
     /// # Errors
     /// An I/O error if no more file descriptors are available.
@@ -254,7 +256,7 @@ impl AtomicFile {
         self.file.try_clone()
     }
 
-    /// Replaces the target by the temporary file.
+    /// Replaces the target file by the temporary file.
     ///
     /// # Errors
     /// An I/O error if the rename fails; the target is unchanged.

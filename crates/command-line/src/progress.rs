@@ -1,4 +1,4 @@
-//! Reports the progress of a long job on standard error, and stops jobs on request.
+//! Reports the progress of a long job on standard error, and lets signal handlers stop jobs.
 
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 static STOPPED: AtomicBool = AtomicBool::new(false);
 
-/// Duration of a job that reports nothing.
+/// Delay of the first progress report of a job.
 const QUIET: Duration = Duration::from_secs(2);
 const FRAME: Duration = Duration::from_millis(100);
 
@@ -19,7 +19,7 @@ pub fn stop() {
     STOPPED.store(true, Ordering::Relaxed);
 }
 
-/// Whether jobs are requested to stop.
+/// Returns whether jobs are requested to stop.
 pub fn is_stopped() -> bool {
     STOPPED.load(Ordering::Relaxed)
 }
@@ -39,7 +39,7 @@ struct Shared {
 }
 
 impl Progress {
-    /// Starts a report for `job`, counted in `units`; `total` is `None` if unknown.
+    /// Starts the progress report of `job`, counted in `units`; `total` is `None` if unknown.
     pub fn begin(job: &'static str, units: &'static str, total: Option<u64>) -> Self {
         let shared = Arc::new(Shared::default());
         let told = shared.clone();
@@ -53,7 +53,7 @@ impl Progress {
         }
     }
 
-    /// Adds finished units.
+    /// Adds `more` finished units to the progress.
     pub fn add(&self, more: u64) {
         self.shared.done.fetch_add(more, Ordering::Relaxed);
     }

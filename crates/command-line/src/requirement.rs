@@ -1,4 +1,4 @@
-//! Parses and checks requirements on results: `--require reuse>=0.9`.
+//! Parses and checks requirements on the results of tools: `--require reuse>=0.9`.
 
 use std::fmt;
 
@@ -6,17 +6,18 @@ use anyhow::Result;
 
 use crate::refuse;
 
-/// Bound on one number of a result.
+/// Required bound on one number of a tool's result.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Requirement {
-    /// Name of the number.
+    /// Name of the number in the result, such as `reuse`.
     pub name: String,
     operator: &'static str,
     bound: f64,
 }
 
 impl Requirement {
-    /// Parses `NAME>=NUMBER`; also `<=`, `>` and `<`. Error messages contain `example`.
+    /// Parses a requirement `NAME>=NUMBER`; also `<=`, `>` and `<`. Error messages contain
+    /// `example`.
     ///
     /// # Errors
     /// Returns a [`UsageError`](crate::UsageError) for an invalid requirement.
@@ -38,7 +39,7 @@ impl Requirement {
         })
     }
 
-    /// Returns whether the value is within the bound; an unknown value is not.
+    /// Returns whether a value is within the bound; an unknown value is not.
     pub fn is_met(&self, value: Option<f64>) -> bool {
         value.is_some_and(|value| match self.operator {
             ">=" => value >= self.bound,
@@ -55,7 +56,7 @@ impl fmt::Display for Requirement {
     }
 }
 
-/// Returns a message that lists the missed requirements; `None` if all are met.
+/// Returns a message that lists the missed requirements and their values; `None` if all are met.
 pub fn missed(
     requirements: &[Requirement],
     value: impl Fn(&Requirement) -> Option<f64>,

@@ -1,4 +1,4 @@
-//! LoRA adapters, keyed by the ids that front ends assign.
+//! LoRA adapters of an engine core, keyed by the ids that front ends assign.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -29,7 +29,7 @@ impl Adapters {
     /// Loads the adapter of a request, as vLLM's workers do on its first use.
     ///
     /// # Errors
-    /// A message for the front end.
+    /// A message for the front end if the adapter cannot be loaded.
     pub(crate) fn load(&self, lora: LoraRequest) -> Result<(), String> {
         if !self.parts.config.lora.enabled {
             return Err("LoRA is not enabled. Use --enable-lora to enable LoRA.".to_owned());

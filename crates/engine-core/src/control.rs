@@ -1,4 +1,5 @@
-//! Utility calls: methods of the engine that front ends call by name.
+//! Utility calls of vLLM's engine core protocol: methods of the engine that front ends call by
+//! name.
 //!
 //! Source: vLLM 0.33 `vllm/v1/engine/core.py`, the methods of `EngineCore`.
 
@@ -34,10 +35,10 @@ impl UtilityCalls {
         }
     }
 
-    /// Executes a utility call.
+    /// Executes a utility call of a front end and returns its result.
     ///
     /// # Errors
-    /// A message for the caller.
+    /// A message for the front end.
     pub(crate) async fn call(&self, method: &str, mut args: Fields) -> Result<Value, String> {
         let service = &self.parts.service;
         match method {
@@ -143,8 +144,8 @@ impl UtilityCalls {
         Ok(true.into())
     }
 
-    /// Returns the KV cache groups in the order of KV events: sliding-window and Mamba groups
-    /// first.
+    /// Returns the KV cache groups of layers in the order of KV events: sliding-window and Mamba
+    /// groups first.
     fn cache_groups(&self) -> Value {
         let engine = &self.parts.config.engine;
         let plan = engine.kv_cache.as_ref().map(|cache| &cache.plan);
@@ -180,7 +181,7 @@ fn halt(mode: Option<String>) -> Result<PauseMode, String> {
     }
 }
 
-/// Reads the tags to wake up; an empty list means all.
+/// Reads the vLLM tags of the resources to wake up; an empty list means all.
 fn assets(tags: &Value) -> Result<Vec<SleepTag>, String> {
     let tags = tags.as_array().map_or(&[][..], Vec::as_slice);
     let asset = |tag: &Value| match tag.as_str() {

@@ -1,4 +1,4 @@
-//! Decodes MessagePack leniently.
+//! Decodes MessagePack messages of front ends leniently.
 //!
 //! Integers may have any width, map keys may be numbers, and trailing fields may be missing.
 
@@ -21,12 +21,12 @@ pub(crate) fn value(mut bytes: &[u8]) -> Result<Value, DecodeError> {
     Ok(rmpv::decode::read_value(&mut bytes)?)
 }
 
-/// The fields of an array; missing fields read as nil.
+/// The fields of a MessagePack array; missing fields read as nil.
 pub(crate) struct Fields(Vec<Value>);
 
 impl Fields {
     /// # Errors
-    /// [`DecodeError::Type`] for anything but an array.
+    /// [`DecodeError::Type`] for any value but an array.
     pub(crate) fn of(value: Value, field: &'static str) -> Result<Self, DecodeError> {
         match value {
             Value::Array(fields) => Ok(Self(fields)),
@@ -52,7 +52,7 @@ impl Fields {
     }
 }
 
-/// Creates an error about a value that is not `expected`; a long value is shortened.
+/// Creates a decoding error about a value that is not `expected`; a long value is shortened.
 pub(crate) fn wrong(field: &'static str, found: &Value, expected: &'static str) -> DecodeError {
     let mut found = found.to_string();
     if let Some((cut, _)) = found.char_indices().nth(60) {
@@ -91,7 +91,7 @@ pub(crate) fn ids(value: &Value, field: &'static str) -> Result<Vec<u32>, Decode
     items.iter().map(id).collect()
 }
 
-/// Decodes a tensor: its type, shape and bytes, which are inline or in one of the frames `aux`.
+/// Decodes a tensor to its type, shape and bytes, which are inline or in one of the frames `aux`.
 pub(crate) fn tensor<'v>(
     value: &'v Value,
     aux: &'v [Vec<u8>],
@@ -130,7 +130,7 @@ pub(crate) fn int_rows(value: &Value, aux: &[Vec<u8>]) -> Option<Vec<Vec<i64>>> 
     Some(rows.map(<[i64]>::to_vec).collect())
 }
 
-/// Converts a value to JSON; tensors and NaN, which JSON cannot represent, become null.
+/// Converts a MessagePack value to JSON; tensors and NaN, which JSON cannot represent, become null.
 pub(crate) fn json(value: Value) -> Json {
     match value {
         Value::Nil | Value::Ext(..) => Json::Null,

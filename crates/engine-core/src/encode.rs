@@ -1,4 +1,4 @@
-//! Encodes output messages in MessagePack.
+//! Encodes the output messages of an engine core in MessagePack.
 //!
 //! Arrays omit trailing fields that decoders fill with defaults.
 //!
@@ -37,13 +37,13 @@ pub(crate) enum EventType {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PrefillStats {
     pub(crate) prompt: u32,
-    /// Tokens from this engine's prefix cache.
+    /// Number of prompt tokens from this engine's prefix cache.
     pub(crate) cached: u32,
-    /// Tokens from another engine.
+    /// Number of prompt tokens whose KV cache comes from another engine.
     pub(crate) external: u32,
 }
 
-/// The error of a request without output (vLLM 0.33).
+/// Error of a request that ends without output (vLLM 0.33).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct EngineRequestError {
     pub(crate) code: &'static str,
@@ -51,7 +51,7 @@ pub(crate) struct EngineRequestError {
     pub(crate) retryable: bool,
 }
 
-/// The result of a pooler, in row-major order.
+/// Tensor of a pooling result, such as an embedding, in row-major order.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Tensor {
     pub(crate) shape: Vec<usize>,
@@ -66,11 +66,11 @@ pub(crate) struct Output {
     pub(crate) prompt_logprobs: Option<LogprobRows>,
     pub(crate) pooled: Option<Tensor>,
     pub(crate) finish: Option<FinishReason>,
-    /// Matched stop token, other than the end-of-sequence token.
+    /// Matched stop token of a finished request, if it is not the end-of-sequence token.
     pub(crate) stop: Option<u32>,
     pub(crate) events: Vec<(EventType, SimTime)>,
     pub(crate) prefill: Option<PrefillStats>,
-    /// Log probabilities of the tokens that the request named, per row of its prompt.
+    /// Log probabilities of the tokens that a scoring request named, per row of its prompt.
     pub(crate) prompt_scores: Option<Tensor>,
     pub(crate) trace: Option<Arc<Value>>,
     pub(crate) error: Option<EngineRequestError>,
@@ -220,7 +220,8 @@ impl Writer {
         self.ndarray(TORCH[1], &tensor.shape, numbers.map(|x| x.to_le_bytes()));
     }
 
-    /// Writes ids, values and ranks; request boundaries stay nil.
+    /// Writes log probabilities as vLLM's `LogprobsLists`: token ids, values and ranks; request
+    /// boundaries stay nil.
     fn logprobs(&mut self, rows: &LogprobRows, [int, float]: &[&str; 2]) {
         let shape = [rows.ranks.len(), rows.columns];
         self.array(4);
@@ -230,9 +231,9 @@ impl Writer {
         self.nil();
     }
 
-    /// Writes an array of 4-byte numbers inline, whatever its size.
+    /// Writes a numpy array of 4-byte numbers inline, whatever its size.
     fn ndarray(&mut self, dtype: &str, shape: &[usize], numbers: impl Iterator<Item = [u8; 4]>) {
-        /// vLLM's `CUSTOM_TYPE_RAW_VIEW`.
+        /// MessagePack extension type of inline array bytes, vLLM's `CUSTOM_TYPE_RAW_VIEW`.
         const RAW: i8 = 3;
 
         self.array(3);
@@ -259,7 +260,7 @@ impl Writer {
     }
 }
 
-/// Encodes the outputs of one step for one client, optionally with statistics.
+/// Encodes the outputs of one engine step for one front end, optionally with scheduler statistics.
 pub(crate) fn outputs(
     rank: u32,
     at: SimTime,
@@ -284,7 +285,7 @@ pub(crate) enum WaveEdge {
     Complete(u64),
 }
 
-/// Encodes a wave notification for the coordinator.
+/// Encodes a notification for the coordinator that a wave of data-parallel ranks starts or ends.
 pub(crate) fn wave(rank: u32, edge: WaveEdge) -> Vec<u8> {
     let mut w = Writer::default();
     w.array(8);
@@ -306,7 +307,7 @@ pub(crate) fn wave(rank: u32, edge: WaveEdge) -> Vec<u8> {
     w.into_bytes()
 }
 
-/// Encodes the response to a utility call.
+/// Encodes the response to a front end's utility call.
 pub(crate) fn answer(rank: u32, call: &Value, result: &Result<Value, String>) -> Vec<u8> {
     let mut w = Writer::default();
     w.array(5);

@@ -1,6 +1,6 @@
-//! Compares messages byte for byte with `golden/*.hex`.
+//! Compares engine core messages byte for byte with `golden/*.hex`.
 //!
-//! `BLESS=1` rewrites the files of our messages; those of `vllm-rs` are recordings.
+//! With `BLESS=1` the test rewrites the files of our messages; those of `vllm-rs` are recordings.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! The startup handshake: HELLO, the addresses, the ready response, READY.
+//! The startup handshake of an engine core with the front end: HELLO, the addresses, the ready
+//! response, READY.
 //!
 //! Source: vLLM 0.33 `vllm/v1/engine/core.py`, `EngineCoreProc._perform_handshake`;
 //! `vllm/v1/engine/utils.py`, `wait_for_engine_startup`.
@@ -15,23 +16,23 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(300);
 /// Time limit for a closing socket to send its messages, in milliseconds.
 pub(crate) const LINGER_MS: i32 = 4_000;
 
-/// Message on the stop socket that makes the engine core fail.
+/// Message on the stop socket that makes the engine core fail as if it crashed.
 pub(crate) const KILL: &str = "kill";
 
-/// Receive limit of an input socket, in messages.
+/// High-water mark of an input socket, in received messages.
 const MAX_QUEUED_INPUT: i32 = 1_000;
-/// Send limit of an output socket, in messages.
+/// High-water mark of an output socket, in messages to send.
 ///
-/// Kept low because libzmq does not limit bytes; further messages wait in the
+/// The mark is low because libzmq does not limit bytes; further messages wait in the
 /// [`OutputQueue`](super::output_queue::OutputQueue).
 pub(crate) const MAX_QUEUED_OUTPUT: i32 = 4;
-/// Message limit of the handshake and coordinator sockets, whose messages are small.
+/// High-water mark of the handshake and coordinator sockets, in messages, which are small.
 const MAX_QUEUED_CONTROL: i32 = 100_000;
 
 /// Reports why an engine core cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum CoreError {
-    /// A ZeroMQ call failed.
+    /// A call of libzmq failed.
     #[error("ZeroMQ: {0}")]
     Socket(#[from] zmq::Error),
     /// The front end's address cannot be used.
@@ -39,27 +40,27 @@ pub enum CoreError {
         "cannot connect to the front end at {address:?} (--data-parallel-address, --data-parallel-rpc-port): {why}"
     )]
     Address {
-        /// Address.
+        /// ZMQ address of the front end.
         address: String,
         /// Error of libzmq.
         why: zmq::Error,
     },
-    /// No front end answered.
+    /// No front end answered within the time limit of the handshake.
     #[error(
         "no front end responded at {address} within {} seconds (--data-parallel-address, \
          --data-parallel-rpc-port)",
         HANDSHAKE_TIMEOUT.as_secs()
     )]
     Silent {
-        /// Address.
+        /// ZMQ address of the front end.
         address: String,
     },
     /// The front end's answer is malformed.
     #[error("the front end at {address} sent an invalid handshake reply: {why}")]
     Answer {
-        /// Address.
+        /// ZMQ address of the front end.
         address: String,
-        /// Description of the error.
+        /// Description of the defect in the answer.
         why: String,
     },
     /// [`EngineCore::kill`](crate::EngineCore::kill) was called.
@@ -68,19 +69,19 @@ pub enum CoreError {
     /// A thread panicked, which is a bug of vllm-sim; the panic message is on standard error.
     #[error("a thread of the engine core panicked, which is a bug of vllm-sim")]
     Panicked,
-    /// A thread cannot be started.
+    /// The system cannot start a thread of the engine core.
     #[error("cannot start a thread: {0}")]
     Thread(#[from] std::io::Error),
 }
 
 pub(crate) struct HandshakeSockets {
-    /// One per front end.
+    /// Input sockets, one per front end.
     pub(crate) inputs: Vec<zmq::Socket>,
     pub(crate) outputs: Vec<zmq::Socket>,
     pub(crate) coordinator: Option<Coordinator>,
 }
 
-/// The sockets of the process that balances load over the ranks.
+/// Sockets of the coordinator, the process that balances load over the data-parallel ranks.
 pub(crate) struct Coordinator {
     pub(crate) input: zmq::Socket,
     pub(crate) output: zmq::Socket,
@@ -94,7 +95,8 @@ struct Addresses {
     stats: Option<String>,
 }
 
-/// Joins the front end; returns `None` if the stop socket receives a message first.
+/// Joins the front end by the handshake; returns `None` if the stop socket receives a message
+/// first.
 ///
 /// # Errors
 /// [`CoreError`] if the front end does not answer or its answer is malformed.
@@ -183,7 +185,7 @@ fn connect(
     Ok(socket)
 }
 
-/// Reads the stop socket: a regular stop is `Ok`, a kill is an error.
+/// Reads the message on the stop socket: a regular stop returns `Ok`, a kill an error.
 pub(crate) fn read_shutdown_signal(stopped: &zmq::Socket) -> Result<(), CoreError> {
     match stopped.recv_bytes(zmq::DONTWAIT)? {
         word if word == KILL.as_bytes() => Err(CoreError::Killed),
@@ -191,7 +193,8 @@ pub(crate) fn read_shutdown_signal(stopped: &zmq::Socket) -> Result<(), CoreErro
     }
 }
 
-/// Receives the next message; returns `None` if the stop socket receives one first.
+/// Receives the next message on `socket`; returns `None` if the stop socket receives a message
+/// first.
 fn wait(
     socket: &zmq::Socket,
     stopped: &zmq::Socket,

@@ -1,4 +1,5 @@
-//! The input thread: receives requests, aborts and utility calls from the front ends.
+//! The input thread of an engine core: receives requests, aborts and utility calls from the front
+//! ends.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
@@ -21,7 +22,8 @@ use super::serve::Requests;
 /// Number of messages read from one socket before the next socket gets its turn.
 const MAX_CONSECUTIVE_READS: usize = 64;
 
-/// Pause between reads while too many requests are being submitted, in milliseconds.
+/// Pause between reads of the sockets while too many prompt tokens are in submission, in
+/// milliseconds.
 const WHILE_BUSY_MS: i64 = 2;
 
 const ADD: &[u8] = &[0];
@@ -63,7 +65,7 @@ impl Input {
         }
     }
 
-    /// Joins the front end and reads until stopped.
+    /// Joins the front end and reads the input sockets until stopped.
     ///
     /// # Errors
     /// [`CoreError`] if the handshake or a socket fails.
@@ -166,7 +168,7 @@ impl Input {
         }
     }
 
-    /// Handles a wave notification: another rank has requests.
+    /// Handles the coordinator's notification that another data-parallel rank has requests.
     fn start_wave(&self, payload: &[u8]) -> Result<(), decode::DecodeError> {
         let fields = decode::value(payload)?;
         let wave = fields

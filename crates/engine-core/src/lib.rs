@@ -5,8 +5,8 @@
 //! connected to the sockets of the API server.
 //!
 //! Two threads serve a rank. The input thread reads requests and submits them. The output thread
-//! owns the output sockets and the running requests. The engine's observer sends it one batch per
-//! step, and it sends one message per step and client.
+//! owns the output sockets and the running requests. The engine's observer sends the output thread
+//! one batch of events per step. The output thread sends one message per step and client.
 //!
 //! Source: vLLM 0.33 `vllm/v1/engine/__init__.py`, `vllm/v1/engine/core.py`,
 //! `vllm/v1/serial_utils.py`, `rust/src/engine-core-client`.
@@ -50,25 +50,25 @@ pub use parts::EngineCoreParts;
 pub use reasoning::ReasoningMarkers;
 pub use waves::Waves;
 
-/// The channel from an engine's observer to its core.
+/// The channel on which an engine's observer sends events to its engine core.
 pub struct Steps {
     queue: Sender<Item>,
     steps: Receiver<Item>,
 }
 
-/// Creates the observer for an engine, and the channel for its core.
+/// Creates the observer of an engine's events, and the channel to the engine's core.
 pub fn observe(config: &Config) -> (OutputObserver, Steps) {
     let (queue, steps) = channel();
     let observer = OutputObserver::new(queue.clone(), config);
     (observer, Steps { queue, steps })
 }
 
-/// Runs `run`; a panic becomes [`CoreError::Panicked`].
+/// Runs `run`, and converts its panic to [`CoreError::Panicked`].
 fn catch_panic<T>(run: impl FnOnce() -> Result<T, CoreError>) -> Result<T, CoreError> {
     catch_unwind(AssertUnwindSafe(run)).unwrap_or(Err(CoreError::Panicked))
 }
 
-/// A running engine core.
+/// A running engine core: the threads that serve vLLM front ends for one engine.
 pub struct EngineCore {
     stop: zmq::Socket,
     thread: JoinHandle<()>,
@@ -77,10 +77,11 @@ pub struct EngineCore {
 }
 
 impl EngineCore {
-    /// Starts the threads, which connect to the API server at `--data-parallel-address`.
+    /// Starts the threads of an engine core, which connect to the API server at
+    /// `--data-parallel-address`.
     ///
     /// # Errors
-    /// A thread or socket cannot be created.
+    /// [`CoreError`] if a thread or socket cannot be created.
     pub fn start(parts: EngineCoreParts, steps: Steps) -> Result<Self, CoreError> {
         const STOP: &str = "inproc://stop";
 
@@ -124,7 +125,7 @@ impl EngineCore {
         }
     }
 
-    /// Resolves when the core fails.
+    /// Resolves with the error when the engine core fails.
     pub async fn failed(&mut self) -> CoreError {
         match (&mut self.failed).await {
             Ok(error) => error,
@@ -132,13 +133,15 @@ impl EngineCore {
         }
     }
 
-    /// Simulates a crash: notifies the front ends and makes [`failed`](Self::failed) resolve.
+    /// Simulates a crash of the engine core: notifies the front ends and makes
+    /// [`failed`](Self::failed) resolve.
     pub fn kill(&self) {
         // The thread may have ended already.
         let _ = self.stop.send(handshake::KILL, zmq::DONTWAIT);
     }
 
-    /// Sends the remaining messages and closes the sockets; the engine must have stopped.
+    /// Sends the remaining messages of the engine core and closes its sockets; the engine must have
+    /// stopped.
     pub async fn stop(self) {
         // The thread may have ended already.
         let _ = self.stop.send("", zmq::DONTWAIT);

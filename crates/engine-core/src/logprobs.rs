@@ -1,4 +1,4 @@
-//! Log probabilities as arrays with one row per token.
+//! Log probabilities as arrays with one row per token, in the form of vLLM's engine core protocol.
 //!
 //! Source: vLLM 0.33 `vllm/v1/outputs.py`, `LogprobsLists`, `LogprobsTensors`.
 
@@ -12,12 +12,12 @@ use vllm_sim_service::logprobs::{Position, RankedToken};
 pub(crate) struct RequestedLogprobs {
     output: Option<Others>,
     prompt: Option<Others>,
-    /// First prompt row to score, and the token ids to score per row.
+    /// First prompt row to score, and the token ids whose log probabilities each row gets.
     scored: Option<(usize, Vec<Vec<i64>>)>,
     temperature: f64,
 }
 
-/// The alternatives to the chosen token.
+/// Tokens in a row of log probabilities other than the chosen one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Others {
     Likeliest(usize),
@@ -25,17 +25,17 @@ enum Others {
     These(Vec<u32>),
 }
 
-/// Rows of equal length; the first column is the chosen token.
+/// Log probabilities in rows of equal length; the first column is the chosen token.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct LogprobRows {
     pub(crate) columns: usize,
     pub(crate) ids: Vec<i32>,
     pub(crate) values: Vec<f32>,
-    /// Ranks of the chosen tokens, starting at 1.
+    /// Ranks of the chosen tokens in the vocabulary, starting at 1.
     pub(crate) ranks: Vec<i32>,
 }
 
-/// Vocabulary size and seed, from which the values are computed.
+/// Vocabulary size and seed, from which the log probabilities are computed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Source {
     pub(crate) vocabulary: u32,
@@ -43,7 +43,7 @@ pub(crate) struct Source {
 }
 
 impl RequestedLogprobs {
-    /// Returns `None` if the request asks for no log probabilities.
+    /// Returns the log probabilities that a request asks for; `None` if there are none.
     pub(crate) fn of(sampling: &Sampling) -> Option<Self> {
         let params = &sampling.params;
         let others = |asked: Option<i128>| {
@@ -69,7 +69,7 @@ impl RequestedLogprobs {
         self.prompt.is_some() || self.scored.is_some()
     }
 
-    /// Returns the rows of `tokens`, which begin at `position` of the script.
+    /// Returns the log probabilities of output `tokens`, which begin at `position` of the script.
     pub(crate) fn rows(
         &self,
         source: Source,
@@ -86,7 +86,7 @@ impl RequestedLogprobs {
         Some(rows)
     }
 
-    /// Returns the rows of a prompt, from its second token.
+    /// Returns the log probabilities of the tokens of a prompt, from its second token.
     pub(crate) fn prompt_rows(&self, source: Source, prompt: &[u32]) -> Option<LogprobRows> {
         let others = self.prompt.as_ref()?;
         let (first, rest) = prompt.split_first()?;
@@ -101,9 +101,10 @@ impl RequestedLogprobs {
 }
 
 impl RequestedLogprobs {
-    /// Returns the scores of the named tokens as the next token of each prompt row.
+    /// Returns the log probabilities of the request's named tokens, as next token of each prompt
+    /// row.
     ///
-    /// A negative token id gets a log probability of minus infinity.
+    /// A negative token id in the request gets a log probability of minus infinity.
     pub(crate) fn prompt_scores(&self, source: Source, prompt: &[u32]) -> Option<Tensor> {
         let (first, rows) = self.scored.as_ref()?;
         let columns = rows.first().map_or(0, Vec::len);

@@ -1,4 +1,4 @@
-//! Sends the events of an engine to the output thread, one batch per step.
+//! Sends the events of an engine to the output thread of its core, one batch per step.
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -11,7 +11,7 @@ use vllm_sim_config::{Config, SchedulerKind};
 use vllm_sim_engine::driver::{Observer, SequenceRecord};
 use vllm_sim_engine::{Event, SimTime, Stats};
 
-/// Sends the events of an engine to its core, one batch per step.
+/// Sends the events of an engine to its engine core, one batch per step.
 ///
 /// A batching engine marks the end of each step. The pool scheduler has no steps, so all events at
 /// one instant form a batch.
@@ -20,10 +20,10 @@ pub struct OutputObserver {
     steps: bool,
     cache: bool,
     connector: bool,
-    /// Statistics since the last message; the coordinator needs them even with
+    /// Scheduler statistics since the last message; the coordinator needs them even with
     /// `--disable-log-stats`.
     stats: SchedulerStats,
-    /// Running, waiting and deferred sequences in the last message.
+    /// Number of running, waiting and deferred sequences in the last message.
     last_sent: (usize, usize, usize),
     open: Vec<(Arc<str>, StepEvent)>,
     at: SimTime,

@@ -1,4 +1,4 @@
-//! The output thread: owns the running requests and the output sockets.
+//! The output thread of an engine core: owns the running requests and the output sockets.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,18 +18,18 @@ use vllm_sim_engine::{End, SimTime};
 use vllm_sim_service::Reply;
 use vllm_sim_service::generate::{Reason, StopReason};
 
-/// Message of an engine core that fails (vLLM's `ENGINE_CORE_DEAD`).
+/// Message to the front ends when an engine core fails (vLLM's `ENGINE_CORE_DEAD`).
 pub(crate) const DEAD: &[u8] = b"ENGINE_CORE_DEAD";
 
-/// Bounds of the wait for a slow front end.
+/// Minimum and maximum time between attempts to send to a slow front end.
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(1);
 const MAX_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The input of the output thread, in the order of events.
+/// Messages to the output thread, in the order of events.
 pub(crate) enum Item {
     /// The events of one step of the engine.
     Step(Step),
-    /// A request is being submitted; its steps may arrive before `Admitted`.
+    /// A request is in submission; the steps of it may arrive before `Admitted`.
     Announced(Arc<str>),
     /// The engine accepted the request.
     Admitted(Box<Active>),
@@ -39,11 +39,11 @@ pub(crate) enum Item {
         at: SimTime,
         output: Box<Output>,
     },
-    /// The front end aborted these requests.
+    /// The front end aborted the requests with these ids.
     Abort(Vec<Arc<str>>),
     /// The encoded response to a utility call.
     Answer { client: usize, message: Vec<u8> },
-    /// The core stops, regularly or because it failed.
+    /// The engine core stops, regularly or because it failed.
     Stop { dead: bool },
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Active {
     pub(crate) id: Arc<str>,
     pub(crate) client: usize,
     pub(crate) reply: Reply,
-    /// End-of-sequence tokens of this engine and of the front end.
+    /// End-of-sequence token ids of this engine and of the front end.
     pub(crate) eos: (Option<u32>, Option<u32>),
     logprobs: Option<Logprobs>,
     trace: Option<Arc<Value>>,
@@ -64,7 +64,7 @@ pub(crate) struct Active {
 pub(crate) struct Logprobs {
     pub(crate) asked: RequestedLogprobs,
     pub(crate) source: Source,
-    /// Prompt, until its log probabilities are sent.
+    /// Prompt token ids, until the log probabilities of the prompt are sent.
     pub(crate) prompt: Option<Vec<u32>>,
 }
 
@@ -169,22 +169,22 @@ impl Active {
 
 pub(crate) struct Sender {
     rank: u32,
-    /// One per front end.
+    /// Output queues, one per front end.
     output_queues: Vec<OutputQueue>,
     coordinator: Option<zmq::Socket>,
-    /// Running and waiting sequences in the last message to the coordinator.
+    /// Number of running and waiting sequences in the last message to the coordinator.
     counts: (usize, usize),
     log_stats: bool,
     waves: Option<Arc<Waves>>,
     is_gone: Arc<dyn Fn() -> bool + Send + Sync>,
-    /// Whether this rank is in a wave.
+    /// Whether this data-parallel rank has requests, and thus is in a wave.
     busy: bool,
     active: HashMap<Arc<str>, Active>,
-    /// Requests in submission.
+    /// Ids of the requests in submission.
     announced: HashSet<Arc<str>>,
-    /// Announced requests with an abort.
+    /// Ids of announced requests that the front end has aborted.
     aborted_early: HashSet<Arc<str>>,
-    /// Steps with an event of an announced request.
+    /// Steps held back because they have an event of an announced request.
     held: VecDeque<Step>,
     step: u64,
     at: SimTime,
@@ -218,7 +218,8 @@ impl Sender {
         }
     }
 
-    /// Runs until stopped; returns `false` after a panic, of which the front ends are notified.
+    /// Sends the messages of `queue` until stopped; returns `false` after a panic, of which the
+    /// front ends are notified.
     pub(crate) fn run(mut self, queue: &Receiver<Item>) -> bool {
         let sent = catch_unwind(AssertUnwindSafe(|| self.send_all(queue)));
         if sent.is_err() {
@@ -292,7 +293,7 @@ impl Sender {
         }
     }
 
-    /// Returns the next item, and sends queued messages while it waits.
+    /// Returns the next item of `queue`, and sends queued messages to front ends while it waits.
     fn next(&mut self, queue: &Receiver<Item>) -> Option<Item> {
         let mut pause = Duration::ZERO;
         while self.output_queues.iter().any(OutputQueue::waits) {
@@ -314,7 +315,7 @@ impl Sender {
         queue.recv().ok()
     }
 
-    /// Notifies the coordinator when a wave starts or ends on this rank.
+    /// Notifies the coordinator when a wave of data-parallel ranks starts or ends on this rank.
     fn note_wave(&mut self) {
         let Some(waves) = &self.waves else {
             return;
@@ -332,7 +333,7 @@ impl Sender {
         }
     }
 
-    /// Sends the steps that no longer wait for an announced request.
+    /// Sends the held steps that no longer wait for an announced request.
     fn catch_up(&mut self) {
         while let Some(step) = self.held.front() {
             let unknown = |(id, _): &(Arc<str>, StepEvent)| self.announced.contains(id);
@@ -345,7 +346,8 @@ impl Sender {
         }
     }
 
-    /// Sends one message per front end with output; the statistics go to the first one.
+    /// Sends the outputs of a step, one message per front end with output; scheduler statistics go
+    /// to the first front end.
     fn send_step(&mut self, step: Step) {
         self.step += 1;
         self.at = step.at;
@@ -392,7 +394,7 @@ impl Sender {
         }
     }
 
-    /// Notifies the coordinator when the running or waiting sequences changed.
+    /// Notifies the coordinator when the number of running or waiting sequences changed.
     fn publish_stats(&mut self, at: SimTime, stats: &SchedulerStats) {
         let counts = (stats.gauges.running, stats.gauges.waiting);
         if let Some(coordinator) = self.coordinator.as_ref().filter(|_| counts != self.counts) {
@@ -402,7 +404,7 @@ impl Sender {
         }
     }
 
-    /// Sends outputs to a front end; if its queue is full, aborts all its requests.
+    /// Sends outputs to a front end; if the front end's queue is full, aborts all its requests.
     fn send_outputs(
         &mut self,
         client: usize,
@@ -429,7 +431,7 @@ impl Sender {
         }
     }
 
-    /// Notifies a front end of its aborted requests; returns whether none remain.
+    /// Notifies a front end of its aborted requests; returns whether the notification is complete.
     fn settle(&mut self, client: usize) -> bool {
         let (rank, at) = (self.rank, self.at);
         let Some(output_queue) = self.output_queues.get_mut(client) else {
@@ -453,7 +455,7 @@ impl Sender {
         told
     }
 
-    /// Sends a message; returns `false` only if the queue of the front end is full.
+    /// Sends a message to a front end; returns `false` only if the front end's queue is full.
     fn send(&mut self, client: usize, message: Vec<u8>) -> bool {
         if (self.is_gone)() {
             return true;

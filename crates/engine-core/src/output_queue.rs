@@ -1,4 +1,4 @@
-//! The output socket of one front end, written without blocking.
+//! The queue of messages to one front end, written to its output socket without blocking.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use super::handshake::LINGER_MS;
 
 /// Maximum number of aborted requests that a front end is still to be notified of.
 const MAX_DEFERRED_ABORTS: usize = 65_536;
-/// Limits on the messages that wait for a slow front end, in messages and bytes.
+/// Limits on the messages that wait for a slow front end: their number, and their bytes in total.
 ///
 /// libzmq limits only messages, so its own queue is short
 /// ([`MAX_QUEUED_OUTPUT`](super::handshake::MAX_QUEUED_OUTPUT)).
@@ -20,9 +20,9 @@ pub(crate) struct OutputQueue {
     client: usize,
     unsent: VecDeque<Vec<u8>>,
     bytes: usize,
-    /// Aborted requests of which the front end is not yet notified.
+    /// Ids of aborted requests of which the front end is not yet notified.
     deferred_aborts: BTreeSet<Arc<str>>,
-    /// Whether the queue limit was reached; reset at half the limit.
+    /// Whether the queue reached its limit; reset at half the limit.
     full: bool,
 }
 
@@ -46,7 +46,7 @@ impl OutputQueue {
         self.full
     }
 
-    /// Sends queued messages, and waits up to `patience` for room in the socket.
+    /// Sends queued messages, and waits up to `patience` for room in the output socket.
     ///
     /// Returns whether a message was sent.
     pub(crate) fn flush(&mut self, patience: Duration) -> bool {
@@ -79,12 +79,13 @@ impl OutputQueue {
         self.unsent.len() < before
     }
 
-    /// Half of the limit, so that the state does not alternate with every message.
+    /// Returns whether the queue is at most half full, so that `full` does not alternate with every
+    /// message.
     fn has_room_again(&self) -> bool {
         self.unsent.len() <= MAX_UNREAD_MESSAGES / 2 && self.bytes <= MAX_UNREAD_BYTES / 2
     }
 
-    /// Sends or queues a message; returns `false` if the queue is full.
+    /// Sends or queues a message to the front end; returns `false` if the queue is full.
     pub(crate) fn send(&mut self, message: Vec<u8>) -> bool {
         self.flush(Duration::ZERO);
         let bytes = self.bytes.saturating_add(message.len());
@@ -108,7 +109,7 @@ impl OutputQueue {
         true
     }
 
-    /// Sends the queued messages and the last one, for at most the linger time.
+    /// Sends the queued messages and the message `last`, for at most the linger time.
     #[expect(clippy::disallowed_methods, reason = "sockets work in real time")]
     pub(crate) fn end(&mut self, last: Option<&[u8]>) {
         self.unsent.extend(last.map(<[u8]>::to_vec));
@@ -121,7 +122,7 @@ impl OutputQueue {
         }
     }
 
-    /// Records requests that ended without a notification.
+    /// Records aborted requests of which the front end is to be notified later.
     pub(crate) fn defer_aborts(&mut self, ids: impl IntoIterator<Item = Arc<str>>) {
         let room = MAX_DEFERRED_ABORTS.saturating_sub(self.deferred_aborts.len());
         self.deferred_aborts.extend(ids.into_iter().take(room));

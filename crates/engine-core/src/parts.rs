@@ -6,20 +6,20 @@ use vllm_sim_service::{RequestRules, Service};
 use super::reasoning::ReasoningMarkers;
 use super::waves::Waves;
 
-/// The configuration and services of an engine core.
+/// The configuration and services that an engine core uses.
 #[derive(Clone)]
 pub struct EngineCoreParts {
-    /// Configuration of the process.
+    /// Configuration of the simulator process.
     pub config: Arc<Config>,
-    /// Limits and defaults of requests.
+    /// Limits and defaults of request values.
     pub rules: RequestRules,
-    /// Service over the engine of this rank alone.
+    /// Service over the engine of this data-parallel rank alone.
     pub service: Arc<Service>,
-    /// Data-parallel rank.
+    /// Data-parallel rank of the engine.
     pub rank: u32,
-    /// Returns true while a simulated restart takes the process away; nothing is sent then.
+    /// Returns true while a simulated restart takes the process away; no message is sent then.
     pub is_gone: Arc<dyn Fn() -> bool + Send + Sync>,
-    /// Reasoning markers; `None` disables reasoning.
+    /// Start and end tokens of reasoning; `None` disables reasoning.
     pub thoughts: Option<ReasoningMarkers>,
     /// Wave state shared by the ranks; `None` if ranks run independently.
     pub waves: Option<Arc<Waves>>,

@@ -1,4 +1,4 @@
-//! Embeddings and class probabilities of prompts.
+//! Embeddings and class probabilities of prompts, for pooling requests to the engine core.
 //!
 //! Source: vLLM 0.33 `vllm/pooling_params.py`; `vllm/model_executor/layers/pooler`, which
 //! normalises in the engine.
@@ -8,13 +8,13 @@ use super::request::Pooling;
 use vllm_sim_config::Config;
 use vllm_sim_service::pooling::{class_probabilities, shared_token_embedding, unit_embedding};
 
-/// Maximum number of values in one result, as for 4,096 tokens of 4,096 dimensions.
+/// Maximum number of values in one pooling result, as for 4,096 tokens of 4,096 dimensions.
 const MAX_NUMBERS: usize = 16 << 20;
 
-/// Computes the pooled result of a prompt.
+/// Computes the embedding or class probabilities of a prompt.
 ///
 /// # Errors
-/// A message for the client.
+/// A message for the client if the result is too large or the task is unknown.
 pub(crate) fn pool(config: &Config, prompt: &[u32], pooling: &Pooling) -> Result<Tensor, String> {
     let classes = config.api.num_labels.max(1);
     let (columns, embeds, each) = match pooling.task.as_str() {

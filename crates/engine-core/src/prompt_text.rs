@@ -1,14 +1,14 @@
-//! Recovers the client's text from the tokens of a prompt.
+//! Recovers the client's text from the token ids of a prompt.
 
 use vllm_sim_tokenizer::{SpecialTokens, Tokenizer};
 
-/// Role names before a message in chat templates.
+/// Role names before messages in chat templates.
 const ROLES: [&str; 5] = ["assistant", "developer", "system", "tool", "user"];
 
-/// Returns the text of the last message.
+/// Returns the text of the last message in a prompt of token ids.
 ///
-/// The message is between the last two end-of-turn tokens, special tokens and role excluded.
-/// A prompt without an end-of-turn token is the message as a whole.
+/// The message is between the last two end-of-turn tokens, without special tokens and role. A
+/// prompt without an end-of-turn token is the message as a whole.
 pub(crate) fn last_message(tokenizer: &Tokenizer, prompt: &[u32]) -> String {
     let ends_turn = |id: &u32| Some(*id) == tokenizer.eos() || tokenizer.stop_ids().contains(id);
     let Some(end) = prompt.iter().rposition(ends_turn) else {

@@ -1,4 +1,4 @@
-//! The ready response of an engine.
+//! The ready response, by which an engine core reports its configuration to front ends.
 //!
 //! Source: vLLM 0.33 `vllm/v1/engine/__init__.py`, `EngineCoreReadyResponse`;
 //! `rust/src/engine-core-client` marks the required keys.

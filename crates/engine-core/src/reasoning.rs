@@ -58,7 +58,7 @@ fn texts(parser: &str) -> Option<([&'static str; 2], bool)> {
 pub struct ReasoningMarkers {
     start: Arc<[u32]>,
     end: Vec<u32>,
-    /// Whether the model reasons by default.
+    /// Whether the model reasons if the request does not specify it.
     reasons_by_default: bool,
     /// Fraction of output tokens that is reasoning, 0 to 1.
     ratio: f64,

@@ -1,4 +1,4 @@
-//! Decodes `EngineCoreRequest`, an array whose trailing fields may be missing.
+//! Decodes `EngineCoreRequest`, a MessagePack array whose trailing fields may be missing.
 //!
 //! Source: vLLM 0.33 `vllm/v1/engine/__init__.py`, `EngineCoreRequest`; `vllm/lora/request.py`.
 
@@ -15,11 +15,11 @@ use vllm_sim_wire::schema::RequestField;
 #[derive(Debug)]
 pub(crate) struct CoreRequest {
     pub(crate) id: Arc<str>,
-    /// Index of the front end.
+    /// Index of the front end that sent the request.
     pub(crate) client: usize,
-    /// Latest wave known to the front end.
+    /// Number of the latest wave of data-parallel ranks known to the front end.
     pub(crate) wave: u64,
-    /// Other fields, or the error of the first one that cannot be decoded.
+    /// Other fields of the request, or the error of the first one that cannot be decoded.
     pub(crate) fields: Result<RequestFields, DecodeError>,
 }
 
@@ -37,15 +37,15 @@ pub(crate) struct RequestFields {
     pub(crate) lora: Option<LoraRequest>,
     pub(crate) cache_salt: Option<String>,
     pub(crate) priority: i64,
-    /// Headers `traceparent` and `tracestate`.
+    /// Trace headers `traceparent` and `tracestate`.
     pub(crate) trace: Option<(Box<str>, Option<Box<str>>)>,
-    /// All trace headers, which the outputs repeat.
+    /// All trace headers of the request, which its outputs repeat.
     pub(crate) trace_headers: Option<Arc<Value>>,
     /// Whether reasoning has ended within the prompt, if the front end knows.
     pub(crate) reasoning_ended: Option<bool>,
-    /// Arguments of the reasoning parser: `chat_template_kwargs`.
+    /// Arguments of the reasoning parser: the request's `chat_template_kwargs`.
     pub(crate) parser_kwargs: Value,
-    /// Whether the request ends as soon as it is queued.
+    /// Whether the request is aborted as soon as it is queued.
     pub(crate) abort_immediately: bool,
 }
 
@@ -57,9 +57,9 @@ pub(crate) enum RequestKind {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Pooling {
-    /// `embed`, `classify`, `token_embed`, `token_classify`, …
+    /// Pooling task: `embed`, `classify`, `token_embed`, `token_classify`, …
     pub(crate) task: String,
-    /// Length of the embedding; `None` uses the model's.
+    /// Number of dimensions of the embedding; `None` uses the model's.
     pub(crate) dimensions: Option<u32>,
     /// Whether embeddings are normalised to length 1.
     pub(crate) activation: bool,
@@ -70,9 +70,9 @@ pub(crate) struct Sampling {
     pub(crate) params: SamplingParams,
     /// End-of-sequence token of the front end's tokenizer.
     pub(crate) eos: Option<u32>,
-    /// Token ids of the bad words, by the front end's tokenizer.
+    /// Token ids of the request's bad words, by the front end's tokenizer.
     pub(crate) bad_words: Vec<Vec<u32>>,
-    /// First prompt row to score, and the token ids to score per row.
+    /// First prompt row to score, and the token ids whose log probabilities each row gets.
     pub(crate) scored: Option<(usize, Vec<Vec<i64>>)>,
 }
 
@@ -85,10 +85,10 @@ pub(crate) struct LoraRequest {
 }
 
 impl CoreRequest {
-    /// Decodes the payload of ADD and its auxiliary frames.
+    /// Decodes the payload of an ADD message and its auxiliary frames.
     ///
     /// # Errors
-    /// [`DecodeError`] if not even the id can be decoded.
+    /// [`DecodeError`] if not even the request id can be decoded.
     pub(crate) fn read(payload: &[u8], aux: &[Vec<u8>]) -> Result<Self, DecodeError> {
         let mut fields = Fields::of(decode::value(payload)?, "EngineCoreRequest")?;
         let id = fields.take(0);
@@ -157,7 +157,7 @@ impl RequestFields {
     }
 }
 
-/// Returns one token per row of prompt embeddings: a hash below 256, equal for equal rows.
+/// Returns one token per row of prompt embeddings: a hash below 256 of the row's bytes.
 fn embedded(embeds: &Value, aux: &[Vec<u8>]) -> Vec<u32> {
     let Some((_, shape, bytes)) = decode::tensor(embeds, aux) else {
         return Vec::new();
@@ -251,10 +251,10 @@ impl Sampling {
     }
 }
 
-/// Restricts tool arguments of any JSON type to objects.
+/// Restricts the arguments of tool calls in a structural tag to JSON objects.
 ///
-/// The tag of a tool that is not strict allows any JSON, but models write objects and parsers
-/// accept nothing else.
+/// The tag of a tool that is not strict allows any JSON value, but models write objects and parsers
+/// accept no other type.
 fn call_with_objects(tag: &mut Json) {
     match tag {
         Json::Array(items) => items.iter_mut().for_each(call_with_objects),
@@ -275,7 +275,8 @@ fn call_with_objects(tag: &mut Json) {
 
 impl LoraRequest {
     /// # Errors
-    /// [`DecodeError::Type`] for anything but an array that begins with a name and a number.
+    /// [`DecodeError::Type`] for any value but an array that begins with the adapter's name and
+    /// number.
     pub(crate) fn read(value: Value) -> Result<Self, DecodeError> {
         let mut fields = Fields::of(value, "lora_request")?;
         let name = fields.take(0);
@@ -295,7 +296,7 @@ impl LoraRequest {
     }
 }
 
-/// Decodes the position and hash of a media item, without its data.
+/// Decodes position and hash of an image, audio clip or video, without its data.
 fn media_feature(feature: &Value) -> Result<MediaFeature, DecodeError> {
     let position = get(feature, "mm_position");
     let number = |key: &'static str| {

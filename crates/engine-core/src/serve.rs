@@ -1,4 +1,4 @@
-//! Submits the requests of front ends, and maps rejections to errors of the protocol.
+//! Submits the requests of front ends, and maps rejections to errors of the engine core protocol.
 
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -43,12 +43,12 @@ pub(crate) struct Requests {
     by_text: bool,
 }
 
-/// Prompt tokens in submission beyond which input sockets are not read.
+/// Number of prompt tokens in submission beyond which input sockets are not read.
 ///
-/// About 64 MiB, copies included.
+/// The limit is about 64 MiB, copies included.
 const MAX_SUBMITTING_TOKENS: usize = 4 << 20;
 
-/// Counts prompt tokens in submission until it is dropped.
+/// Guard of a request: its prompt tokens count as in submission until the guard is dropped.
 struct Submitting {
     all: Arc<AtomicUsize>,
     own: usize,
@@ -88,12 +88,13 @@ impl Requests {
         }
     }
 
-    /// Returns whether further requests should wait in their sockets.
+    /// Returns whether further requests should wait in the input sockets, because too many prompt
+    /// tokens are in submission.
     pub(crate) fn is_busy(&self) -> bool {
         self.submitting.load(Ordering::Relaxed) > MAX_SUBMITTING_TOKENS
     }
 
-    /// Submits a request on this thread, which keeps the order of requests.
+    /// Submits a request on the calling thread, which keeps the order of requests.
     ///
     /// A submission that takes long continues as a task on `runtime`.
     pub(crate) fn add(self: &Arc<Self>, runtime: &Handle, request: CoreRequest) {
@@ -235,8 +236,8 @@ impl Requests {
         })
     }
 
-    /// Decodes the bad words of `vllm-rs`, which sends only their tokens, with and without a
-    /// leading space.
+    /// Decodes the bad words in requests of `vllm-rs`, which sends only their tokens, with and
+    /// without a leading space.
     fn with_bad_words(&self, mut sampling: Sampling) -> Sampling {
         if sampling.params.bad_words.is_none() && !sampling.bad_words.is_empty() {
             let tokenizer = self.parts.service.generator.tokenizer();
@@ -253,7 +254,7 @@ impl Requests {
         sampling
     }
 
-    /// Returns the text by which scripted and recorded replies are looked up.
+    /// Returns the text of a prompt by which scripted and recorded replies are looked up.
     fn text(&self, prompt: &[u32]) -> Box<str> {
         let service = &self.parts.service;
         let tokenizer = service.generator.tokenizer();
@@ -264,10 +265,10 @@ impl Requests {
         }
     }
 
-    /// Draws the faults of a request.
+    /// Draws the injected faults of a request.
     ///
     /// # Errors
-    /// The error response that replaces its output.
+    /// The injected error response that replaces the output.
     fn faults(&self, id: &Arc<str>) -> Result<RequestFaults, Failure> {
         let service = &self.parts.service;
         let faults = RequestFaults::decide(service, Some(id), None, None)
@@ -307,14 +308,14 @@ enum Answer {
     Pooled(Box<Output>),
 }
 
-/// The finish reason and error of a request without output.
+/// Finish reason and error of a request without output.
 type Failure = (FinishReason, Option<EngineRequestError>);
 
 fn invalid(message: String) -> Failure {
     failed(VALIDATION, message)
 }
 
-/// Maps an HTTP status to a failure; front ends know 400, 500 and 503.
+/// Maps an HTTP status to the failure of a request; front ends know 400, 500 and 503.
 fn of_status(status: u16, code: &'static str, message: String) -> Failure {
     match status {
         429 | 503 => to_be_retried(code, message),

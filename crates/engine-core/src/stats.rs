@@ -1,4 +1,4 @@
-//! Scheduler statistics: counters since the last message, and current gauges.
+//! Scheduler statistics for front ends: counters since the last message, and current gauges.
 //!
 //! Source: vLLM 0.33 `vllm/v1/metrics/stats.py`, `SchedulerStats`, `PrefixCacheStats`.
 
@@ -14,9 +14,9 @@ pub(crate) struct SchedulerStats {
     pub(crate) gauges: Stats,
     pub(crate) wave: u64,
     pub(crate) prefix: CacheLookups,
-    /// `None` without a KV connector.
+    /// Lookups in external KV caches; `None` without a KV connector.
     pub(crate) external: Option<CacheLookups>,
-    /// `None` without speculative decoding.
+    /// Counts of speculative decoding; `None` without it.
     pub(crate) drafts: Option<DraftCounts>,
     pub(crate) loras: BTreeMap<Arc<str>, AdapterUse>,
 }
@@ -31,7 +31,7 @@ pub(crate) struct CacheLookups {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct DraftCounts {
     drafts: u64,
-    /// Per position in the draft.
+    /// Number of proposed draft tokens, by position in the draft.
     proposed: Vec<u64>,
     accepted: Vec<u64>,
 }
@@ -115,7 +115,7 @@ impl SchedulerStats {
         external.add(record.prompt.saturating_sub(record.cached), record.external);
     }
 
-    /// Returns the statistics for a message and resets the counters.
+    /// Returns the scheduler statistics for a message and resets the counters.
     pub(crate) fn take(&mut self) -> Self {
         let taken = self.clone();
         self.prefix = CacheLookups::default();

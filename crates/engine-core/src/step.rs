@@ -1,4 +1,4 @@
-//! The events of an engine in one step.
+//! The events of one engine step.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use super::encode::PrefillStats;
 use super::stats::SchedulerStats;
 use vllm_sim_engine::{End, SimTime};
 
-/// The events of one step, all at the same instant.
+/// The events of one engine step, all at the same instant.
 #[derive(Debug)]
 pub(crate) struct Step {
     pub(crate) at: SimTime,

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The wave state of the ranks in this process.
+/// The state of the waves, shared by the data-parallel ranks in this process.
 #[derive(Debug)]
 pub struct Waves {
     /// Whether rank 0, which announces the end of waves, is in this process.
@@ -18,13 +18,13 @@ pub struct Waves {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Number of the current or next wave.
+    /// Number of the current wave, or of the next one if all ranks are idle.
     wave: u64,
     busy: BTreeSet<u32>,
 }
 
 impl Waves {
-    /// Creates the state of idle ranks, starting with `first_rank`.
+    /// Creates the wave state of idle ranks; the lowest rank in this process is `first_rank`.
     pub fn new(first_rank: u32) -> Self {
         Self {
             leads: first_rank == 0,
@@ -41,13 +41,14 @@ impl Waves {
         self.state().wave
     }
 
-    /// Raises the wave to one that another process has announced.
+    /// Raises the wave number to one that another process has announced.
     pub(crate) fn raise(&self, wave: u64) {
         let mut state = self.state();
         state.wave = state.wave.max(wave);
     }
 
-    /// Marks a rank as busy; returns the wave that this starts, if all ranks were idle.
+    /// Marks a rank as busy; returns the number of the wave that this starts, if all ranks were
+    /// idle.
     pub(crate) fn begin(&self, rank: u32) -> Option<u64> {
         let mut state = self.state();
         let rested = state.busy.is_empty();
@@ -55,7 +56,8 @@ impl Waves {
         rested.then_some(state.wave)
     }
 
-    /// Marks a rank as idle; returns the wave that this ends, if all ranks are idle.
+    /// Marks a rank as idle; returns the number of the wave that this ends, if all ranks are idle
+    /// and rank 0 is in this process.
     pub(crate) fn end(&self, rank: u32) -> Option<u64> {
         let mut state = self.state();
         if !state.busy.remove(&rank) || !state.busy.is_empty() {

@@ -1,4 +1,4 @@
-//! The calls of `vllm.grpc.engine.VllmEngine`.
+//! The gRPC methods of `vllm.grpc.engine.VllmEngine`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ use vllm_sim_engine::driver::unix_now;
 use vllm_sim_service::RequestContext;
 use vllm_sim_service::pooling::llmd_embedding;
 
-/// Implements the calls of `vllm.grpc.engine.VllmEngine`.
+/// Implements the gRPC methods of `vllm.grpc.engine.VllmEngine`.
 pub(super) struct Engine {
     parts: GrpcState,
     /// Time of the latest `Generate` call, in seconds since the Unix epoch, as the bits of an
@@ -35,7 +35,7 @@ impl Engine {
         }
     }
 
-    /// Adds `retry-after` to a retryable status that lacks it, as over HTTP.
+    /// Adds the metadata `retry-after` to a retryable gRPC status that lacks it, as over HTTP.
     fn with_retry_after(&self, status: Status) -> Status {
         let settings = self.parts.service.faults.settings();
         match settings.retry_after_seconds {

@@ -8,7 +8,7 @@ use vllm_sim_service::fault::StreamFault;
 use vllm_sim_service::{RequestContext, RequestFaults};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
-/// Decides on the faults of a call.
+/// Decides on the injected faults of a gRPC call.
 ///
 /// # Errors
 /// `INVALID_ARGUMENT` if the metadata `x-sim-fault` is not a valid fault spec.
@@ -24,10 +24,10 @@ pub(super) fn decide<T>(parts: &GrpcState, request: &Request<T>) -> Result<Reque
         .map_err(|error| Status::invalid_argument(format!("Invalid x-sim-fault metadata: {error}")))
 }
 
-/// Returns the injected error of a call, if any.
+/// Returns an error if the faults of a call include an error response.
 ///
 /// # Errors
-/// The status of the injected failure.
+/// The gRPC status of the injected failure.
 pub(super) fn inject(parts: &GrpcState, faults: &RequestFaults) -> Result<(), Status> {
     let Some(failure) = faults.failure else {
         return Ok(());
@@ -39,7 +39,7 @@ pub(super) fn inject(parts: &GrpcState, faults: &RequestFaults) -> Result<(), St
     Err(status::fault(&fault))
 }
 
-/// Removes the faults that do not apply to gRPC: malformed events, and faults of `[DONE]`.
+/// Removes the stream faults that do not apply to gRPC: malformed events, and faults of `[DONE]`.
 pub(super) fn keep_possible(faults: &mut RequestFaults) {
     faults.stream_faults.retain(|stream_fault| {
         matches!(

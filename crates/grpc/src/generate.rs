@@ -1,7 +1,7 @@
-//! Converts a reply to messages.
+//! Converts a reply to gRPC messages.
 //!
-//! A unary call gets one message. A stream gets a chunk per token, and a final message that repeats
-//! the last chunk.
+//! A unary call gets one message. A stream gets a message per token, and a final message that
+//! repeats the last tokens.
 //!
 //! Source: `smg_grpc_servicer/vllm/servicer.py` of smg-grpc-servicer 0.14, vLLM's gRPC service.
 
@@ -18,17 +18,17 @@ use vllm_sim_engine::driver::SequenceState;
 use vllm_sim_service::generate::Reason;
 use vllm_sim_service::{Choice, FaultInjector, InjectorAction, Reply};
 
-/// The message stream of one generation.
+/// The stream of gRPC messages of one `Generate` call.
 ///
 /// Of several choices only the first is sent, as in vLLM; the final message waits for all choices.
 pub(super) struct GenerateMessages {
     reply: Reply,
-    /// Whether tokens are sent as they are released.
+    /// Whether tokens are sent one by one as the engine releases them.
     stream: bool,
     closed: bool,
-    /// Tokens of the last message: all tokens, or those since the previous chunk.
+    /// Token ids of the last message: all tokens, or those since the previous message.
     output: Vec<u32>,
-    /// Whether the empty chunk of an abort was sent.
+    /// Whether the empty message of an aborted reply was sent.
     aborted: bool,
     faults: Option<Box<FaultInjector>>,
 }
@@ -45,9 +45,9 @@ impl GenerateMessages {
         }
     }
 
-    /// Returns the next message, if one is due.
+    /// Returns the next message if the engine has released tokens for it.
     ///
-    /// Tokens that are due together become separate messages, sent in one write.
+    /// Tokens that are released together become separate messages, sent in one write.
     fn due(&mut self) -> Option<Response> {
         // Reads the states first: an ended sequence has released all its tokens.
         let ended = self

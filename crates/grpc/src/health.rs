@@ -1,4 +1,4 @@
-//! The standard health check, `grpc.health.v1.Health`.
+//! The standard gRPC health check, `grpc.health.v1.Health`.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -62,9 +62,9 @@ impl health_server::Health for Health {
         }
     }
 
-    /// Streams the current status and each change.
+    /// Streams the current health status and each change.
     ///
-    /// An unknown service gets a status instead of an error, because it may still appear.
+    /// An unknown service gets a status instead of an error, because it may be registered later.
     async fn watch(
         &self,
         request: Request<HealthCheckRequest>,

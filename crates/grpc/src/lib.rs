@@ -1,6 +1,6 @@
 //! vLLM's gRPC API: `vllm.grpc.engine.VllmEngine`, health checks and reflection.
 //!
-//! Prompts and replies are token ids. Dropping a running reply aborts it.
+//! Prompts and replies are token ids. When a client cancels a running call, the request is aborted.
 //!
 //! Source: `vllm/entrypoints/grpc_server.py`; the messages follow
 //! `pkg/communication/grpc/engine.proto` of llm-d-inference-sim.
@@ -31,7 +31,7 @@ use health::Health;
 pub use parts::{GrpcState, Settings};
 use proto::vllm_engine_server::VllmEngineServer;
 
-/// Descriptor set of [`proto`], served by reflection.
+/// Protobuf descriptor set of [`proto`], served by gRPC reflection.
 const DESCRIPTOR: &[u8] = include_bytes!("descriptor.bin");
 
 /// Returns the router of all gRPC services, to be served over HTTP/2.

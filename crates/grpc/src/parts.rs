@@ -3,30 +3,30 @@ use std::time::{Duration, Instant};
 
 use vllm_sim_service::{RequestRules, Service};
 
-/// State shared by all calls.
+/// State shared by all gRPC calls of a server.
 #[derive(Clone)]
 pub struct GrpcState {
-    /// Service for all requests.
+    /// Service for all requests, which owns the engines.
     pub service: Arc<Service>,
-    /// Settings of the server.
+    /// Settings of the gRPC server.
     pub settings: Arc<Settings>,
-    /// Start time of the process.
+    /// Start time of the simulator process.
     pub started: Instant,
 }
 
 /// Settings of the gRPC server.
 pub struct Settings {
-    /// Limits and defaults of requests.
+    /// Limits and defaults of request values.
     pub rules: RequestRules,
-    /// Path or name of the model.
+    /// Path or name of the served model.
     pub model: String,
-    /// Whether the model accepts images.
+    /// Whether the served model accepts images.
     pub supports_vision: bool,
-    /// Length of the vectors that `Embed` returns.
+    /// Number of dimensions of the vectors that `Embed` returns.
     pub embedding_dim: u32,
-    /// Maximum size of a received message, in bytes.
+    /// Maximum size of a received gRPC message, in bytes.
     pub max_message_bytes: usize,
-    /// Whether messages are logged (`--log-http`).
+    /// Whether gRPC messages are logged (`--log-http`).
     pub logs_messages: bool,
     /// Time after the start during which requests are rejected.
     pub startup_duration: Duration,

@@ -15,16 +15,16 @@ use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::sampling::{StringOrList, TokenBias};
 use vllm_sim_wire::{Limits, SamplingParams};
 
-/// The properties of a call outside its message.
+/// Properties of a gRPC call that its message does not contain.
 pub(super) struct CallMetadata {
     pub(super) rank: Option<i64>,
     pub(super) trace: Option<(Box<str>, Option<Box<str>>)>,
     pub(super) faults: Arc<RequestFaults>,
-    /// Counter of the call's tokens; `None` if nothing reads it.
+    /// Counter of the request's tokens; `None` if nothing reads it.
     pub(super) usage: Option<Arc<TokenUsage>>,
 }
 
-/// Converts a call to a generation request.
+/// Converts a `GenerateRequest` message to a generation request.
 pub(super) fn request(
     parts: &GrpcState,
     limits: &Limits,
@@ -68,7 +68,7 @@ pub(super) fn request(
     }
 }
 
-/// Returns the prompt of an input. Token ids take precedence over their text.
+/// Returns the prompt of a message. Token ids take precedence over their text.
 fn prompt(input: TokenizedInput) -> PromptInput {
     let TokenizedInput {
         original_text: text,
@@ -84,7 +84,7 @@ fn prompt(input: TokenizedInput) -> PromptInput {
     }
 }
 
-/// Returns the tokens of an input. Token ids take precedence over their text.
+/// Returns the token ids of a message's prompt. Token ids take precedence over their text.
 pub(super) async fn tokens(parts: &GrpcState, input: TokenizedInput) -> Vec<u32> {
     let TokenizedInput {
         original_text: text,
@@ -99,7 +99,7 @@ pub(super) async fn tokens(parts: &GrpcState, input: TokenizedInput) -> Vec<u32>
     run_blocking_if_large(size, encode).await
 }
 
-/// Converts the sampling parameters as vLLM does: some fields treat 0 as unset.
+/// Converts sampling parameters of a gRPC message as vLLM does: some fields treat 0 as unset.
 ///
 /// Source: `_sampling_params_from_proto` of `vllm/entrypoints/grpc_server.py`.
 fn params(asked: &proto::SamplingParams) -> SamplingParams {
@@ -141,7 +141,7 @@ fn params(asked: &proto::SamplingParams) -> SamplingParams {
     }
 }
 
-/// Converts the constraint on the text.
+/// Converts the structured-output constraint of a gRPC message.
 fn constraint(asked: Asked) -> Option<Constraint> {
     let parsed =
         |text: String| serde_json::from_str(&text).unwrap_or(serde_json::Value::String(text));

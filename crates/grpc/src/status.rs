@@ -7,7 +7,8 @@ use vllm_sim_wire::fault::Fault;
 
 const RETRY_AFTER: &str = "retry-after";
 
-/// Converts a fault to the status that llm-d-inference-sim uses for its HTTP status.
+/// Converts an error of a request to the gRPC status that llm-d-inference-sim uses for its HTTP
+/// status.
 pub(super) fn fault(fault: &Fault) -> Status {
     let status = Status::new(code(fault.status), fault.message.clone());
     match fault.retry_after_seconds {
@@ -25,7 +26,7 @@ pub(super) fn retry_after(mut status: Status, seconds: u32) -> Status {
     status
 }
 
-/// Converts a rejection to a status.
+/// Converts the rejection of a request to a gRPC status.
 pub(super) fn refused(refusal: RequestError) -> Status {
     let status = match &refusal {
         RequestError::Invalid(refused) => return fault(refused),

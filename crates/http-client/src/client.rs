@@ -23,7 +23,7 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// HTTP/1.1 client for one server with a pool of connections; clones share it.
+/// HTTP/1.1 client for one server with a pool of connections; clones share the pool.
 pub struct Client<B: Body + 'static>(Arc<Shared<B>>);
 
 impl<B: Body + 'static> std::fmt::Debug for Client<B> {
@@ -44,10 +44,10 @@ struct Shared<B: Body + 'static> {
     preparing: AtomicBool,
 }
 
-/// Error of sending a request.
+/// Error of sending an HTTP request.
 #[derive(Debug)]
 pub struct SendError {
-    /// Description.
+    /// Description of the error.
     pub why: String,
     /// Whether the server closed a reused connection, so that the request may be sent again.
     stale: bool,
@@ -59,7 +59,7 @@ where
     B::Data: Send,
     B::Error: Into<BoxError>,
 {
-    /// Creates a client without connections.
+    /// Creates a client that opens its first connection for the first request.
     pub fn new(connector: Connector) -> Self {
         Self(Arc::new(Shared {
             connector,
@@ -68,7 +68,7 @@ where
         }))
     }
 
-    /// Sends a request and waits for the head of the response.
+    /// Sends an HTTP request and waits for the head of the response.
     ///
     /// The request's URI is a path, and its headers name the host.
     ///
@@ -143,10 +143,10 @@ where
         }
     }
 
-    /// Sends a request and reads the whole response, whatever its status.
+    /// Sends an HTTP request and reads the whole response, whatever its status.
     ///
     /// # Errors
-    /// A message about the connection, or about a body of more than `most_bytes`.
+    /// A message about the connection, or about a response body of more than `most_bytes`.
     pub async fn fetch(
         &self,
         request: Request<B>,
@@ -206,10 +206,10 @@ impl<B: Body + 'static> Client<B> {
     }
 }
 
-/// A connection, driven by the task that waits for its response.
+/// HTTP connection of a pool, driven by the task that waits for its response.
 struct PooledConnection<B: Body + 'static> {
     sender: SendRequest<B>,
-    /// `None` after the connection has ended.
+    /// Driver of the connection; `None` after the connection has ended.
     connection: Option<Connection<TokioIo<Stream>, B>>,
     arrival: Arrival,
 }
@@ -222,7 +222,7 @@ fn root(error: &hyper::Error) -> String {
     cause.to_string()
 }
 
-/// Drives the connection; an error reaches the task that waits for the response.
+/// Drives an HTTP connection; an error reaches the task that waits for the response.
 fn drive<B>(connection: &mut Option<Connection<TokioIo<Stream>, B>>, cx: &mut Context<'_>)
 where
     B: Body + 'static,
@@ -242,7 +242,7 @@ where
     B::Data: Send,
     B::Error: Into<BoxError>,
 {
-    /// Waits until a request can be sent; returns an error if the connection is closed.
+    /// Waits until the connection accepts a request; returns an error if the connection is closed.
     async fn ready(&mut self) -> hyper::Result<()> {
         poll_fn(|cx| {
             drive(&mut self.connection, cx);
@@ -252,7 +252,7 @@ where
     }
 }
 
-/// Body of a response, read from its connection on demand.
+/// Body of an HTTP response, read from its connection on demand.
 pub struct ResponseBody<B: Body + 'static> {
     body: Incoming,
     sent: Instant,
@@ -300,9 +300,10 @@ where
     type Data = Bytes;
     type Error = hyper::Error;
 
-    /// Polls the next frame.
+    /// Polls the next frame of the response body.
     ///
-    /// The connection buffers one frame at most, so the last bytes read belong to this frame.
+    /// The connection buffers one frame at most, so the last bytes that arrived belong to this
+    /// frame.
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

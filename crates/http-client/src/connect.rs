@@ -13,19 +13,19 @@ use super::socket::Socket;
 use super::stream::Stream;
 use super::{CertificateVerification, TlsSetupError};
 
-/// Address of a server.
+/// Address of an HTTP server: host, port and whether it uses TLS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
     /// Whether the server uses TLS.
     pub secure: bool,
     /// Host name, as in certificates; IPv6 addresses without brackets.
     pub host: String,
-    /// TCP port.
+    /// TCP port of the server.
     pub port: u16,
 }
 
 impl Endpoint {
-    /// Returns the endpoint of a URL's authority; `None` without a host.
+    /// Returns the endpoint of a URL's authority (host and optional port); `None` without a host.
     pub fn new(secure: bool, authority: &http::uri::Authority) -> Option<Self> {
         let host = authority.host().trim_matches(['[', ']']);
         let port = if secure { 443 } else { 80 };
@@ -37,7 +37,7 @@ impl Endpoint {
     }
 }
 
-/// Opens connections to one server.
+/// Opens TCP or TLS connections to one HTTP server.
 #[derive(Clone)]
 pub struct Connector {
     endpoint: Endpoint,
@@ -45,7 +45,7 @@ pub struct Connector {
 }
 
 impl Connector {
-    /// Creates a connector for `endpoint`; `trust` applies to TLS.
+    /// Creates a connector for `endpoint`; `trust` selects how a TLS certificate is verified.
     ///
     /// # Errors
     /// [`TlsSetupError`] if the certificates of authorities cannot be read.
@@ -57,7 +57,7 @@ impl Connector {
         Ok(Self { endpoint, tls })
     }
 
-    /// Opens a connection.
+    /// Opens a TCP connection, with TLS if the endpoint is secure.
     ///
     /// # Errors
     /// An I/O error of the network or of TLS.
@@ -107,7 +107,8 @@ fn tls(trust: &CertificateVerification) -> Result<ClientConfig, TlsSetupError> {
     Ok(builder.with_root_certificates(roots).with_no_client_auth())
 }
 
-/// Accepts every certificate. The server must still prove that it has the private key.
+/// TLS verification without a check of the certificate. The server must still prove that it has the
+/// private key.
 #[derive(Debug)]
 struct AcceptAnyCertificate(Arc<CryptoProvider>);
 

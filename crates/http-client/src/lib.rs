@@ -12,27 +12,27 @@ pub use connect::{Connector, Endpoint};
 pub use socket::Arrival;
 pub use stream::Stream;
 
-/// Verification of server certificates.
+/// The way in which a client verifies server certificates.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum CertificateVerification {
-    /// Public certificate authorities.
+    /// Certificates must be signed by a public certificate authority.
     #[default]
     PublicAuthorities,
-    /// Certificate authorities in this PEM file.
+    /// Certificate authorities in this PEM file, in place of the public ones.
     Authorities(PathBuf),
-    /// No verification.
+    /// Any certificate is accepted.
     Disabled,
 }
 
-/// Error of setting up TLS.
+/// Error of setting up TLS for a client.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsSetupError {
-    /// A file of certificates that cannot be read.
+    /// A file of certificate authorities that cannot be read.
     #[error("cannot read certificates from {}: {why}", path.display())]
     Authorities {
-        /// Path of the file.
+        /// Path of the file of certificate authorities.
         path: PathBuf,
-        /// Reason.
+        /// Reason why the file cannot be read.
         why: String,
     },
     /// Error of the TLS library.

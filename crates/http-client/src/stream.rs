@@ -7,7 +7,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::socket::{Arrival, Socket};
 
-/// Connection with or without TLS.
+/// TCP connection with or without TLS, as a byte stream.
 pub struct Stream {
     through: Transport,
     arrival: Arrival,
@@ -33,7 +33,7 @@ impl Stream {
         }
     }
 
-    /// Returns the arrival time of the latest bytes read.
+    /// Returns a handle to the arrival time of the latest bytes read.
     pub fn arrival(&self) -> Arrival {
         self.arrival.clone()
     }

@@ -1,4 +1,4 @@
-//! Python's `json.dumps`, for whole values and for strings.
+//! Python's `json.dumps`, for JSON values and for strings.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::repr::repr_float;
 
-/// Formats a value like `json.dumps` with `ensure_ascii=True`, the default: a space after each
+/// Formats a JSON value like `json.dumps` with `ensure_ascii=True`, the default: a space after each
 /// comma and colon.
 ///
 /// Numbers are formatted by serde_json.
@@ -53,7 +53,7 @@ fn is_special(byte: u8) -> bool {
     (byte < 0x20) | (byte == b'"') | (byte == b'\\')
 }
 
-/// Whether [`escape`] changes anything; most texts contain nothing to escape.
+/// Returns whether [`escape`] changes the text; most texts contain no special character.
 pub fn has_escapes(text: &str) -> bool {
     // Without an early exit the loop is vectorized.
     text.bytes().fold(false, |any, b| any | is_special(b))

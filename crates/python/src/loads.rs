@@ -13,9 +13,10 @@ use serde_json::{Map, Value};
 
 use crate::value::{beyond_json, float, int};
 
-/// Maximum nesting.
+/// Maximum nesting of arrays and objects.
 ///
-/// CPython fails at its recursion limit of 1000 frames, of which the server's own stack uses some.
+/// CPython fails at its recursion limit of 1000 frames, of which the vLLM server's own stack uses
+/// some.
 const MAX_DEPTH: usize = 960;
 
 const MAX_INT_DIGITS: usize = 4300;
@@ -23,14 +24,14 @@ const MAX_INT_DIGITS: usize = 4300;
 /// Number of digits from which an integer may exceed 64 bits.
 const LONG_INT_DIGITS: usize = 19;
 
-/// Error of parsing JSON.
+/// Error of Python's `json.loads`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JsonError {
     /// A `json.JSONDecodeError`, with message and position.
     Decode {
-        /// Python's message.
+        /// Message of Python's exception, without the position.
         message: &'static str,
-        /// Position of the error, in characters.
+        /// Position of the error in the text, in characters.
         position: usize,
     },
     /// Any other error: not UTF-8, too deeply nested, or an integer too long to parse.
@@ -38,7 +39,7 @@ pub enum JsonError {
 }
 
 impl JsonError {
-    /// Returns `str()` of Python's exception, for routes that quote it.
+    /// Returns `str()` of Python's exception, with line and column, for routes that quote it.
     pub fn located(&self, body: &[u8]) -> String {
         let Self::Decode { message, position } = self else {
             return String::new();
@@ -51,13 +52,13 @@ impl JsonError {
     }
 }
 
-/// Parses a body like Python's `json.loads`.
+/// Parses a JSON body like Python's `json.loads`.
 ///
 /// A repeated key keeps its first position and its last value. Numbers that JSON lacks become
-/// [`beyond_json`], an unpaired surrogate U+FFFD.
+/// [`beyond_json`], an unpaired surrogate becomes U+FFFD.
 ///
 /// # Errors
-/// [`JsonError`] if Python rejects the text.
+/// [`JsonError`] if Python rejects the body.
 pub fn loads(body: &[u8]) -> Result<Value, JsonError> {
     if has_plain_numbers(body)
         && let Ok(value) = serde_json::from_slice(body)
@@ -82,7 +83,7 @@ pub fn loads(body: &[u8]) -> Result<Value, JsonError> {
     Ok(value)
 }
 
-/// Whether `serde_json` parses the numbers of a body like [`loads`]: none is so long that it might
+/// Returns whether `serde_json` parses all numbers of a body like [`loads`]: none is long enough to
 /// be rounded.
 pub fn has_plain_numbers(body: &[u8]) -> bool {
     // A long run of digits covers one of these positions.
@@ -97,7 +98,8 @@ pub fn has_plain_numbers(body: &[u8]) -> bool {
     })
 }
 
-/// Decodes a body: UTF-8, or UTF-16/32 detected by byte order marks and zeros at its start.
+/// Decodes the text of a JSON body: UTF-8, or UTF-16/32 detected by byte order marks and zeros at
+/// its start.
 fn decode(body: &[u8]) -> Result<Cow<'_, str>, JsonError> {
     match body {
         [0xef, 0xbb, 0xbf, rest @ ..] => utf8(rest),
@@ -145,7 +147,7 @@ fn utf32(bytes: &[u8], unit: fn([u8; 4]) -> u32) -> Result<Cow<'_, str>, JsonErr
         .ok_or(JsonError::Unreadable)
 }
 
-/// Reads the characters of a text; positions are Python's, in characters.
+/// JSON scanner after CPython's `_json.c`; positions are in characters, as in Python.
 struct Scanner<'a> {
     chars: &'a [char],
     at: usize,
@@ -180,7 +182,7 @@ impl Scanner<'_> {
         found
     }
 
-    /// Parses one value at the current position, like `scan_once`.
+    /// Parses one JSON value at the current position, like `scan_once`.
     fn value(&mut self, depth: usize) -> Result<Value, JsonError> {
         match self.peek() {
             Some('"') => self.string().map(Value::String),
@@ -252,7 +254,7 @@ impl Scanner<'_> {
         Ok(Value::Array(items))
     }
 
-    /// Parses the text after an opening quote, like `scanstring_unicode`.
+    /// Parses a JSON string after its opening quote, like `scanstring_unicode`.
     fn string(&mut self) -> Result<String, JsonError> {
         let begin = self.at;
         let unterminated = JsonError::Decode {
@@ -340,7 +342,7 @@ impl Scanner<'_> {
             .try_fold(0, |code, c| Some(code * 16 + c.to_digit(16)?))
     }
 
-    /// Parses an integer, or a float if a fraction or an exponent follows, like
+    /// Parses a JSON integer, or a float if a fraction or an exponent follows, like
     /// `_match_number_unicode`.
     fn number(&mut self) -> Result<Value, JsonError> {
         let start = self.at;

@@ -1,4 +1,4 @@
-//! Python's `repr` and `str`.
+//! Python's `repr` and `str` of JSON values.
 
 use std::fmt::{self, Write};
 use std::sync::LazyLock;
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::value::Py;
 
-/// Formats a value like `str(value)`: a string unchanged, other values like [`repr`].
+/// Formats a JSON value like Python's `str(value)`: a string unchanged, other values like [`repr`].
 pub fn str(value: &Value) -> String {
     match value {
         Value::String(s) => s.clone(),
@@ -16,7 +16,7 @@ pub fn str(value: &Value) -> String {
     }
 }
 
-/// Formats a value like `repr(value)`.
+/// Formats a JSON value like Python's `repr(value)`.
 pub fn repr(value: &Value) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
@@ -54,7 +54,7 @@ fn write_repr(out: &mut impl Write, value: &Value) -> fmt::Result {
     }
 }
 
-/// Formats a string like `repr`.
+/// Formats a string like Python's `repr`.
 pub fn repr_str(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 2);
     // Writing to a String cannot fail.
@@ -62,13 +62,13 @@ pub fn repr_str(text: &str) -> String {
     out
 }
 
-/// Writes `repr` of a string.
+/// Writes Python's `repr` of a string to `out`.
 ///
 /// Quotes are single, unless the text contains single and no double quotes. Escapes use a
 /// backslash, and characters that Unicode calls unprintable become `\x`, `\u` or `\U`.
 ///
 /// # Errors
-/// Those of `out`.
+/// An error of writing to `out`.
 pub fn write_repr_str(out: &mut impl Write, text: &str) -> fmt::Result {
     let quote = if text.contains('\'') && !text.contains('"') {
         '"'
@@ -91,7 +91,7 @@ pub fn write_repr_str(out: &mut impl Write, text: &str) -> fmt::Result {
 }
 
 fn write_other(out: &mut impl Write, c: char) -> fmt::Result {
-    /// Unprintable non-ASCII characters, as in `str.isprintable`.
+    /// Pattern of a non-ASCII character that is unprintable by Python's `str.isprintable`.
     static UNPRINTABLE: LazyLock<Regex> =
         LazyLock::new(|| Regex::new(r"^[\p{C}\p{Z}]$").expect("a constant pattern"));
     let mut buffer = [0; 4];
@@ -105,10 +105,10 @@ fn write_other(out: &mut impl Write, c: char) -> fmt::Result {
     }
 }
 
-/// Formats a float like `repr`: the shortest digits that parse to the same value.
+/// Formats a float like Python's `repr`: the shortest digits that parse to the same value.
 ///
-/// Outside 1e-4..1e16 there are exponents such as `1e+16` and `1e-05`. The text always has a point
-/// or an exponent.
+/// Outside 1e-4..1e16 the text has an exponent, such as `1e+16` and `1e-05`. The text always has a
+/// point or an exponent.
 pub fn repr_float(value: f64) -> String {
     if value.is_nan() {
         return "nan".to_owned();
@@ -133,7 +133,7 @@ pub fn repr_float(value: f64) -> String {
     }
 }
 
-/// Whether `str.strip()` removes this character.
+/// Returns whether Python's `str.strip()` removes the character.
 pub fn is_python_whitespace(c: char) -> bool {
     c.is_whitespace() || ('\x1c'..='\x1f').contains(&c)
 }

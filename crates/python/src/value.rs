@@ -1,4 +1,4 @@
-//! Python values in JSON values.
+//! Python values stored in JSON values.
 //!
 //! `NaN`, the infinities and integers beyond 64 bits do not fit a [`serde_json::Number`].
 //! [`beyond_json`] stores their text in an object with a key that clients do not send by accident;
@@ -13,19 +13,19 @@ const BEYOND_JSON: &str = "\0python-number";
 pub enum Py<'a> {
     /// Python's `None`.
     None,
-    /// A `bool`.
+    /// A Python `bool`.
     Bool(bool),
-    /// An `int` that fits 128 bits.
+    /// A Python `int` that fits 128 bits.
     Int(i128),
-    /// A longer `int`, as normalized decimal text.
+    /// A longer Python `int`, as normalized decimal text.
     BigInt(&'a str),
-    /// A `float`, which may be NaN or infinite.
+    /// A Python `float`, which may be NaN or infinite.
     Float(f64),
-    /// A `str`.
+    /// A Python `str`.
     Str(&'a str),
-    /// A `list`, with its items as JSON values.
+    /// A Python `list`, with its items as JSON values.
     List(&'a [Value]),
-    /// A `dict`, with its values as JSON values.
+    /// A Python `dict`, with its values as JSON values.
     Dict(&'a Map<String, Value>),
 }
 
@@ -59,7 +59,7 @@ impl<'a> Py<'a> {
         }
     }
 
-    /// Evaluates `bool(value)`.
+    /// Returns Python's `bool(value)`.
     pub fn truthy(self) -> bool {
         match self {
             Self::None => false,
@@ -73,7 +73,7 @@ impl<'a> Py<'a> {
         }
     }
 
-    /// Returns `type(value).__name__`.
+    /// Returns Python's `type(value).__name__`.
     pub fn type_name(self) -> &'static str {
         match self {
             Self::None => "NoneType",
@@ -86,7 +86,7 @@ impl<'a> Py<'a> {
         }
     }
 
-    /// Returns the numeric value of a `bool`, `int` or `float`.
+    /// Returns the numeric value of a `bool`, `int` or `float`; `None` for other types.
     pub fn number(self) -> Option<f64> {
         match self {
             Self::Bool(b) => Some(f64::from(u8::from(b))),

@@ -1,8 +1,8 @@
-/// Limits on the work in flight; `None` means unlimited.
+/// Limits on the requests in flight, from arrival to end; `None` means unlimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Admission {
-    /// Maximum number of sequences, waiting and running.
+    /// Maximum number of sequences in flight, waiting and running.
     pub requests: Option<u32>,
-    /// Maximum number of prompt tokens that are not yet computed.
+    /// Maximum number of prompt tokens that the engines have not yet computed.
     pub tokens: Option<u64>,
 }

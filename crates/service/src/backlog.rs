@@ -1,4 +1,5 @@
-//! Counts the prompt tokens of sequences without output, limited by `--max-num-queued-tokens`.
+//! Counts the prompt tokens of sequences that have no output yet, limited by
+//! `--max-num-queued-tokens`.
 //!
 //! Source: vLLM 0.33 `v1/engine/output_processor.py` counts the prompt once per choice, and
 //! `v1/engine/async_llm.py` rejects every request at or above the limit.
@@ -13,7 +14,7 @@ pub(super) struct Backlog(Mutex<Prefills>);
 #[derive(Default)]
 struct Prefills {
     open: Vec<Prefill>,
-    /// Tokens of jobs that are not yet submitted to the engine.
+    /// Prompt tokens of jobs that are not yet submitted to the engine.
     reserved: u64,
 }
 
@@ -25,7 +26,8 @@ impl Prefills {
     }
 }
 
-/// Counts tokens until their sequences are submitted and counted themselves.
+/// Guard of a job's prompt tokens: they count until the job's sequences are submitted and counted
+/// themselves.
 pub(super) struct ReservedTokens<'b> {
     backlog: &'b Backlog,
     tokens: u64,
@@ -56,8 +58,8 @@ impl Backlog {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts `tokens` until the guard is dropped; returns `None` if `max` tokens are already
-    /// counted.
+    /// Counts `tokens` prompt tokens until the guard is dropped; returns `None` if `max` tokens are
+    /// already counted.
     pub(super) fn reserve(&self, tokens: u64, max: u64) -> Option<ReservedTokens<'_>> {
         let mut prefills = self.lock();
         if prefills.tokens() >= max {

@@ -9,10 +9,11 @@ use crate::models::Models;
 use vllm_sim_engine::kv::{BlockPlanBuilder, ExtraKeys, Hasher, Lora, MediaSpan};
 use vllm_sim_engine::{BlockPlan, LoraId};
 
-/// Maximum size of the plans of all sequences of a job, in bytes.
+/// Maximum size of the block plans of all sequences of a job, in bytes.
 pub(super) const MAX_BYTES: u64 = 128 << 20;
 
-/// Returns whether the plans of all prompts fit into [`MAX_BYTES`]; output blocks are not counted.
+/// Returns whether the block plans of all prompts of a job fit into [`MAX_BYTES`]; output blocks
+/// are not counted.
 pub(super) fn fits(hasher: &Hasher, job: &GenerationJob) -> bool {
     let prompts = job.facts.prompts.iter();
     let bytes = prompts.map(|prompt| hasher.plan_bytes(prompt.tokens.len() as u64));
@@ -46,7 +47,7 @@ pub(super) fn extras(models: &Models, job: &GenerationJob, prompt: &Prompt) -> E
     }
 }
 
-/// Extends the plan of a prompt with its output.
+/// Extends the block plan of a prompt with the blocks of its output.
 pub(super) fn finish(mut chain: BlockPlanBuilder<'_>, script: &Script) -> Arc<BlockPlan> {
     chain.extend(&script.token_ids());
     Arc::new(chain.finish())

@@ -10,16 +10,16 @@ use std::thread::available_parallelism;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{JoinError, JoinHandle};
 
-/// Text size from which work is moved to the blocking pool, in bytes.
+/// Minimum size of a text for work on the blocking pool, in bytes.
 const LARGE_TEXT_BYTES: usize = 16 * 1024;
 
 #[cfg(target_os = "linux")]
 const NICE: i32 = 5;
 
-/// Thread pool for long work, shared by all servers of the process.
+/// Thread pool for long CPU-bound work, shared by all servers of the process.
 ///
-/// It has one thread per core, except for one core that stays free for short work. `None` if the
-/// system cannot start threads.
+/// The pool has one thread per core, except for one core that stays free for short work. `None` if
+/// the system cannot start threads.
 static BLOCKING_POOL: LazyLock<Option<Runtime>> = LazyLock::new(|| {
     let cores = available_parallelism().map_or(1, NonZero::get);
     Builder::new_multi_thread()
@@ -35,12 +35,12 @@ static BLOCKING_POOL: LazyLock<Option<Runtime>> = LazyLock::new(|| {
         .ok()
 });
 
-/// Returns whether work on `size` bytes of text runs on the blocking pool.
+/// Returns whether work on a text of `size` bytes runs on the blocking pool.
 pub fn is_large_text(size: usize) -> bool {
     size >= LARGE_TEXT_BYTES
 }
 
-/// Runs `work` on the blocking pool if `size` is at least 16 KiB, else on the calling thread.
+/// Runs `work` on the blocking pool if its text has at least 16 KiB, else on the calling thread.
 ///
 /// Dropping the returned future cancels work that has not started.
 pub async fn run_blocking_if_large<T: Send + 'static>(
@@ -54,7 +54,7 @@ pub async fn run_blocking_if_large<T: Send + 'static>(
     Box::pin(run_blocking(async move { work() })).await
 }
 
-/// Runs a future on the blocking pool.
+/// Runs a future with long CPU-bound work on the blocking pool.
 ///
 /// Dropping the returned future aborts it at its next await. A panic resumes in the caller.
 pub async fn run_blocking<F>(future: F) -> F::Output

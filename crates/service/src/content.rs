@@ -1,4 +1,5 @@
-//! Chooses the kind of content of a request from its constraint and tools.
+//! Chooses the kind of a reply's content (text, constrained text or tool calls) from the request's
+//! constraint and tools.
 
 use std::sync::Arc;
 
@@ -14,10 +15,10 @@ use vllm_sim_schema_sampler::{Compiled, Constraint, ConstraintError, Limits, com
 use vllm_sim_wire::Fault;
 use vllm_sim_wire::openai::shared::StructuredOutputs;
 
-/// Returns the kind of content of each choice.
+/// Returns the kind of content of each choice of a request.
 ///
 /// # Errors
-/// A constraint or tool that cannot be satisfied, or a tool whose schema is not on llm-d's
+/// A constraint or tool schema that cannot be satisfied, or a tool whose schema is not on llm-d's
 /// whitelist.
 pub(super) async fn content(
     request: &GenerationRequest,
@@ -73,9 +74,10 @@ async fn described(facts: &ReplyFacts) -> Option<Compiled> {
     Box::pin(read).await.ok()
 }
 
-/// Returns whether the tool parser's constraint replaces the request's own.
+/// Returns whether a constraint for tool calls replaces the request's own constraint.
 ///
-/// It does if a tool call is required, or if a tool with a strict schema may be called.
+/// It does if the request requires a tool call, or if the model may call a tool with a strict
+/// schema.
 ///
 /// Source: vLLM 0.33 `parser/abstract_parser.py`, `_apply_structural_tag`, and
 /// `tool_parsers/abstract_tool_parser.py`, `adjust_request`.
@@ -93,7 +95,8 @@ fn tools_win(request: &GenerationRequest) -> bool {
     }
 }
 
-/// Converts `structured_outputs`, of which exactly one field is set.
+/// Converts the request field `structured_outputs`, of which exactly one member is set, to a
+/// constraint.
 fn structured(outputs: &StructuredOutputs) -> Option<Constraint> {
     if let Some(schema) = &outputs.json {
         // Clients may send the schema as a JSON string.

@@ -1,4 +1,4 @@
-//! Commands to all engines: pause, sleep, abort, and cache resets.
+//! Commands to all engines: pause, sleep, abort, and resets of caches.
 //!
 //! While paused by `abort` or `wait`, new requests are rejected. While paused by `keep` or asleep,
 //! they queue. Source: vLLM `v1/engine/async_llm.py`, `v1/engine/core.py`.
@@ -15,7 +15,7 @@ use vllm_sim_engine::driver::{EngineLocks, LiveEngine};
 
 const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// Selects the fate of running requests during a pause (vLLM's pause mode).
+/// Treatment of running requests during a pause of generation (vLLM's pause mode).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PauseMode {
     /// Running requests end immediately, with the output they have.
@@ -26,18 +26,18 @@ pub enum PauseMode {
     Keep,
 }
 
-/// A resource that sleep releases and wake-up restores (a vLLM `tag`).
+/// A resource of the engine that sleep releases and wake-up restores (a vLLM `tag`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SleepTag {
-    /// Model weights.
+    /// Memory of the model weights.
     Weights,
-    /// KV cache.
+    /// Memory of the KV cache.
     KvCache,
     /// Scheduling of requests.
     Scheduling,
 }
 
-/// The pause and sleep state of the engines.
+/// The pause and sleep state of all engines.
 #[derive(Debug, Default)]
 pub struct PauseControl {
     state: Mutex<ControlState>,
@@ -48,11 +48,12 @@ pub struct PauseControl {
 #[derive(Debug, Default)]
 struct ControlState {
     paused: Option<PauseMode>,
-    /// Running work is being ended for a pause or sleep that has begun.
+    /// Whether running requests are being ended for a pause or sleep that has begun.
     stopping: bool,
-    /// Number of resumes, by which an earlier pause or sleep recognises that it is outdated.
+    /// Number of resumes so far, by which a pause or sleep in progress recognises that it is
+    /// outdated.
     resumed: u64,
-    /// Released resources; empty when awake.
+    /// Resources released by sleep; empty when awake.
     missing: BTreeSet<SleepTag>,
     /// Whether sleep stops the engines; llm-d's sleep does not.
     deep: bool,
@@ -63,12 +64,13 @@ impl ControlState {
         self.deep && !self.missing.is_empty()
     }
 
-    /// Returns whether scheduling is halted; work that is being ended continues to its end.
+    /// Returns whether scheduling is halted; running requests that are being ended continue to
+    /// their end.
     fn halts(&self) -> bool {
         self.sleeps() || self.paused.is_some() && !self.stopping
     }
 
-    /// Returns whether new requests are rejected; during sleep they queue instead.
+    /// Returns whether new requests are rejected by a pause; during sleep they queue instead.
     fn refuses(&self) -> bool {
         let paused = matches!(self.paused, Some(PauseMode::Abort | PauseMode::Wait));
         self.stopping || paused && !self.sleeps()
@@ -76,23 +78,23 @@ impl ControlState {
 }
 
 impl PauseControl {
-    /// Returns whether new requests are rejected.
+    /// Returns whether new requests are rejected by a pause.
     pub fn refuses(&self) -> bool {
         self.refuses.load(Ordering::Relaxed)
     }
 
-    /// Returns whether any resource is released by sleep.
+    /// Returns whether sleep has released any resource.
     pub fn is_asleep(&self) -> bool {
         !self.state.lock().missing.is_empty()
     }
 
-    /// Returns whether scheduling is halted, or will be once running work has ended.
+    /// Returns whether scheduling is halted, or will be once running requests have ended.
     pub fn is_paused(&self) -> bool {
         let state = self.state.lock();
         state.halts() || state.stopping
     }
 
-    /// Clears pause and sleep, and invalidates every pause or sleep in progress.
+    /// Clears pause and sleep of the engines, and invalidates every pause or sleep in progress.
     pub(super) fn restart(&self, service: &Service) {
         self.settle(service, |state| {
             let resumed = state.resumed + 1;
@@ -117,7 +119,7 @@ impl PauseControl {
 }
 
 impl Service {
-    /// Sends a command to every engine and returns whether all of them carried it out.
+    /// Sends a command to every engine and returns whether all engines carried it out.
     pub fn command(&self, command: &Command) -> bool {
         let mut all = true;
         for rank in self.ranks() {
@@ -131,7 +133,7 @@ impl Service {
         LiveEngine::lock_all(self.ranks())
     }
 
-    /// Pauses generation.
+    /// Pauses generation in all engines.
     ///
     /// Returns when running requests have ended, or when a later command resumes generation; false
     /// in the second case.
@@ -148,7 +150,7 @@ impl Service {
         }
     }
 
-    /// Resumes generation after [`Self::pause`].
+    /// Resumes generation in all engines after [`Self::pause`].
     pub fn resume(&self) {
         self.control.settle(self, |state| {
             state.paused = None;
@@ -157,7 +159,7 @@ impl Service {
         });
     }
 
-    /// Puts the engines to sleep.
+    /// Puts all engines to sleep.
     ///
     /// Level 0 stops scheduling; levels 1 and 2 also release the weights and the KV cache.
     pub async fn sleep(&self, level: u8, halt: PauseMode) {
@@ -183,7 +185,7 @@ impl Service {
         self.command(&Command::ResetPrefixCache(PrefixCacheReset::Forget));
     }
 
-    /// Ends llm-d's sleep; `cache` re-enables the prefix cache.
+    /// Ends llm-d's sleep; with `cache` the prefix cache is enabled again.
     pub fn wake_llmd(&self, cache: bool) {
         self.control.settle(self, |state| state.missing.clear());
         if cache {
@@ -191,8 +193,8 @@ impl Service {
         }
     }
 
-    /// Restores `assets`, or all resources if the list is empty; returns whether the engines are
-    /// awake.
+    /// Restores the resources `assets`, or all if the list is empty; returns whether the engines
+    /// are awake.
     pub fn wake(&self, assets: &[SleepTag]) -> bool {
         self.control.settle(self, |state| {
             state.stopping = false;
@@ -239,7 +241,8 @@ impl Service {
         ids.map_or(sequences + parents, <[String]>::len)
     }
 
-    /// Clears the prefix cache; returns `false` if a rank could not because its blocks are in use.
+    /// Clears the prefix cache of every rank; returns `false` if a rank could not because its
+    /// blocks are in use.
     ///
     /// As in vLLM, idle ranks clear their cache even if another rank fails.
     pub fn reset_prefix_cache(&self, reset: PrefixCacheReset) -> bool {
@@ -256,9 +259,10 @@ impl Service {
         self.command(&Command::ResetEncoderCache);
     }
 
-    /// Ends running work, then applies `change`; returns `false` if a resume came first.
+    /// Ends or freezes running requests, then applies `change` to the pause state; returns `false`
+    /// if a resume came first.
     ///
-    /// New requests are rejected from the start, so the wait ends whatever the load.
+    /// New requests are rejected from the start, so the wait ends under any load.
     async fn stop_work(&self, halt: PauseMode, change: impl FnOnce(&mut ControlState)) -> bool {
         let mut resumed = 0;
         self.control.settle(self, |state| {

@@ -1,16 +1,16 @@
 use vllm_sim_wire::Fault;
 
-/// A check result that is computed early and reported later.
+/// The result of a request check that is computed early and reported later.
 ///
-/// Keeps vLLM's order of errors for checks that depend on the request alone.
+/// Reporting later keeps vLLM's order of errors for checks that depend on the request alone.
 #[derive(Debug, Clone)]
 pub struct Deferred<T>(Result<T, Fault>);
 
 impl<T> Deferred<T> {
-    /// Returns the value.
+    /// Returns the value, or reports the error of the check.
     ///
     /// # Errors
-    /// The fault found when the value was computed.
+    /// The fault found when the check was computed.
     pub fn raise(self) -> Result<T, Fault> {
         self.0
     }

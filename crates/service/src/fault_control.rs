@@ -1,4 +1,4 @@
-//! Run-time fault settings.
+//! Fault settings that an operator may change at run time.
 //!
 //! Every request takes one snapshot on arrival and keeps it to its end.
 
@@ -18,27 +18,28 @@ use vllm_sim_engine::SimTime;
 /// Fault settings, replaced as a whole while the server runs.
 #[derive(Debug, Clone, Default)]
 pub struct LiveSettings {
-    /// Random faults.
+    /// Rates of faults that are drawn at random.
     pub rates: FaultRates,
-    /// Delays of the pool scheduler, one per rank. A rank without an entry uses its engine's own.
+    /// Token delays of the pool scheduler, one per rank. A rank without an entry uses the delays of
+    /// its engine.
     pub delays: Vec<Arc<Delays>>,
-    /// Limits on the work in flight.
+    /// Limits on the requests in flight.
     pub admission: Admission,
-    /// HTTP status of health checks.
+    /// HTTP status of health checks (200 if healthy).
     pub health: u16,
     /// Value of `Retry-After` in responses with 429 or 503, in seconds; `None` sends no header.
     pub retry_after_seconds: Option<u32>,
-    /// Scenario and phase that set these values.
+    /// Scenario and phase that set the values.
     pub origin: FaultOrigin,
 }
 
 /// The current fault settings, and the scenario that changes them.
 #[derive(Default)]
 pub struct FaultControl {
-    /// Whether requests need [`Self::decide`]; while it is false, a request costs one atomic load.
+    /// Whether a request needs [`Self::decide`]; while false, a request costs one atomic load.
     armed: AtomicBool,
     settings: ArcSwap<LiveSettings>,
-    /// Number of requests that drew their faults outside a scenario.
+    /// Number of requests whose faults were drawn outside a scenario.
     drawn: AtomicU64,
     scenario: ArcSwapOption<ScenarioRun>,
     observer: OnceLock<Arc<dyn FaultObserver>>,
@@ -57,7 +58,7 @@ impl LoadFailureReport {
 }
 
 impl FaultControl {
-    /// Sets the observer that receives the faults; only the first call has an effect.
+    /// Sets the observer that receives injected faults; only the first call has an effect.
     pub fn report_to(&self, observer: Arc<dyn FaultObserver>) {
         let _ = self.observer.set(observer);
     }
@@ -90,15 +91,15 @@ impl FaultControl {
         self.armed.load(Ordering::Acquire)
     }
 
-    /// Replaces the scenario; with `None`, all faults are drawn at random.
+    /// Replaces the fault scenario; with `None`, all faults are drawn at random by the rates.
     pub fn run_scenario(&self, scenario: Option<Arc<ScenarioRun>>) {
         self.scenario.store(scenario);
         self.armed.store(true, Ordering::Release);
     }
 
-    /// Returns the settings for a request that arrives at `now`, and its randomly drawn faults.
+    /// Returns the fault settings of a request that arrives at `now`, and the faults drawn for it.
     ///
-    /// Scenarios that identify requests by id use `id`.
+    /// Scenarios that identify requests by their id use `id`.
     pub(crate) fn decide(
         &self,
         seed: u64,
@@ -124,21 +125,22 @@ impl FaultControl {
         (settings, drawn)
     }
 
-    /// Reports that an admission limit rejected a request.
+    /// Reports to the observer that an admission limit rejected a request.
     pub fn refused(&self, bound: AdmissionBound) {
         if let Some(observer) = self.observer.get() {
             observer.refused(bound);
         }
     }
 
-    /// Returns the report to send when a KV cache load has failed; `None` without an observer.
+    /// Returns the report to send when the KV cache of a request could not be loaded; `None`
+    /// without an observer.
     pub(crate) fn load_failure_report(&self, origin: &FaultOrigin) -> Option<LoadFailureReport> {
         let observer = self.observer.get()?.clone();
         let origin = origin.clone();
         Some(LoadFailureReport { observer, origin })
     }
 
-    /// Reports a fault that reached a client.
+    /// Reports to the observer an injected fault that reached a client.
     pub fn count(&self, kind: &'static str, origin: &FaultOrigin) {
         if let Some(observer) = self.observer.get() {
             observer.fault(kind, origin);

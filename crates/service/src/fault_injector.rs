@@ -1,4 +1,4 @@
-//! Applies the fault plan of one reply while it is written.
+//! Applies the injected faults of one reply while it is written.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -10,19 +10,19 @@ use tokio::time::Sleep;
 use super::{LiveSettings, Service};
 use crate::fault::{ConnHandle, Ending, FaultAction, FaultPlan, StreamFault};
 
-/// Delay between the last write and an injected connection break.
+/// Delay between the last write and an injected break of the connection.
 ///
-/// Lets data that was already written reach the client first.
+/// The delay lets data that was already written reach the client first.
 pub const FLUSH_DELAY: Duration = Duration::from_millis(10);
 
-/// An instruction to the writer of a reply.
+/// An instruction of the fault injector to the writer of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InjectorAction {
-    /// Continue writing.
+    /// Continue writing the reply.
     Proceed,
-    /// Write a malformed event.
+    /// Write an event that is not JSON.
     Garble,
-    /// Close the connection.
+    /// Close the client's connection.
     Break,
 }
 
@@ -32,7 +32,7 @@ enum AfterWait {
     Reset,
 }
 
-/// Applies the fault plan of one reply, including its pauses.
+/// Applies the injected faults of one reply, including pauses.
 pub struct FaultInjector {
     plan: FaultPlan,
     hold: Option<(Pin<Box<Sleep>>, AfterWait)>,
@@ -42,7 +42,7 @@ pub struct FaultInjector {
 }
 
 impl FaultInjector {
-    /// Creates the injector for these faults; `None` if they do not affect the stream.
+    /// Creates the injector of the given faults; `None` if they do not affect the stream.
     pub fn new(
         stream_faults: &[StreamFault],
         conn: Option<Arc<ConnHandle>>,
@@ -59,7 +59,7 @@ impl FaultInjector {
         }))
     }
 
-    /// Returns the number of tokens that may be sent before the next action; 0 during a pause.
+    /// Returns the number of tokens that may be sent before the next fault; 0 during a pause.
     pub fn room(&self) -> u32 {
         if self.hold.is_some() {
             0
@@ -68,17 +68,17 @@ impl FaultInjector {
         }
     }
 
-    /// Records that `tokens` were sent.
+    /// Records that the writer sent `tokens` more tokens.
     pub fn sent(&mut self, tokens: u32) {
         self.plan.sent(tokens);
     }
 
-    /// Returns whether the plan contains a malformed event.
+    /// Returns whether the plan of faults contains a malformed event.
     pub fn garbles(&self) -> bool {
         self.plan.garbles()
     }
 
-    /// Returns how the stream ends, and counts an end that is not regular.
+    /// Returns how the stream ends, and counts an injected fault of its end.
     pub fn end(&self) -> Ending {
         let ending = self.plan.ending();
         match ending {
@@ -97,7 +97,7 @@ impl FaultInjector {
         self.hold = Some((Box::pin(tokio::time::sleep(time)), after));
     }
 
-    /// Returns the next instruction; pending during a pause.
+    /// Returns the next instruction to the writer; pending during a pause.
     pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<InjectorAction> {
         loop {
             if let Some((sleep, after)) = &mut self.hold {

@@ -1,6 +1,7 @@
-//! Entry points of every generation request.
+//! Entry points of every generation request of the HTTP and gRPC front ends.
 //!
-//! `resolve` finds the model; `generate` validates the request and submits it to an engine.
+//! `resolve` finds the model of a request; `generate` validates the request and submits it to an
+//! engine.
 
 use std::sync::Arc;
 
@@ -18,16 +19,17 @@ use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::sampling::output_budget;
 use vllm_sim_wire::{Fault, SamplingParams};
 
-/// Number of sequences from which a job is written on the blocking pool.
+/// Number of sequences from which the content of a job is generated on the blocking pool.
 const MANY_SEQUENCES: usize = 256;
-/// Number of possible output tokens from which a job is written on the blocking pool.
+/// Number of possible output tokens from which the content of a job is generated on the blocking
+/// pool.
 const MANY_TOKENS: usize = 16_384;
 
 impl Service {
-    /// Finds the model or adapter with the name `model`.
+    /// Finds the served model or LoRA adapter with the name `model`.
     ///
     /// # Errors
-    /// [`RequestError::UnknownModel`].
+    /// [`RequestError::UnknownModel`] if there is none.
     pub fn resolve(
         &self,
         rules: &RequestRules,
@@ -48,7 +50,7 @@ impl Service {
     /// Validates a request under the rules of its front end and submits it to an engine.
     ///
     /// # Errors
-    /// [`RejectedRequest`]; the request then leaves no state behind.
+    /// [`RejectedRequest`] if a check fails; the request then leaves no state behind.
     pub async fn generate(
         self: &Arc<Self>,
         rules: &RequestRules,
@@ -102,7 +104,8 @@ impl Service {
         }
     }
 
-    /// Performs the steps that vLLM performs before it sends the headers of a stream.
+    /// Performs the checks and the tokenization that vLLM performs before it sends the headers of a
+    /// stream.
     async fn prepare(
         self: &Arc<Self>,
         rules: &RequestRules,
@@ -153,10 +156,10 @@ impl Service {
         })
     }
 
-    /// Returns the scripted reply, if any, for each prompt.
+    /// Returns for each prompt the scripted reply of a matching rule, if any.
     ///
     /// # Errors
-    /// The error response that a script injects.
+    /// The error response that a matching rule injects.
     fn scripted(
         &self,
         resolved: &Resolved,
@@ -196,7 +199,7 @@ impl Service {
         Ok(limits.data_parallel_rank(request.rank.map(i128::from))?)
     }
 
-    /// Checks the number of bad words.
+    /// Checks the number of a request's bad words after tokenization.
     ///
     /// A word counts twice if a leading space changes its first token but not the number of tokens.
     ///
@@ -246,7 +249,7 @@ impl Service {
     }
 }
 
-/// Returns whether writing the scripts of a job would block an async thread for long.
+/// Returns whether generating the content of a job would block an async thread for long.
 fn takes_long(job: &GenerationJob) -> bool {
     let sequences = (job.n as usize).saturating_mul(job.facts.prompts.len());
     let tokens = sequences.saturating_mul(job.max_tokens.unwrap_or(0) as usize);

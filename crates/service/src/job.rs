@@ -15,28 +15,28 @@ use vllm_sim_wire::sampling::GREEDY_TEMPERATURE;
 
 /// A validated request, ready for the engine: each choice of each prompt is one sequence.
 pub(crate) struct GenerationJob {
-    /// Request without its prompts and parameters, which `facts` holds.
+    /// Request without prompts and sampling parameters, which `facts` holds.
     pub(crate) request: Box<GenerationRequest>,
     pub(crate) facts: ReplyFacts,
     /// Number of choices per prompt, at least 1.
     pub(crate) n: u32,
-    /// Maximum number of tokens per choice; the context limits it further.
+    /// Maximum number of output tokens per choice; the context limits it further.
     pub(crate) max_tokens: Option<u32>,
-    /// Whether the client set `max_tokens`.
+    /// Whether the client set `max_tokens` in the request.
     pub(crate) limited: bool,
     pub(crate) sampler: Sampler,
     pub(crate) content: Content,
     /// Scripted reply for each prompt, in place of generated text; may be empty.
     pub(crate) scripted: Vec<Option<ReservedReply>>,
-    /// Whether tool calls are completed regardless of `max_tokens`.
+    /// Whether tool calls are completed regardless of `max_tokens`, as in llm-d-inference-sim.
     pub(crate) whole_calls: bool,
     pub(crate) skip_cache_read: bool,
-    /// Delay between the last token and the end, such as the time to render an image.
+    /// Delay between the last token and the end of a sequence, such as the time to render an image.
     pub(crate) tail: Duration,
     pub(crate) shown: OutputOptions,
 }
 
-/// The sampler settings that affect the script of a reply.
+/// The sampler settings that affect the content of a reply.
 pub(crate) struct Sampler {
     pub(crate) seed: Option<i64>,
     /// Whether temperature 0 or `top_k` 1 makes equal requests give equal replies despite their
@@ -47,19 +47,19 @@ pub(crate) struct Sampler {
     pub(crate) thinking_budget: Option<u32>,
 }
 
-/// The parts of a response, other than its text, that add to its size.
+/// The optional members of a response that add to its size.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct OutputOptions {
-    /// Whether every choice repeats its prompt.
+    /// Whether every choice repeats its prompt (`echo`).
     pub(crate) prompt: bool,
-    /// Number of alternative log probabilities per token; -1 for the whole vocabulary.
+    /// Number of alternative log probabilities per output token; -1 for the whole vocabulary.
     pub(crate) logprobs: Option<i64>,
     /// Number of log probabilities per prompt token; -1 for the whole vocabulary.
     pub(crate) prompt_logprobs: Option<i64>,
 }
 
 static UNBIASED: LazyLock<Bias> = LazyLock::new(Bias::default);
-/// Stop conditions without stop strings and stop tokens, indexed by `ignore_eos`.
+/// Stop conditions of requests without stop strings and stop tokens, indexed by `ignore_eos`.
 static UNSTOPPED: LazyLock<[StopConditions; 2]> = LazyLock::new(|| {
     [false, true].map(|ignore_eos| StopConditions {
         ignore_eos,
@@ -165,7 +165,7 @@ impl GenerationJob {
     }
 }
 
-/// The kind of content of a choice.
+/// The kind of content that a choice gets.
 #[derive(Debug, Clone, Default)]
 pub(crate) enum Content {
     #[default]

@@ -7,10 +7,12 @@ use super::Service;
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::{Command, SeqId};
 
-/// Minimum age at which an unclaimed lease is forgotten; exceeds every request and lease duration.
+/// Minimum age at which a lease that no server has claimed is forgotten; exceeds every request and
+/// lease duration.
 const LEASE_RETENTION: Duration = Duration::from_secs(4 * 3600);
 
-/// Leases of requests that other servers may still read, by `remote_request_id`.
+/// Leases of finished prefills whose KV blocks other servers may still read, by
+/// `remote_request_id`.
 #[derive(Debug, Default)]
 pub(super) struct Leases(Mutex<HashMap<String, (usize, SeqId, SimTime)>>);
 
@@ -34,9 +36,9 @@ impl Leases {
 }
 
 impl Service {
-    /// Releases the blocks of a request that another server has read.
+    /// Releases the KV blocks of a prefilled request that a decode server has read.
     ///
-    /// Returns whether the blocks were still kept.
+    /// Returns whether the blocks were still leased.
     pub fn release(&self, request: &str) -> bool {
         let found = self.leases.take(request);
         found.is_some_and(|(rank, id)| self.ranks()[rank].command(Command::Release(id)))

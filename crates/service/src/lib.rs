@@ -1,4 +1,4 @@
-//! The protocol-independent core of the server, shared by the HTTP and gRPC front ends.
+//! The protocol-independent core of the simulated server, shared by the HTTP and gRPC front ends.
 
 mod admission;
 mod backlog;
@@ -65,14 +65,14 @@ pub use request_faults::RequestFaults;
 pub use settings::{ServingRole, Settings};
 pub use vllm_sim_engine::{CachedBlock, Command, PrefixCacheReset};
 
-/// Maximum number of sequences in one request.
+/// Maximum number of sequences in one request, prompts times choices.
 ///
-/// Four times the choices that vLLM allows per prompt (`VLLM_MAX_N_SEQUENCES`). The script of each
-/// sequence is written before the first token, so the bound keeps a small request body from
-/// allocating millions of scripts.
+/// The limit is four times the choices that vLLM allows per prompt (`VLLM_MAX_N_SEQUENCES`). The
+/// script of each sequence is generated before the first token, so the limit keeps a small request
+/// body from allocating millions of scripts.
 const MAX_SEQUENCES: u32 = 65_536;
 
-/// Reports why the service rejected a generation job.
+/// Error of submitting a generation job to an engine.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// The engine's waiting queue is full (llm-d's limit).
@@ -91,26 +91,26 @@ pub enum ServeError {
     /// The server is shutting down.
     #[error("server is shutting down")]
     Draining,
-    /// The client left before the job was submitted.
+    /// The client disconnected before the job was submitted.
     #[error("the client disconnected")]
     Abandoned,
-    /// Generation is paused.
+    /// Generation is paused by an operator.
     #[error("Generation is paused. Please retry after it resumes.")]
     Paused,
     /// The requested data-parallel rank does not exist.
     #[error("data_parallel_rank {rank} is out of range [0, {ranks}).")]
     Rank {
-        /// Requested rank.
+        /// Data-parallel rank in the request.
         rank: i64,
-        /// Number of ranks.
+        /// Number of data-parallel ranks.
         ranks: usize,
     },
     /// Prompt and output together can never fit into the KV cache.
     #[error("the prompt and its output need {needed} cache blocks, but there are {total}")]
     TooLarge {
-        /// Number of blocks that the sequence needs.
+        /// Number of KV blocks that the sequence needs.
         needed: u32,
-        /// Number of blocks in the cache.
+        /// Number of blocks in the KV cache.
         total: u32,
     },
     /// The request asks for more sequences than one request may have.
@@ -127,19 +127,19 @@ pub enum ServeError {
         "The prompts of all sequences (prompts times n) would take more than {most} MiB. Send fewer or shorter prompts or a smaller n."
     )]
     PromptsTooLarge {
-        /// Limit, in MiB.
+        /// Limit of the size of the block plans, in MiB.
         most: u64,
     },
-    /// The estimated size of the reply exceeds the limit.
+    /// The estimated size of the response exceeds the limit.
     #[error(
         "The response would take more than {most} MiB. Request fewer or shorter choices, or fewer \
          log probabilities."
     )]
     ReplyTooLarge {
-        /// Limit, in MiB.
+        /// Limit of the size of the response, in MiB.
         most: u64,
     },
-    /// No text satisfies the constraint.
+    /// The structured-output constraint of the request cannot be satisfied.
     #[error(transparent)]
     Constraint(#[from] ConstraintError),
     /// The tool calls cannot be generated.
@@ -162,21 +162,21 @@ impl ServeError {
     }
 }
 
-/// The server core: models, content generator, engines and their settings.
+/// The core of a server: models, generator of replies, engines and their settings.
 pub struct Service {
     /// Served model names and loaded LoRA adapters.
     pub models: Models,
     /// Generator of reply content.
     pub generator: Generator,
-    /// Pause and sleep state of the engines.
+    /// Pause and sleep state of all engines.
     pub control: PauseControl,
-    /// Injected faults and the settings that an operator may change at run time.
+    /// Injected faults, and the settings that an operator may change at run time.
     pub faults: FaultControl,
-    /// Scripted replies for messages that match a rule.
+    /// Scripted replies for requests that match a rule.
     pub replies: ScriptedReplies,
-    /// Cache of the media items of prompts.
+    /// Simulated cache of the processed images, audio clips and videos of prompts.
     pub media_cache: prompt::MediaCache,
-    /// Adapters from the command line, restored by [`Self::restart`].
+    /// LoRA adapters from the command line, restored by [`Self::restart`].
     adapters: Arc<Vec<Adapter>>,
     ranks: Vec<LiveEngine>,
     hasher: Option<Hasher>,
@@ -190,7 +190,7 @@ pub struct Service {
     draining: std::sync::atomic::AtomicBool,
 }
 
-/// Counts its sequences as in flight until it is dropped.
+/// Guard of a job: its sequences count as in flight until the guard is dropped.
 #[derive(Debug)]
 pub struct InFlightGuard {
     sequences: u32,
@@ -232,9 +232,9 @@ impl Service {
         }
     }
 
-    /// Resets the state that a killed and restarted process would lose.
+    /// Resets the state that a server process loses when it is killed and restarted.
     ///
-    /// Faults and scripted replies, which the operator of the simulation set, are kept.
+    /// Injected faults and scripted replies, which the operator has set, are kept.
     pub fn restart(&self) {
         // No `..`, so that a new field does not compile until someone decides about it.
         let Self {
@@ -268,7 +268,7 @@ impl Service {
         control.restart(self);
     }
 
-    /// Returns the settings.
+    /// Returns the settings of the service.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -283,12 +283,12 @@ impl Service {
         self.ranks[0].now()
     }
 
-    /// Returns the number of sequences in flight.
+    /// Returns the number of sequences in flight, from all front ends.
     pub fn in_flight(&self) -> u32 {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Rejects all further jobs.
+    /// Rejects all further jobs, because the server is shutting down.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
     }
@@ -305,7 +305,8 @@ impl Service {
         }
     }
 
-    /// Checks whether another job of `sequences` would be admitted, and counts a rejection.
+    /// Checks whether another job of `sequences` would be within the admission limits, and counts a
+    /// rejection.
     pub fn admits(&self, sequences: u32) -> Result<(), ServeError> {
         if self.is_draining() {
             return Err(ServeError::Draining);
@@ -328,7 +329,7 @@ impl Service {
         }
     }
 
-    /// Reserves places for `sequences`, which count as in flight until the guard is dropped.
+    /// Reserves admission for `sequences`, which count as in flight until the guard is dropped.
     ///
     /// The check and the reservation are one atomic step, so concurrent requests cannot exceed the
     /// limit together.
@@ -355,10 +356,11 @@ impl Service {
         Ok(guard)
     }
 
-    /// Reserves prompt tokens that are still to be computed; `None` where they are not limited.
+    /// Reserves admission for prompt tokens that are to be computed; `None` if they are not
+    /// limited.
     ///
     /// # Errors
-    /// [`ServeError::TooManyTokens`] at the limit.
+    /// [`ServeError::TooManyTokens`] at the limit of prompt tokens.
     fn queue_tokens(&self, tokens: u64) -> Result<Option<backlog::ReservedTokens<'_>>, ServeError> {
         let Some(max) = self.admission().tokens else {
             return Ok(None);

@@ -15,30 +15,31 @@ pub struct Models {
 
 #[derive(Debug, Default)]
 struct Adapters {
-    /// Sorted by loading time.
+    /// Loaded adapters by name, in order of loading.
     by_name: IndexMap<Arc<str>, Adapter>,
     last_id: u32,
-    /// Cached list of all adapters, built by the first reader after a change.
+    /// List of all adapters, cached by the first reader after a change.
     list: Option<Arc<Vec<Adapter>>>,
 }
 
-/// Maximum length of an adapter's name and of its path, in bytes; many responses repeat both.
+/// Maximum length of an adapter's name and of its path, in bytes; many responses repeat name and
+/// path.
 const MAX_NAME_BYTES: usize = 4096;
 
 /// A loaded LoRA adapter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Adapter {
-    /// Model name in requests.
+    /// Name of the adapter, used as the model in requests.
     pub name: Arc<str>,
     /// Path of the adapter's files.
     pub path: String,
-    /// Base model, if it is a served name.
+    /// Base model of the adapter, if the client gave a served name.
     pub base: Option<String>,
-    /// Number of the adapter in the engines, starting at 1.
+    /// Numeric id of the adapter in the engines, starting at 1.
     pub id: u32,
 }
 
-/// Selects the effect of loading an adapter whose name is already loaded.
+/// The effect of loading an adapter whose name is already loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LoadMode {
     /// Loading fails and the loaded adapter stays.
@@ -47,24 +48,24 @@ pub enum LoadMode {
     InPlace,
 }
 
-/// Reports why an adapter was not loaded.
+/// Error of loading a LoRA adapter.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LoadError {
-    /// Another adapter has the name.
+    /// Another loaded adapter has the name.
     #[error(
         "The lora adapter '{0}' has already been loaded. If you want to load the adapter in place, set 'load_inplace' to True."
     )]
     AlreadyLoaded(String),
-    /// The base model has the name.
+    /// The base model is served under that name.
     #[error("The lora adapter '{0}' conflicts with a served base model.")]
     BaseModel(String),
-    /// Name or path is too long.
+    /// Name or path of the adapter is too long.
     #[error("The name and the path of a lora adapter have at most {MAX_NAME_BYTES} bytes.")]
     TooLong,
 }
 
 impl Models {
-    /// Creates the table for a base model with the names `served` (at least one).
+    /// Creates the table of model names for a base model with the names `served` (at least one).
     ///
     /// `any_name` makes every unknown name resolve to the base model.
     pub fn new(served: &[String], any_name: bool) -> Self {
@@ -75,7 +76,7 @@ impl Models {
         }
     }
 
-    /// Returns the names of the base model; responses show the first.
+    /// Returns the names of the base model; responses show the first one.
     pub fn served(&self) -> &[Arc<str>] {
         &self.served
     }
@@ -85,7 +86,7 @@ impl Models {
         &self.served[0]
     }
 
-    /// Returns the name of a target in responses.
+    /// Returns the name of the base model or adapter `target` in responses.
     pub fn shown(&self, target: &Target) -> Arc<str> {
         match target {
             Target::Base => self.displayed().clone(),
@@ -93,7 +94,7 @@ impl Models {
         }
     }
 
-    /// Returns the adapters in loading order.
+    /// Returns the loaded LoRA adapters in order of loading.
     pub fn adapters(&self) -> Arc<Vec<Adapter>> {
         if let Some(list) = &self.adapters.read().list {
             return list.clone();
@@ -104,9 +105,9 @@ impl Models {
         list.get_or_insert_with(all).clone()
     }
 
-    /// Returns the model or adapter with this name.
+    /// Returns the base model or LoRA adapter with this name; `None` if the name is unknown.
     ///
-    /// A missing or empty name means the base model. `None` if the name is unknown.
+    /// A missing or empty name means the base model.
     pub fn resolve(&self, name: Option<&str>) -> Option<Target> {
         let Some(name) = name.filter(|name| !name.is_empty()) else {
             return Some(Target::Base);
@@ -123,10 +124,10 @@ impl Models {
         self.any_name.then_some(Target::Base)
     }
 
-    /// Loads an adapter.
+    /// Loads a LoRA adapter.
     ///
     /// # Errors
-    /// [`LoadError`] if the name is taken or too long.
+    /// [`LoadError`] if the name is taken, or if name or path is too long.
     pub fn load(
         &self,
         name: &str,
@@ -173,7 +174,7 @@ impl Models {
         adapters.list = Some(list.clone());
     }
 
-    /// Unloads an adapter; returns `false` if none has that name.
+    /// Unloads a LoRA adapter; returns `false` if none has that name.
     pub fn unload(&self, name: &str) -> bool {
         let mut adapters = self.adapters.write();
         let removed = adapters.by_name.shift_remove(name).is_some();

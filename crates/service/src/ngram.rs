@@ -1,8 +1,8 @@
-//! Prompt-lookup speculative decoding (n-gram): proposes tokens that followed the same n-gram
+//! Prompt-lookup speculative decoding (n-gram): drafts the tokens that followed the same n-gram
 //! before.
 //!
-//! The script of a reply is known before submission, so the accepted tokens are computed in
-//! advance.
+//! The content of a reply is generated before submission, so the accepted draft tokens are computed
+//! in advance.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use vllm_sim_engine::Draft;
 
 const BASE: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Prompt lookup, vLLM's speculative method `ngram`.
+/// Settings of prompt lookup, vLLM's speculative method `ngram`.
 ///
 /// **Source:** vLLM 0.33 `vllm/v1/spec_decode/ngram_proposer.py`,
 /// `_find_longest_matched_ngram_and_propose_tokens`.
@@ -32,9 +32,10 @@ impl NgramLookup {
         self.drafts(prompt, &output)
     }
 
-    /// Returns the draft after each token of `output` but the last.
+    /// Returns the lengths of the draft and of its accepted prefix after each token of `output` but
+    /// the last.
     ///
-    /// The longest match wins; among equal lengths, the earliest.
+    /// The longest matching n-gram wins; among equal lengths, the earliest.
     fn drafts(&self, prompt: &[u32], output: &[u32]) -> Arc<[Draft]> {
         let text = [prompt, output].concat();
         let hashes = Hashes::new(&text, self.max as usize);
@@ -58,7 +59,7 @@ impl NgramLookup {
         drafts.into()
     }
 
-    /// Returns the lengths of the draft copied from `from` and of its accepted prefix.
+    /// Returns the lengths of the draft copied from position `from` and of its accepted prefix.
     fn draft(&self, text: &[u32], end: usize, from: Option<usize>) -> Draft {
         let Some(from) = from else {
             return Draft::default();
@@ -73,7 +74,7 @@ impl NgramLookup {
     }
 }
 
-/// Hashes of all substrings of a text.
+/// Rolling hashes of a token sequence, from which the hash of any n-gram follows.
 struct Hashes {
     prefixes: Vec<u64>,
     powers: Vec<u64>,
@@ -94,7 +95,7 @@ impl Hashes {
         Self { prefixes, powers }
     }
 
-    /// Returns the hash of the `length` tokens before `end`.
+    /// Returns the hash of the `length` tokens before position `end`.
     fn of(&self, end: usize, length: usize) -> u64 {
         let before = self.prefixes[end - length].wrapping_mul(self.powers[length]);
         self.prefixes[end].wrapping_sub(before)

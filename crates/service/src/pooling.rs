@@ -1,10 +1,11 @@
-//! Synthetic results of embedding and classification models, computed from the tokens alone.
+//! Synthetic results of embedding and classification models, computed from the token ids alone.
 
 use std::collections::BTreeMap;
 
 use vllm_sim_random::mix;
 
-/// Returns llm-d's embedding: deterministic, not normalised, and empty without tokens.
+/// Returns the embedding of llm-d-inference-sim: deterministic, not normalised, and empty without
+/// tokens.
 ///
 /// Source: llm-d-inference-sim, `pkg/api/embeddings.go`.
 pub fn llmd_embedding(tokens: &[u32], dimensions: usize) -> Vec<f32> {
@@ -21,13 +22,13 @@ pub fn llmd_embedding(tokens: &[u32], dimensions: usize) -> Vec<f32> {
         .collect()
 }
 
-/// Number of components that each token affects.
+/// Number of components of an embedding that each token changes.
 const PARTS: u64 = 64;
 
 /// Returns an embedding whose cosine similarity grows with the number of shared tokens.
 ///
-/// Each token adds or subtracts 1 at 64 places derived from its id. Repetitions add their
-/// logarithm.
+/// Each token adds or subtracts 1 at 64 components derived from its id. A token that occurs n times
+/// adds 1 + ln n instead.
 pub fn shared_token_embedding(tokens: &[u32], dimensions: usize) -> Vec<f32> {
     let mut counts = BTreeMap::new();
     for token in tokens {
@@ -55,7 +56,8 @@ pub fn unit_embedding(tokens: &[u32], dimensions: usize) -> Vec<f32> {
     vector
 }
 
-/// Returns a probability distribution over the classes; for a single class, its own probability.
+/// Returns the probability of each class of a classification model; a single class has a
+/// probability of its own.
 pub fn class_probabilities(tokens: &[u32], classes: u32) -> Vec<f32> {
     let key = tokens
         .iter()

@@ -3,16 +3,16 @@ use std::sync::{Arc, OnceLock};
 use vllm_sim_engine::End;
 use vllm_sim_engine::driver::{Progress, SequenceState};
 
-/// The hand-off of a prompt that is computed here for another server to decode.
+/// The hand-off of a prompt that is prefilled on this server for another server to decode.
 #[derive(Debug)]
 pub struct PrefillHandoff {
-    /// Request id used by the other server (`remote_request_id`).
+    /// Request id by which the decode server names the KV cache (`remote_request_id`).
     pub request: String,
     placed: OnceLock<(u32, Arc<Progress>)>,
 }
 
 impl PrefillHandoff {
-    /// Creates the hand-off of a request that is not yet submitted.
+    /// Creates the hand-off of a prefill request that is not yet submitted.
     pub fn new(request: String) -> Self {
         Self {
             request,
@@ -20,13 +20,14 @@ impl PrefillHandoff {
         }
     }
 
-    /// Returns the index of the rank that computes the prompt, once submitted.
+    /// Returns the index of the data-parallel rank that prefills the prompt; `None` before
+    /// submission.
     pub fn rank(&self) -> Option<u32> {
         self.placed.get().map(|(rank, _)| *rank)
     }
 
-    /// Returns the prompt's block ids and the number of output tokens, once the request has
-    /// finished.
+    /// Returns the prompt's KV block ids and the number of output tokens; `None` until the request
+    /// has finished.
     pub fn outcome(&self) -> Option<(&[u32], u32)> {
         let (_, progress) = self.placed.get()?;
         let finished = progress.state() == SequenceState::Ended(End::Finished);

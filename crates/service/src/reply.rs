@@ -11,20 +11,20 @@ use vllm_sim_engine::driver::{SequenceHandle, SequenceState};
 
 /// A running generation job. Dropping it aborts the sequences that have not ended.
 pub struct Reply {
-    /// Choices, grouped by prompt: choice s of prompt p has index p·n + s.
+    /// Choices of the job, grouped by prompt: choice s of prompt p has index p·n + s.
     pub choices: Vec<Choice>,
-    /// Number of tokens of each prompt.
+    /// Number of tokens of each prompt of the job.
     pub prompts: Vec<u32>,
     /// Estimated size of the whole response, in bytes.
     pub size: usize,
-    /// Whether sequences stay open for a delay after their last token.
+    /// Whether sequences stay open for some time after their last token.
     pub has_end_delay: bool,
     pub(crate) usage: Option<Arc<TokenUsage>>,
     pub(crate) load_failure: Option<LoadFailureReport>,
     _in_flight: InFlightGuard,
 }
 
-/// The token counts of a request, available after its end.
+/// The token counts of a request, updated when its reply is dropped.
 #[derive(Debug, Default)]
 pub struct TokenUsage {
     prompt: AtomicU32,
@@ -32,7 +32,8 @@ pub struct TokenUsage {
 }
 
 impl TokenUsage {
-    /// Returns the prompt tokens and output tokens; both are 0 until the reply is dropped.
+    /// Returns the numbers of prompt tokens and output tokens; both are 0 until the reply is
+    /// dropped.
     pub fn tokens(&self) -> (u32, u32) {
         let read = |count: &AtomicU32| count.load(Ordering::Relaxed);
         (read(&self.prompt), read(&self.completion))
@@ -44,15 +45,15 @@ impl TokenUsage {
     }
 }
 
-/// One sequence of a job: its script and its progress.
+/// One sequence of a generation job: its content and its progress in the engine.
 pub struct Choice {
-    /// Index of the prompt that it answers.
+    /// Index of the prompt that the sequence answers.
     pub prompt: usize,
     /// Generated content, complete before the first token is released.
     pub script: Script,
-    /// Position up to which the front end has written the script.
+    /// Token position up to which the front end has written the reply.
     pub cursor: Cursor,
-    /// Number of tokens that the front end has written.
+    /// Number of output tokens that the front end has written.
     pub sent: u32,
     handle: SequenceHandle,
 }
@@ -89,7 +90,7 @@ impl Reply {
         }
     }
 
-    /// Waits until every choice has ended.
+    /// Waits until every choice of the job has ended.
     pub async fn ended(&self) {
         poll_fn(|cx| {
             let open = self
@@ -101,13 +102,13 @@ impl Reply {
         .await;
     }
 
-    /// Returns whether any choice ended with an error.
+    /// Returns whether any choice of the job ended with an error.
     pub fn failed(&self) -> bool {
         let mut choices = self.choices.iter();
         choices.any(|choice| choice.state() == SequenceState::Ended(End::Failed))
     }
 
-    /// Waits until any choice leaves the waiting queue or ends.
+    /// Waits until any choice of the job leaves the waiting queue or ends.
     pub async fn started(&self) {
         poll_fn(|cx| {
             for choice in &self.choices {
@@ -126,7 +127,8 @@ impl Reply {
         .await;
     }
 
-    /// Returns the number of prompt tokens; each prompt counts once, not once per choice.
+    /// Returns the number of prompt tokens of the job; each prompt counts once, not once per
+    /// choice.
     pub fn prompt_tokens(&self) -> u32 {
         self.prompts.iter().sum()
     }
@@ -147,22 +149,23 @@ impl Drop for Reply {
 }
 
 impl Choice {
-    /// Returns the state of the sequence. Read it before [`Self::released`].
+    /// Returns the state of the sequence in the engine. Read it before [`Self::released`].
     pub fn state(&self) -> SequenceState {
         self.handle.progress().state()
     }
 
-    /// Returns the number of tokens released so far.
+    /// Returns the number of output tokens that the engine has released so far.
     pub fn released(&self) -> u32 {
         self.handle.progress().released()
     }
 
-    /// Returns the live progress of the sequence.
+    /// Returns the progress of the sequence in the engine.
     pub fn progress(&self) -> &vllm_sim_engine::driver::Progress {
         self.handle.progress()
     }
 
-    /// Registers the task to be woken at the next change; check the state again afterwards.
+    /// Registers the task to be woken at the next change of the sequence; check the state again
+    /// afterwards.
     pub fn register(&self, cx: &Context<'_>) {
         self.handle.progress().register(cx.waker());
     }

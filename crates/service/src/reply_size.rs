@@ -1,13 +1,14 @@
-//! Limits the estimated size of a response.
+//! Limits the estimated size of a response before its job is submitted.
 //!
-//! A small request body can ask for many choices with many tokens and log probabilities.
+//! The limit is needed because a small request body can ask for many choices with many tokens and
+//! log probabilities.
 
 use crate::job::{GenerationJob, OutputOptions};
 
 pub(super) const MAX_BYTES: u64 = 256 << 20;
-/// Estimated size of a token's text and id, in bytes.
+/// Estimated size of a token's text and id in a response, in bytes.
 const TOKEN_BYTES: u64 = 8;
-/// Estimated size of a log probability in JSON, in bytes.
+/// Estimated size of a log probability in a JSON response, in bytes.
 const LOGPROB_BYTES: u64 = 96;
 
 pub(super) struct ReplySize {
@@ -16,7 +17,8 @@ pub(super) struct ReplySize {
 }
 
 impl ReplySize {
-    /// Returns the size of the echoed prompts and their log probabilities.
+    /// Returns the response size that the echoed prompts and their log probabilities need, in
+    /// bytes.
     ///
     /// `None` if it exceeds [`MAX_BYTES`]. A count of -1 log probabilities means the whole
     /// vocabulary.
@@ -56,7 +58,8 @@ impl ReplySize {
         size.checked()
     }
 
-    /// Adds a choice of `tokens`; `None` if the size then exceeds [`MAX_BYTES`].
+    /// Adds the size of a choice of `tokens` output tokens; `None` if the size then exceeds
+    /// [`MAX_BYTES`].
     pub(super) fn with(mut self, tokens: u32) -> Option<Self> {
         let bytes = u64::from(tokens).saturating_mul(self.per_token);
         self.bytes = self.bytes.saturating_add(bytes);

@@ -14,86 +14,86 @@ use vllm_sim_wire::{SamplingParams, SamplingRequest};
 
 /// A generation request, independent of its protocol.
 ///
-/// Equal values get equal replies, whichever front end they came from.
+/// Requests with equal values get equal replies, whichever front end they came from.
 #[derive(Default)]
 pub struct GenerationRequest {
-    /// Id shown to the client (`chatcmpl-…`).
+    /// Request id shown to the client (`chatcmpl-…`).
     pub id: Arc<str>,
-    /// Arrival time, from which the first delay counts.
+    /// Arrival time of the request, from which delays are measured.
     pub arrived: SimTime,
-    /// Source of the prompts.
+    /// Texts, token ids or conversations from which the prompts are made.
     pub prompts: PromptSource,
     /// Number of choices per prompt.
     pub n: i128,
-    /// Maximum number of tokens per choice, if the client or the protocol sets it.
+    /// Maximum number of output tokens per choice, if the client or the protocol sets it.
     pub max_tokens: Option<i128>,
-    /// Part of the context that `max_tokens` may use.
+    /// Upper bound of `max_tokens`, derived from the context length and the prompts.
     pub room: OutputBudget,
-    /// Checks to run before the request reaches the engine.
+    /// Checks to run before the request is submitted to an engine.
     pub checks: SubmissionChecks,
-    /// Result of the checks that need no prompt.
+    /// Result of the request checks that do not need the prompt.
     pub validation: Deferred<()>,
-    /// Sampling parameters, without the limit that the context sets.
+    /// Sampling parameters, without the output limit that the context sets.
     pub sampling: Deferred<SamplingRequest>,
-    /// Constraint on the text, if the sampling parameters do not contain it.
+    /// Structured-output constraint, if the sampling parameters do not contain it.
     pub constraint: Option<Constraint>,
-    /// Offered tools.
+    /// Tools offered to the model, with the rules for calling them.
     pub tools: Option<ToolRequest>,
-    /// Whether text under a constraint is parsed for tool calls.
+    /// Whether constrained text is parsed for tool calls.
     pub parses_calls: bool,
-    /// Whether every choice repeats its prompt.
+    /// Whether every choice repeats its prompt (`echo`).
     pub echo: bool,
-    /// Fraction of reasoning tokens in the output.
+    /// Fraction of output tokens that is reasoning, 0 to 1; `None` means no reasoning.
     pub reasoning: Option<f64>,
-    /// Priority; lower values run first under `--scheduling-policy priority`.
+    /// Scheduling priority; lower values run first under `--scheduling-policy priority`.
     pub priority: i64,
-    /// Requested data-parallel rank.
+    /// Data-parallel rank in the request; `None` selects the least loaded one.
     pub rank: Option<i64>,
     /// Source and destination of the prompt's KV cache.
     pub transfer: Transfer,
     /// Salt for the prefix cache, which separates tenants (vLLM's `cache_salt`).
     pub cache_salt: Option<Arc<str>>,
-    /// Minimum cached fraction of the prompt; below it the request ends early.
+    /// Minimum cached fraction of the prompt, 0 to 1; below it the request ends early.
     pub hit_threshold: Option<f64>,
     /// Whether the prefix cache must not be read, regardless of the sampling parameters.
     pub skip_cache_read: bool,
-    /// Delay between the last token and the end, such as the time to render an image.
+    /// Delay between the last token and the end of a sequence, such as the time to render an image.
     pub tail: Deferred<Duration>,
-    /// Headers `traceparent` and `tracestate` (W3C trace context).
+    /// Trace headers `traceparent` and `tracestate` (W3C trace context).
     pub trace: Option<(Box<str>, Option<Box<str>>)>,
-    /// Injected faults.
+    /// Injected faults of the request; `None` if it cannot get any.
     pub faults: Option<Arc<RequestFaults>>,
-    /// Counter of the request's tokens, updated after its end.
+    /// Counter of the request's tokens, updated when the reply is dropped.
     pub usage: Option<Arc<TokenUsage>>,
 }
 
-/// The tools of a request, and the rules for calling them.
+/// The tools that a request offers, and the rules for calling them.
 #[derive(Debug, Clone)]
 pub struct ToolRequest {
     /// Tools offered to the model.
     pub tools: Vec<ToolDef>,
-    /// Rule for calling: forbidden, optional, required, or one named tool.
+    /// Rule for tool calls: forbidden, optional, required, or one named tool.
     pub choice: ToolChoice,
-    /// Whether one reply may contain several calls.
+    /// Whether one reply may contain several tool calls.
     pub parallel: bool,
 }
 
-/// Selects the length against which the output limit is checked.
+/// The length against which the output limit of a request is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OutputBudget {
-    /// The context left by the longest prompt, the same for all prompts.
+    /// The context length less the longest prompt, the same for all prompts.
     #[default]
     Shared,
-    /// The context left by each prompt.
+    /// The context length less the prompt, for each prompt separately.
     PerPrompt,
-    /// The whole context, regardless of the prompt (speech).
+    /// The whole context length, regardless of the prompt (speech).
     Context,
 }
 
-/// Selects the checks to run before a request reaches the engine.
+/// The checks to run before a request is submitted to an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SubmissionChecks {
-    /// All checks.
+    /// All checks of vLLM's engine.
     #[default]
     All,
     /// No checks, because vLLM creates these prompts and parameters itself (speech).
@@ -116,8 +116,8 @@ impl Resolved {
         &self.target
     }
 
-    /// Converts the result of the lookup into its model or LoRA adapter, for routes that generate
-    /// nothing.
+    /// Returns the served model or LoRA adapter that the request names, for routes that generate no
+    /// reply.
     pub fn into_target(self) -> Target {
         self.target
     }
@@ -126,23 +126,23 @@ impl Resolved {
 /// The properties of a validated request that the renderer of its reply needs.
 #[derive(Debug)]
 pub struct ReplyFacts {
-    /// Id shown to the client.
+    /// Request id shown to the client.
     pub id: Arc<str>,
     /// Served model or LoRA adapter of the request.
     pub target: Target,
-    /// Prompts, at least one.
+    /// Tokenized prompts, at least one.
     pub prompts: Vec<Prompt>,
-    /// Number of output tokens that the context leaves.
+    /// Maximum number of output tokens: the client's limit, or less if the context leaves less.
     pub budget: i128,
-    /// Complete sampling parameters.
+    /// Sampling parameters, complete with defaults.
     pub params: Box<SamplingParams>,
     /// Whether the reply may call tools.
     pub offers_tools: bool,
 }
 
-/// A running reply and the facts to render it.
+/// A running reply and the properties of its request that the renderer needs.
 pub struct Generated {
-    /// Running reply.
+    /// The running reply to the request.
     pub reply: Reply,
     /// Properties of the request that the renderer needs.
     pub facts: ReplyFacts,

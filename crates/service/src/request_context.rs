@@ -8,13 +8,13 @@ use crate::fault::ConnHandle;
 /// extension.
 #[derive(Clone, Default)]
 pub struct RequestContext {
-    /// Arrival of the request head, in seconds since the Unix epoch.
+    /// Arrival time of the request head, in seconds since the Unix epoch.
     pub started: f64,
     /// Address of the client; `None` on a Unix socket.
     pub client: Option<SocketAddr>,
-    /// Connection of the request, for faults that break it.
+    /// Client connection of the request, for injected faults that break it.
     pub connection: Option<Arc<ConnHandle>>,
-    /// Injected faults; `None` if the request cannot get any.
+    /// Injected faults of the request; `None` if it cannot get any.
     pub faults: Option<Arc<RequestFaults>>,
     /// Counter of the request's tokens; `None` if nothing reads it.
     pub usage: Option<Arc<TokenUsage>>,

@@ -1,31 +1,31 @@
 use super::{ReplyFacts, ServeError};
 use vllm_sim_wire::Fault;
 
-/// Reports why a request gets no reply; each front end renders it in its protocol.
+/// Error of a request that gets no reply; each front end renders it in its protocol.
 #[derive(Debug, thiserror::Error)]
 pub enum RequestError {
-    /// No model or adapter has this name.
+    /// No served model or LoRA adapter has this name.
     #[error("The model `{0}` does not exist.")]
     UnknownModel(String),
-    /// A value is invalid; the message is vLLM's.
+    /// A value of the request is invalid; the message is vLLM's.
     #[error(transparent)]
     Invalid(#[from] Fault),
-    /// The service rejected the job.
+    /// The service rejected the request, for example at an admission limit.
     #[error(transparent)]
     Serve(#[from] ServeError),
 }
 
-/// A rejection, with the moment at which vLLM would report it.
+/// The rejection of a request, with the moment at which vLLM would report it.
 #[derive(Debug)]
 pub enum RejectedRequest {
-    /// Reported before the headers of a stream are sent.
+    /// A rejection before the headers of a stream are sent.
     Early(RequestError),
-    /// Reported after the headers: a stream carries the error in its body.
+    /// A rejection after the headers of a stream are sent: the error is in the body.
     Late(RequestError, Box<ReplyFacts>),
 }
 
 impl RejectedRequest {
-    /// Returns the error without its moment.
+    /// Returns the error without the moment of its report.
     pub fn into_error(self) -> RequestError {
         match self {
             Self::Early(refusal) | Self::Late(refusal, _) => refusal,

@@ -5,19 +5,19 @@ use std::sync::Arc;
 use super::{FaultInjector, LiveSettings, Service};
 use crate::fault::{ConnHandle, Failure, FaultSpec, FaultSpecError, StreamFault};
 
-/// The faults of one request, and the fault settings at its arrival.
+/// The injected faults of one request, and the fault settings at its arrival.
 pub struct RequestFaults {
-    /// Settings at the arrival of the request.
+    /// Fault settings at the arrival of the request.
     pub settings: Arc<LiveSettings>,
-    /// Error response in place of the reply.
+    /// Error response in place of the reply; `None` serves the request.
     pub failure: Option<Failure>,
-    /// Faults within the reply.
+    /// Faults injected into the reply.
     pub stream_faults: Vec<StreamFault>,
     conn: Option<Arc<ConnHandle>>,
 }
 
 impl RequestFaults {
-    /// Decides on the faults of a request that arrives on `conn`.
+    /// Decides on the injected faults of a request that arrives on connection `conn`.
     ///
     /// The value of the header `X-Sim-Fault` in `asked` replaces randomly drawn faults.
     ///
@@ -53,7 +53,8 @@ impl RequestFaults {
         })
     }
 
-    /// Returns the percentage of KV blocks that are still loaded, if the load of the prompt fails.
+    /// Returns the percentage of KV blocks that are still loaded; `None` unless the load of the
+    /// prompt's KV cache is to fail.
     pub fn lost_blocks(&self) -> Option<u8> {
         self.stream_faults.iter().find_map(|fault| match fault {
             StreamFault::KvLoadFailure(percent) => Some(*percent),
@@ -61,12 +62,12 @@ impl RequestFaults {
         })
     }
 
-    /// Counts a fault that reached the client.
+    /// Counts an injected fault of the request that reached the client.
     pub fn count(&self, service: &Service, kind: &'static str) {
         service.faults.count(kind, &self.settings.origin);
     }
 
-    /// Waits for the delay that a fault adds before the first byte.
+    /// Waits for the delay that an injected fault adds before the first byte of the response.
     pub async fn delay(&self, service: &Service) {
         for stream_fault in &self.stream_faults {
             if let StreamFault::SlowFirstByte(time) = stream_fault {
@@ -76,7 +77,7 @@ impl RequestFaults {
         }
     }
 
-    /// Returns the injector for faults within the reply; `None` if there are none.
+    /// Returns the injector of faults into the reply; `None` if there are none.
     pub fn injector(&self, service: &Arc<Service>) -> Option<Box<FaultInjector>> {
         let conn = self.conn.clone();
         FaultInjector::new(&self.stream_faults, conn, service, &self.settings)

@@ -4,42 +4,42 @@ use crate::generate::tools::ToolSettings;
 use vllm_sim_engine::LoadFailurePolicy;
 use vllm_sim_engine::kv::HashConfig;
 
-/// Settings of the service.
+/// Settings of the service that hold for all requests.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Maximum length of prompt plus output, in tokens.
     pub max_model_len: u32,
-    /// Root seed of the random streams.
+    /// Root seed of all random streams.
     pub seed: u64,
-    /// Whether equal requests always get equal replies, because the seed was configured.
+    /// Whether equal requests always get equal replies, because the operator configured the seed.
     pub repeatable: bool,
-    /// Limits on the work in flight.
+    /// Limits on the requests in flight.
     pub admission: Admission,
-    /// Generation of tool calls.
+    /// Settings of generated tool calls.
     pub tools: ToolSettings,
-    /// Hashing of KV blocks; `None` disables the prefix cache.
+    /// Hash settings of KV blocks; `None` disables the prefix cache.
     pub hashes: Option<HashConfig>,
-    /// Whether requests emit tracing spans.
+    /// Whether requests emit OpenTelemetry spans.
     pub traced: bool,
     /// Whether metrics track the KV blocks of each request.
     pub tracks_kv_blocks: bool,
-    /// Parts of a request that this server performs (disaggregated serving).
+    /// Phases of a request that this server performs: prefill, decode or both.
     pub role: ServingRole,
     /// N-gram speculative decoding; `None` disables it.
     pub ngram: Option<NgramLookup>,
-    /// Handling of requests whose KV cache cannot be loaded.
+    /// Treatment of requests whose KV cache cannot be loaded.
     pub load_failure_policy: LoadFailurePolicy,
-    /// Tokenization and chat templates.
+    /// Settings of tokenization and chat templates.
     pub prompts: PromptSettings,
 }
 
-/// The parts of a request that a server performs (disaggregated serving).
+/// The phases of a request that a server performs (disaggregated serving).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ServingRole {
-    /// Prefill and decode.
+    /// Prefill and decode on the same server.
     #[default]
     Whole,
-    /// Prefill and one output token.
+    /// Prefill and one output token, for a decode server.
     Prefill,
     /// Decode; the KV cache of a prompt without a named source is fetched as well.
     Decode,

@@ -1,4 +1,4 @@
-//! Turns a generation job into scripts, block plans and engine sequences.
+//! Turns a generation job into reply scripts, KV block plans and engine sequences.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -36,9 +36,9 @@ fn refused(error: SubmitError) -> ServeError {
 }
 
 impl Service {
-    /// Writes the scripts of a job and submits its sequences to an engine.
+    /// Generates the scripts of a job's replies and submits its sequences to an engine.
     ///
-    /// `caller` is dropped when the client leaves.
+    /// The owner drops `caller` when the client disconnects.
     ///
     /// # Errors
     /// [`ServeError`]; the job then leaves no state behind.
@@ -133,7 +133,7 @@ impl Service {
         }
     }
 
-    /// Stores the lease of a job whose blocks another server fetches.
+    /// Stores the lease of a prefill job whose KV blocks another server fetches.
     fn note_lease(&self, job: &GenerationJob, rank: usize, handles: &[SequenceHandle]) {
         if let (Transfer::ForRemote(prefill_handoff), Some(handle)) =
             (&job.request.transfer, handles.first())
@@ -152,10 +152,10 @@ impl Service {
         }
     }
 
-    /// Returns the key of the random streams of a prompt.
+    /// Returns the key of the random streams that generate the replies to a prompt.
     ///
-    /// It hashes the content and, unless sampling is greedy, the seed or the arrival number. The
-    /// output limit is excluded, so a longer reply continues the same text.
+    /// The key hashes the prompt and, unless sampling is greedy, the seed or the arrival number.
+    /// The output limit is excluded, so a longer reply continues the same text.
     fn key(&self, job: &GenerationJob, prompt: &Prompt, context: u64, arrival: u64) -> u64 {
         let audio = prompt.audio;
         let mut key = audio.map_or(context, |audio| mix(context, audio.key));
@@ -314,7 +314,7 @@ impl Service {
         }
     }
 
-    /// Returns the requested rank, or the least loaded one.
+    /// Returns the index of the requested data-parallel rank, or of the least loaded one.
     fn rank(&self, asked: Option<i64>) -> Result<usize, ServeError> {
         let ranks = self.ranks.len();
         match asked {

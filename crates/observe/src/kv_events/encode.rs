@@ -5,27 +5,28 @@ use super::message::{
 };
 use vllm_sim_engine::{BlockKey, BlockPlan, Event, ExtraKey, GroupEvent, HostEvent};
 
-/// Encoding of KV event messages.
+/// Message format and options for an engine's KV cache events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Encoding {
-    /// Message format.
+    /// Message format: vLLM's or one of llm-d-inference-sim's.
     pub format: EventFormat,
-    /// Form of block hashes.
+    /// Form of block hashes: integer or bytes.
     pub hashes: HashFormat,
-    /// Detail of events about blocks in CPU memory.
+    /// Detail of KV events about blocks in CPU memory.
     pub host: HostDetail,
-    /// Groups of layers.
+    /// Groups of layers with a KV cache of their own.
     pub groups: CacheGroups,
 }
 
-/// Groups of layers, for the group index and kind in events.
+/// Groups of layers with a KV cache of their own, for the group index and kind in KV events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CacheGroups {
-    /// Index of the first full-attention group, or of the only group; its events carry no index.
+    /// Index of the first full-attention group, or of the only group; KV events of it carry no
+    /// index.
     pub main: u32,
-    /// Kind of the main group and of those after it.
+    /// Attention kind of the main group of layers and of the groups after it.
     pub main_kind: SpecKind,
-    /// Kind of the groups before the main group.
+    /// Attention kind of the groups of layers before the main group.
     pub sparse_kind: SpecKind,
 }
 
@@ -38,30 +39,31 @@ impl CacheGroups {
     }
 }
 
-/// Detail of events about blocks stored in CPU memory.
+/// Detail of KV events about blocks stored in CPU memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HostDetail {
-    /// Block hashes only, one event per chunk (vLLM's `OffloadingConnector`).
+    /// Block hashes only, one event per offloaded chunk (vLLM's `OffloadingConnector`).
     #[default]
     Names,
-    /// Also parent hashes and tokens (`self_describing_kv_events`).
+    /// Block hashes, parent hashes and tokens (`self_describing_kv_events`).
     Tokens,
     /// All fields of GPU events, plus the locality `LOCAL` (`SimpleCPUOffloadConnector`).
     Local,
 }
 
-/// Form of block hashes (`VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES`).
+/// Form of block hashes in KV events (`VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum HashFormat {
-    /// Last 64 bits, as an integer.
+    /// Last 64 bits of the block hash, as an integer.
     #[default]
     Int,
-    /// Full digest, with its length in bytes
+    /// Complete hash; the number is its length in bytes
     /// ([`HashAlgo::hash_len`](vllm_sim_engine::kv::HashAlgo::hash_len)).
     Bytes(usize),
 }
 
-/// Encodes the payload of one message; skips events that do not concern the KV cache.
+/// Encodes the payload of one KV event message; `ts` is in Unix seconds. Events that do not concern
+/// the KV cache are skipped.
 pub fn encode_batch(events: &[Event], ts: f64, rank: u32, encoding: Encoding) -> Vec<u8> {
     let mut shown = Vec::with_capacity(events.len());
     for event in events {
@@ -75,7 +77,7 @@ pub fn encode_batch(events: &[Event], ts: f64, rank: u32, encoding: Encoding) ->
     batch.encode(encoding.format)
 }
 
-/// Whether an event concerns the KV cache.
+/// Returns whether an engine event concerns the KV cache.
 pub fn is_kv_event(event: &Event) -> bool {
     matches!(
         event,
@@ -140,7 +142,8 @@ fn push_event<'a>(event: &'a Event, encoding: Encoding, shown: &mut Vec<KvEvent<
     }
 }
 
-/// Pushes one event per stored chunk, and one per group for chunks removed together.
+/// Pushes one KV event per stored chunk of CPU memory, and one per group for chunks removed
+/// together.
 ///
 /// **Source:** vLLM 0.33 `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`.
 fn push_host_event<'a>(event: &'a HostEvent, encoding: Encoding, shown: &mut Vec<KvEvent<'a>>) {
@@ -212,7 +215,7 @@ fn stored(plan: &BlockPlan, from: u32, to: u32, hashes: HashFormat) -> BlockStor
     }
 }
 
-/// Returns the tokens after each block that its hash includes; `None` without lookahead.
+/// Returns the tokens after each block that its lookahead hash includes; `None` without lookahead.
 fn lookahead(plan: &BlockPlan, blocks: impl Iterator<Item = u32>) -> Option<Vec<&[u32]>> {
     let (size, ahead) = (plan.block_size as usize, plan.lookahead as usize);
     let behind = |block: u32| {

@@ -1,18 +1,19 @@
-//! ZMQ endpoints of data-parallel ranks.
+//! ZMQ endpoints of KV event publishers, per data-parallel rank.
 
 /// Error for an endpoint whose port cannot be shifted to that of another rank.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("endpoint {endpoint:?}: rank {rank} needs a port of its own, but {why}")]
 pub struct EndpointError {
-    /// Endpoint as configured.
+    /// ZMQ endpoint of data-parallel rank 0, as configured.
     pub endpoint: String,
-    /// Data-parallel rank.
+    /// Data-parallel rank of the KV event publisher.
     pub rank: u32,
-    /// Reason.
+    /// Reason why the endpoint's port cannot be shifted, for the message.
     pub why: &'static str,
 }
 
-/// Whether a PUB socket binds to this endpoint; otherwise it connects, and the subscriber binds.
+/// Returns whether a PUB socket binds to this ZMQ endpoint; else it connects, and the subscriber
+/// binds.
 ///
 /// **Source:** `ZmqEventPublisher._socket_setup`, `vllm/distributed/kv_events.py`.
 pub fn binds(endpoint: &str) -> bool {
@@ -22,7 +23,7 @@ pub fn binds(endpoint: &str) -> bool {
         || endpoint.starts_with("inproc://")
 }
 
-/// Returns the endpoint of a data-parallel rank.
+/// Returns the ZMQ endpoint of a data-parallel rank, from the configured endpoint of rank 0.
 ///
 /// The rank is added to a TCP port, unless that is 0 or `*` (any port). Other transports get the
 /// suffix `_dp<rank>`.

@@ -1,4 +1,4 @@
-//! Injected loss of KV events.
+//! Injected loss of KV event messages.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct EventLoss(Arc<AtomicBool>);
 
 impl EventLoss {
-    /// Starts or stops the loss of messages.
+    /// Starts or stops the loss of KV event messages.
     pub fn set(&self, losing: bool) {
         self.0.store(losing, Ordering::Relaxed);
     }

@@ -9,10 +9,10 @@
 
 use super::msgpack::Writer;
 
-/// Message format of a program.
+/// Format of KV events, named after the program that publishes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum EventFormat {
-    /// vLLM 0.32 and later: each event is a map.
+    /// vLLM 0.32 and later: each KV event is a map.
     #[default]
     Vllm,
     /// llm-d-inference-sim: each event is an array (its default).
@@ -39,31 +39,31 @@ pub(super) struct BlockStored<'a> {
     pub(super) parent_block_hash: Option<BlockHash<'a>>,
     pub(super) token_ids: &'a [u32],
     pub(super) block_size: u32,
-    /// Number of the adapter, from 1.
+    /// Number of the block's LoRA adapter, from 1.
     pub(super) lora_id: Option<u32>,
     pub(super) lora_name: Option<&'a str>,
-    /// One entry per block; `None`: the field is null.
+    /// Extra hash keys of each block; `None`: the field is null.
     pub(super) extra_keys: Option<Vec<Option<Vec<ExtraKey<'a>>>>>,
     pub(super) group: u32,
     pub(super) kind: Option<SpecKind>,
     pub(super) medium: Medium,
-    /// Tokens after each block that its hash includes, with lookahead hashes.
+    /// Tokens after each block that its lookahead hash includes; `None` without lookahead.
     pub(super) lookahead: Option<Vec<&'a [u32]>>,
 }
 
-/// Kind of cache that a group of layers keeps.
+/// Attention kind of a group of layers, for KV events.
 ///
 /// **Source:** vLLM 0.33 `vllm/v1/kv_cache_interface.py`, `KVCacheSpecKind`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum SpecKind {
-    /// Full attention.
+    /// Layers with full attention.
     #[default]
     Full,
-    /// Multi-head latent attention.
+    /// Layers with multi-head latent attention.
     Mla,
-    /// Sliding window of this many tokens.
+    /// Layers with sliding-window attention; the number is the window, in tokens.
     Window(u32),
-    /// Mamba state.
+    /// Mamba layers, which keep a state instead of keys and values.
     Mamba,
 }
 
@@ -89,7 +89,7 @@ impl SpecKind {
 pub(super) enum Medium {
     Gpu,
     Cpu,
-    /// CPU memory with the locality `LOCAL`.
+    /// Storage medium: CPU memory with the locality `LOCAL`.
     LocalCpu,
 }
 
@@ -136,7 +136,7 @@ pub(super) enum KvEvent<'a> {
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct KvEventBatch<'a> {
-    /// Unix time, in seconds.
+    /// Time of the KV event message, in Unix seconds.
     pub(super) ts: f64,
     pub(super) events: &'a [KvEvent<'a>],
     pub(super) data_parallel_rank: u32,

@@ -8,7 +8,6 @@
 //! The engine never waits for subscribers: a batch that finds libzmq's buffers or the queue full is
 //! dropped and counted. Sockets and threads need the feature `zmq`; messages, topics and endpoints
 //! do not.
-//! the feature `zmq`; messages, topics and endpoints do not.
 
 mod encode;
 mod endpoint;

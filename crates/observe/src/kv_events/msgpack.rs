@@ -1,4 +1,5 @@
-//! Writes MessagePack as msgspec does, and as Go's encoder does where that differs.
+//! Writes KV event messages in MessagePack as msgspec does, and as Go's encoder does where it
+//! differs.
 //!
 //! serde cannot express this: in one message, the Go encoder of llm-d writes some integers at full
 //! width where msgspec writes the shortest form.
@@ -107,12 +108,13 @@ impl Writer {
         }
     }
 
-    /// Appends a Go `uint32`, always five bytes.
+    /// Appends a token id as a Go `uint32`, always five bytes.
     pub(super) fn wide_token(&mut self, token: u32) {
         self.marked(0xce, &token.to_be_bytes());
     }
 
-    /// Appends a Go `uint64`, always nine bytes.
+    /// Appends an integer hash as a Go `uint64`, always nine bytes; a hash of bytes is appended as
+    /// it is.
     pub(super) fn wide_hash(&mut self, hash: BlockHash<'_>) {
         match hash {
             BlockHash::Int(n) => self.marked(0xcf, &n.to_be_bytes()),
@@ -136,7 +138,7 @@ impl Writer {
         }
     }
 
-    /// Appends the keys of each block; a block without keys is nil.
+    /// Appends the extra hash keys of each block; a block without keys is nil.
     pub(super) fn llmd_extra_keys(&mut self, blocks: &[Vec<&str>]) {
         self.array(blocks.len());
         for keys in blocks {

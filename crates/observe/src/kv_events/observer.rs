@@ -1,4 +1,4 @@
-//! Passes an engine's events to a publisher.
+//! Passes an engine's KV cache events to a publisher.
 
 use super::encode::{is_host_event, is_kv_event};
 use super::publisher::Publisher;
@@ -6,17 +6,17 @@ use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::{Observer, SequenceRecord};
 use vllm_sim_engine::{Event, Stats};
 
-/// Passes an engine's cache events to a [`Publisher`], one batch per step.
+/// Passes an engine's KV cache events to a [`Publisher`], one batch per engine step.
 #[derive(Debug)]
 pub struct KvObserver {
     publisher: Publisher,
     batch: Vec<Event>,
-    /// Whether the engine emits step events; otherwise a batch ends when the engine is idle.
+    /// Whether the engine emits step events; else a batch ends when the engine is idle.
     steps: bool,
 }
 
 impl KvObserver {
-    /// Creates an observer that feeds `publisher`.
+    /// Creates an observer that passes KV cache events to `publisher`.
     pub fn new(publisher: Publisher, steps: bool) -> Self {
         Self {
             publisher,

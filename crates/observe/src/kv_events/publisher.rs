@@ -14,46 +14,47 @@ use vllm_sim_engine::Event;
 
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Batching of events into messages.
+/// Batching of KV events into messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Batching {
     /// One message per call of [`Publisher::publish`] (vLLM: one per scheduler step).
     #[default]
     PerCall,
-    /// One message per number of events, or earlier when events have waited too long (llm-d:
-    /// `event-batch-size`, one second).
+    /// One message per number of events, or earlier when the oldest event has waited too long
+    /// (llm-d: `event-batch-size`, one second).
     Sized {
-        /// Events per message, at least one.
+        /// Number of events per message, at least one.
         events: usize,
-        /// Maximum wait of an event.
+        /// Maximum wait of a KV event for a full message.
         every: Duration,
     },
 }
 
-/// Configuration of a [`Publisher`]; endpoints are those of its rank.
+/// Configuration of a [`Publisher`]; its endpoints are those of the publisher's data-parallel rank.
 #[derive(Debug, Clone)]
 pub struct PublisherConfig {
-    /// Endpoint of the PUB socket; [`binds`](super::binds) decides whether it binds or connects.
+    /// ZMQ endpoint of the PUB socket; [`binds`](super::binds) decides whether it binds or
+    /// connects.
     pub endpoint: String,
-    /// Endpoint of the replay socket, which always binds.
+    /// ZMQ endpoint of the replay socket, which always binds; `None` disables replay.
     pub replay_endpoint: Option<String>,
-    /// Number of batches kept for replay.
+    /// Number of newest batches that are kept for replay.
     pub buffer_steps: usize,
-    /// High-water mark: messages that libzmq queues per subscriber.
+    /// High-water mark of the PUB socket: number of messages that libzmq queues per subscriber.
     pub hwm: i32,
     /// Maximum number of batches queued for the publisher thread.
     pub max_queue_size: usize,
-    /// Topic, the first frame of each message.
+    /// ZMQ topic, the first frame of each message.
     pub topic: String,
     /// Sequence number of the first message (vLLM 0, llm-d 1).
     pub first_sequence: u64,
-    /// Data-parallel rank in each message.
+    /// Data-parallel rank, part of each message.
     pub rank: u32,
-    /// Encoding of events.
+    /// Encoding of the KV events in a message.
     pub encoding: Encoding,
     /// Batching of events into messages.
     pub batching: Batching,
-    /// Switch for injected message loss.
+    /// Switch for the injected loss of KV event messages.
     pub loss: EventLoss,
 }
 
@@ -75,30 +76,30 @@ impl Default for PublisherConfig {
     }
 }
 
-/// Error of starting a publisher.
+/// Error of starting a KV event publisher.
 #[derive(Debug, thiserror::Error)]
 pub enum PublisherError {
-    /// A socket that libzmq cannot open.
+    /// ZMQ endpoint at which libzmq cannot open a socket.
     #[error("KV events, {field} {endpoint:?}: cannot {action}: {source}")]
     Endpoint {
-        /// Name of the setting: `endpoint` or `replay_endpoint`.
+        /// Name of the setting with the endpoint: `endpoint` or `replay_endpoint`.
         field: &'static str,
-        /// Endpoint as configured.
+        /// ZMQ endpoint as configured.
         endpoint: String,
-        /// Failed action, `bind` or `connect`.
+        /// Failed call of libzmq, `bind` or `connect`.
         action: &'static str,
         /// Error of libzmq.
         source: zmq::Error,
     },
-    /// A thread that the system cannot start.
+    /// Error of the system, which cannot start the publisher's thread.
     #[error("KV events: cannot start a thread: {0}")]
     Thread(#[from] std::io::Error),
 }
 
 /// Publishes batches of KV events; one publisher per data-parallel rank.
 ///
-/// Dropping it sends queued batches and closes the sockets, which takes little more than a second
-/// at most.
+/// Dropping a publisher sends its queued batches and closes the sockets, which takes little more
+/// than a second at most.
 #[derive(Debug)]
 pub struct Publisher {
     queue: Arc<BatchQueue>,
@@ -110,7 +111,7 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// Opens the sockets and starts the threads.
+    /// Opens the ZMQ sockets of a publisher and starts its threads.
     ///
     /// # Errors
     /// [`PublisherError`] if an endpoint cannot be used or a thread cannot be started.
@@ -154,7 +155,8 @@ impl Publisher {
         })
     }
 
-    /// Queues a batch without waiting; events that do not concern the KV cache are ignored.
+    /// Queues a batch of events without waiting; events that do not concern the KV cache are
+    /// ignored.
     ///
     /// `ts` is in Unix seconds. If the queue is full, the batch is dropped and counted, and leaves
     /// a gap in the sequence numbers. A batch queued while [`loss`](PublisherConfig::loss) is set
@@ -172,17 +174,18 @@ impl Publisher {
         }
     }
 
-    /// Returns the number of dropped batches.
+    /// Returns the number of batches dropped because the queue was full.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Returns the endpoint of the PUB socket, with the port that was chosen.
+    /// Returns the endpoint of the PUB socket, with the port that was chosen for `*` or 0.
     pub fn endpoint(&self) -> &str {
         &self.endpoint
     }
 
-    /// Returns the endpoint of the replay socket, with the port that was chosen.
+    /// Returns the endpoint of the replay socket, with the port that was chosen for `*` or 0;
+    /// `None` without replay.
     pub fn replay_endpoint(&self) -> Option<&str> {
         self.replay.as_ref().map(ReplaySocket::endpoint)
     }
@@ -236,10 +239,10 @@ struct Sender {
     socket: zmq::Socket,
     sequence: u64,
     buffer: Option<Arc<ReplayBuffer>>,
-    /// Events queued for a full message ([`Batching::Sized`]).
+    /// Events in wait for a full message ([`Batching::Sized`]).
     pending: Vec<Event>,
     pending_ts: f64,
-    /// Whether the newest batch, and the events that wait with it, are not sent.
+    /// Whether injected loss withholds the newest batch, and the pending events with it.
     withheld: bool,
     failed: bool,
 }
@@ -294,7 +297,8 @@ impl Sender {
         }
     }
 
-    /// Sends pending events when they are due; returns the next deadline.
+    /// Sends pending events when `deadline` has passed or the queue is closed; returns the next
+    /// deadline.
     #[expect(
         clippy::disallowed_methods,
         reason = "an edge: real time bounds how long events wait"

@@ -1,4 +1,4 @@
-//! Bounded queue between an engine and the publisher thread.
+//! Bounded queue of KV event batches between an engine and the publisher thread.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -10,11 +10,11 @@ use vllm_sim_engine::Event;
 #[derive(Debug)]
 pub(super) struct QueuedBatch {
     pub(super) events: Vec<Event>,
-    /// Unix time, in seconds.
+    /// Time of the batch of KV events, in Unix seconds.
     pub(super) ts: f64,
-    /// Number of batches dropped since the previous one.
+    /// Number of batches dropped since the previous batch in the queue.
     pub(super) lost: u64,
-    /// Whether the batch is only kept for replay, by injected loss.
+    /// Whether the batch of KV events is only kept for replay, by injected loss.
     pub(super) withheld: bool,
 }
 
@@ -47,7 +47,7 @@ impl BatchQueue {
         }
     }
 
-    /// Adds a batch; returns false if the queue is full or closed, and drops the batch.
+    /// Adds a batch to the queue; returns false and drops the batch if the queue is full or closed.
     pub(super) fn push(&self, events: Vec<Event>, ts: f64, withheld: bool) -> bool {
         let mut state = self.state.lock();
         if state.closed || state.batches.len() >= self.bound {
@@ -66,7 +66,8 @@ impl BatchQueue {
         true
     }
 
-    /// Waits for batches and returns all of them; empty after closing or at the deadline.
+    /// Waits for batches and returns all queued ones; returns none after closing or at the
+    /// deadline.
     pub(super) fn take(&self, deadline: Option<Instant>) -> TakenBatches {
         let mut state = self.state.lock();
         while state.batches.is_empty() && !state.closed {

@@ -1,4 +1,4 @@
-//! Replays missed batches from a thread with a ZMQ ROUTER socket.
+//! Replays missed KV event batches from a thread with a ZMQ ROUTER socket.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,11 +13,12 @@ use super::publisher::{PublisherError, resolved};
 
 const IDLE_MS: i64 = 100;
 const RETRY_MS: i64 = 5;
-/// Messages sent to one client before the next one is served.
+/// Number of batches sent to one client before the next client is served.
 const MAX_BATCHES_PER_TURN: usize = 256;
-/// Time without progress after which a client's response is dropped.
+/// Time without progress after which the replay for a client is dropped.
 const STUCK_TIMEOUT: Duration = Duration::from_secs(60);
-/// Limits of queued requests per client and of clients; further requests are ignored.
+/// Maximum number of queued replay requests per client, and of clients; further requests are
+/// ignored.
 const MAX_REQUESTS: usize = 16;
 const MAX_CLIENTS: usize = 4096;
 const END: [u8; 8] = [0xff; 8];
@@ -129,7 +130,7 @@ fn open_router(context: &zmq::Context, endpoint: &str) -> zmq::Result<zmq::Socke
     Ok(socket)
 }
 
-/// Response in progress: the batches `next..end`, then the end marker.
+/// Replay in progress: the batches with sequence numbers `next..end`, then the end marker.
 #[derive(Debug)]
 struct ReplayAnswer {
     next: u64,
@@ -177,7 +178,8 @@ impl ReplayServer {
         }
     }
 
-    /// Queues a request: identity, delimiter, first sequence. Other messages are ignored.
+    /// Queues a replay request of three frames: identity, delimiter, first sequence number. Other
+    /// messages are ignored.
     fn accept(&mut self, frames: Vec<Vec<u8>>) {
         let Ok([identity, _, start]) = <[Vec<u8>; 3]>::try_from(frames) else {
             return;
@@ -199,7 +201,8 @@ impl ReplayServer {
         }
     }
 
-    /// Serves every client once; returns the time to wait before the next round, in milliseconds.
+    /// Serves every replay client one turn; returns the time to wait before the next round, in
+    /// milliseconds.
     #[expect(
         clippy::disallowed_methods,
         reason = "an edge: a stuck client is given up in real time"
@@ -265,7 +268,7 @@ impl ReplayClient {
     }
 }
 
-/// Parses a big-endian number of any length; saturates on overflow.
+/// Parses a big-endian sequence number of any length; saturates on overflow.
 fn sequence(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0u64, |n, &byte| {
         if n >> 56 == 0 {

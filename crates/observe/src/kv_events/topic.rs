@@ -1,40 +1,40 @@
-//! Renders the topic, which is the first frame of a message.
+//! Renders the ZMQ topic of KV events, which is the first frame of a message.
 
-/// Default topic of llm-d-inference-sim.
+/// Default topic template of llm-d-inference-sim.
 pub const LLMD_TOPIC: &str = "kv@{pod_ip}:{port}@{model}";
 
-/// Values of the fields in a topic template.
+/// Values of the fields in a template of the ZMQ topic.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TopicFields {
-    /// `{pod_ip}`: environment variable POD_IP.
+    /// Value of `{pod_ip}`: environment variable `POD_IP`.
     pub pod_ip: String,
-    /// `{host}`: host name of this machine.
+    /// Value of `{host}`: host name of this machine.
     pub host: String,
-    /// `{port}`: HTTP port of this rank.
+    /// Value of `{port}`: HTTP port of the publisher's rank.
     pub port: u16,
-    /// `{model}`: value of `--model`.
+    /// Value of `{model}`: `--model`.
     pub model: String,
-    /// `{rank}`: data-parallel rank.
+    /// Value of `{rank}`: data-parallel rank.
     pub rank: u32,
 }
 
-/// Error for a template with an unknown field.
+/// Error for a topic template with an unknown field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "topic {template:?}: {{{field}}} is not one of {{pod_ip}}, {{host}}, {{port}}, {{model}}, {{rank}}"
 )]
 pub struct TopicError {
-    /// Template as configured.
+    /// Topic template as configured.
     pub template: String,
-    /// Name of the unknown field.
+    /// Name of the unknown field in the template.
     pub field: String,
 }
 
 impl TopicFields {
-    /// Replaces the fields of a template by their values; an unclosed brace is kept.
+    /// Replaces the fields of a topic template by their values; an unclosed brace is kept.
     ///
     /// # Errors
-    /// [`TopicError`] for an unknown field.
+    /// [`TopicError`] for an unknown field in the template.
     pub fn render(&self, template: &str) -> Result<String, TopicError> {
         let mut topic = String::with_capacity(template.len() + self.model.len());
         let mut rest = template;

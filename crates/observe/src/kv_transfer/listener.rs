@@ -1,4 +1,4 @@
-//! Prefill side of a KV transfer.
+//! Prefill side of a KV transfer: receives the notifications of decode servers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,8 +8,8 @@ pub(super) const READ: &[u8] = b"read";
 
 const POLL_MS: i32 = 200;
 
-/// Receives notifications of decode servers that have read a request's blocks; one per
-/// data-parallel rank.
+/// Receives notifications of decode servers that they have read a request's blocks; one listener
+/// per data-parallel rank.
 #[derive(Debug)]
 pub struct ReadListener {
     stop: Arc<AtomicBool>,
@@ -17,7 +17,8 @@ pub struct ReadListener {
 }
 
 impl ReadListener {
-    /// Listens on `endpoint` and calls `on_read` with the id of each request that was read.
+    /// Listens on ZMQ `endpoint` and calls `on_read` with the id of each request whose blocks were
+    /// read.
     ///
     /// # Errors
     /// An I/O error if the endpoint cannot be bound or the thread cannot be started.

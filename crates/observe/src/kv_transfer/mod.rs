@@ -1,4 +1,4 @@
-//! Notifications between a prefill server and a decode server.
+//! Notifications of a decode server to a prefill server that it has read a request's KV blocks.
 //!
 //! No KV cache is transferred. The decode server reports that it has read the blocks, and the
 //! prefill server frees them. NIXL sends this notification over the data plane. Here

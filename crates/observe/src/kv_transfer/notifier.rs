@@ -1,4 +1,4 @@
-//! Decode side of a KV transfer.
+//! Decode side of a KV transfer: notifies the prefill servers.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -9,20 +9,23 @@ use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::{KvSource, Observer, SequenceRecord};
 use vllm_sim_engine::{Event, Stats};
 
-/// Maximum number of queued notifications; others are dropped, and the lease expires instead.
+/// Maximum number of queued notifications; further ones are dropped, and the prefill server's lease
+/// expires instead.
 const QUEUE: usize = 10_000;
-/// Maximum number of messages queued for a server that does not respond.
+/// Maximum number of ZMQ messages queued for a prefill server that does not respond.
 const SEND_HWM: i32 = 1000;
 const MAX_PEERS: usize = 256;
 
-/// Notifies prefill servers that their blocks were read, at the first token of a request.
+/// Notifies prefill servers that a decode server has read their blocks, at the first token of a
+/// request.
 #[derive(Debug, Clone)]
 pub struct ReadNotifier {
     queue: SyncSender<KvSource>,
 }
 
 impl ReadNotifier {
-    /// Starts the sending thread; it stops when the last clone is dropped.
+    /// Starts the thread that sends notifications; it stops when the last clone of the notifier is
+    /// dropped.
     ///
     /// # Errors
     /// An I/O error if the thread cannot be started.

@@ -13,11 +13,11 @@ use vllm_sim_random::mix;
 
 const REMEMBERED: usize = 4;
 
-/// Tracks a sample of the blocks of one engine.
+/// Tracks the residency of a sample of one engine's prefix-cache blocks.
 pub struct BlockLifetime {
     metrics: Arc<EngineMetrics>,
     share: f64,
-    /// Number of stored blocks; alone determines the sample, so that runs are reproducible.
+    /// Number of stored blocks; it alone determines the sample, so that runs are reproducible.
     stored: u64,
     lives: HashMap<BlockKey, BlockLife>,
 }
@@ -29,7 +29,7 @@ struct BlockLife {
 }
 
 impl BlockLifetime {
-    /// Creates an observer that samples the fraction `share` of blocks, more than zero.
+    /// Creates an observer that samples the fraction `share` of prefix-cache blocks, above 0.
     pub fn new(metrics: Arc<EngineMetrics>, share: f64) -> Self {
         Self {
             metrics,

@@ -2,7 +2,7 @@
 //!
 //! **Source:** vLLM `vllm/v1/metrics/buckets.py`.
 
-/// Bounds of NIXL post times, in seconds; transfer times use all but the first.
+/// Bucket bounds of NIXL post times, in seconds; transfer times use all but the first.
 pub(super) const NIXL_TIME: &[f64] = &[
     0.001, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 5.0,
 ];
@@ -11,7 +11,7 @@ pub(super) const NIXL_DESCRIPTORS: &[f64] = &[
     50000.0,
 ];
 pub(super) const OFFLOAD_SIZE: &[f64] = &[1e6, 5e6, 1e7, 2e7, 4e7, 6e7, 8e7, 1e8, 1.5e8, 2e8];
-/// Bounds of the time until an offloading lookup has its result, in seconds.
+/// Bucket bounds of the time until an offloading lookup has its result, in seconds.
 pub(super) const OFFLOAD_DELAY: &[f64] = &[
     0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0,
 ];
@@ -33,7 +33,8 @@ pub(super) fn offload_chunks() -> Vec<f64> {
     (0..10).map(|e| (1u64 << (2 * e)) as f64).collect()
 }
 
-/// Returns 1, 2 and 5 times the powers of ten, up to `max_model_len`.
+/// Returns the bucket bounds of token counts: 1, 2 and 5 times the powers of ten, up to
+/// `max_model_len`.
 pub(super) fn tokens(max_model_len: u32) -> Vec<f64> {
     let decades = std::iter::successors(Some(1u64), |d| Some(d * 10));
     decades

@@ -1,43 +1,44 @@
 //! Labels of `vllm:cache_config_info`: vLLM's CacheConfig as Python text.
 
-/// Known values of vLLM's CacheConfig; other fields have the values of vLLM 0.32 for a plain model.
+/// Values of vLLM's CacheConfig that depend on the configuration; other fields have the values of
+/// vLLM 0.32 for a plain model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CacheConfig {
-    /// Tokens per block.
+    /// Number of tokens per KV block.
     pub block_size: u32,
-    /// Number of GPUs that share a context and the tokens of a block.
+    /// Number of context-parallel GPUs, which share the tokens of a block.
     pub context_ranks: u32,
-    /// Whether the block size is set by a flag.
+    /// Whether a flag sets the size of KV blocks.
     pub user_specified_block_size: bool,
-    /// Number of blocks of one engine, including the null block.
+    /// Number of KV blocks of one engine, including the null block.
     pub num_gpu_blocks: u32,
-    /// Number of engines of this server. vLLM reports the blocks of all engines, but the tokens of
-    /// one.
+    /// Number of engines of this server. The labels report the blocks of all engines, but the
+    /// tokens of one.
     pub data_parallel_size: u32,
-    /// `--num-gpu-blocks-override`.
+    /// Value of `--num-gpu-blocks-override`.
     pub num_gpu_blocks_override: Option<u32>,
     /// Context length, in tokens; determines the maximum concurrency.
     pub max_model_len: u32,
-    /// `--enable-prefix-caching`.
+    /// Value of `--enable-prefix-caching`.
     pub enable_prefix_caching: bool,
-    /// `--prefix-caching-hash-algo`.
+    /// Value of `--prefix-caching-hash-algo`.
     pub prefix_caching_hash_algo: String,
-    /// `--gpu-memory-utilization`.
+    /// Value of `--gpu-memory-utilization`, a fraction.
     pub gpu_memory_utilization: f64,
-    /// `--kv-cache-dtype`.
+    /// Value of `--kv-cache-dtype`.
     pub cache_dtype: String,
-    /// Size of the cache in bytes, if set.
+    /// Size of the KV cache, in bytes; `None` if no flag sets it.
     pub kv_cache_memory_bytes: Option<u64>,
-    /// `--kv-offloading-size`, GiB.
+    /// Value of `--kv-offloading-size`, in GiB.
     pub kv_offloading_size: Option<f64>,
-    /// `--kv-offloading-backend`.
+    /// Value of `--kv-offloading-backend`.
     pub kv_offloading_backend: &'static str,
-    /// Window size, if all layers have the same sliding window.
+    /// Size of the sliding window, in tokens, if all layers have the same one.
     pub sliding_window: Option<u32>,
-    /// Number of requests of `max_model_len` tokens that fit, if several groups of layers share the
-    /// cache.
+    /// Number of requests of `max_model_len` tokens that fit into the KV cache, if several groups
+    /// of layers share it.
     pub concurrency: Option<f64>,
-    /// `--prefix-cache-retention-interval`.
+    /// Value of `--prefix-cache-retention-interval`.
     pub retention_interval: Option<u32>,
     /// Whether the labels include `simple_cpu_offload_num_blocks` (vLLM 0.33 and later).
     pub names_simple_cpu_offload: bool,
@@ -69,8 +70,8 @@ impl Default for CacheConfig {
 }
 
 impl CacheConfig {
-    /// Returns the capacity of one engine for requests of `max_model_len` tokens: tokens, and
-    /// requests.
+    /// Returns the KV cache capacity of one engine: in tokens, and in requests of `max_model_len`
+    /// tokens.
     ///
     /// **Source:** vLLM 0.33 `vllm/v1/core/kv_cache_utils.py`, `get_kv_cache_capacity`.
     pub fn capacity(&self) -> (u64, f64) {
@@ -81,7 +82,7 @@ impl CacheConfig {
         ((concurrency * f64::from(context)) as u64, concurrency)
     }
 
-    /// Returns label names and values, without `engine`.
+    /// Returns names and values of the labels of `vllm:cache_config_info`, without `engine`.
     pub fn labels(&self) -> Vec<(String, String)> {
         let blocks = u64::from(self.num_gpu_blocks) * u64::from(self.data_parallel_size);
         let (tokens, concurrency) = self.capacity();
@@ -168,7 +169,7 @@ fn option<T: ToString>(v: Option<T>) -> String {
     v.map_or_else(|| "None".to_owned(), |v| v.to_string())
 }
 
-/// Formats a float as Python's `repr` does, in the range of configuration values.
+/// Formats a float like Python's `repr`, in the range of configuration values.
 fn float(v: f64) -> String {
     format!("{v:?}")
 }

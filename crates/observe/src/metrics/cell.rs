@@ -1,7 +1,7 @@
-//! Atomic cells of metrics, which readers never block.
+//! Atomic cells that hold the values of metrics; a scrape never blocks a writer.
 //!
-//! Any thread may add to a cell. The `_exclusive` methods require a single writer and cost no more
-//! than a plain addition.
+//! Any thread may add to a cell. The `_exclusive` methods require that only one thread writes, and
+//! cost no more than a plain addition.
 
 use prometheus::core::{Atomic, AtomicF64, AtomicU64};
 
@@ -24,7 +24,7 @@ impl Counter {
         }
     }
 
-    /// Adds `n`; requires that no other thread writes.
+    /// Adds `n` to the counter; requires that no other thread writes.
     pub(super) fn add_exclusive(&self, n: u64) {
         self.0.set(self.0.get().wrapping_add(n));
     }
@@ -33,7 +33,7 @@ impl Counter {
         self.0.get()
     }
 
-    /// Replaces the count, for fake metrics and restarts.
+    /// Replaces the count of the counter, for fake metrics and restarts.
     pub(super) fn set(&self, n: u64) {
         self.0.set(n);
     }
@@ -66,14 +66,15 @@ impl Default for Gauge {
     }
 }
 
-/// Observations counted per bucket, and their sum.
+/// Histogram of a metric: observations counted per bucket, and their sum.
 ///
-/// The total count is the sum of the buckets, so a scrape during an observation is consistent.
+/// The total count is the sum of the bucket counts, so a scrape during an observation is
+/// consistent.
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Histogram {
     sum: AtomicF64,
-    /// Upper bounds, ascending; the last bucket has no bound.
+    /// Upper bounds of the buckets, ascending; the last bucket has no bound.
     bounds: Box<[f64]>,
     buckets: Box<[AtomicU64]>,
 }
@@ -123,7 +124,7 @@ impl Histogram {
         &self.bounds
     }
 
-    /// Returns the observations per bucket, not cumulative.
+    /// Returns the number of observations in each bucket, not cumulative.
     pub(super) fn buckets(&self) -> impl Iterator<Item = u64> + '_ {
         self.buckets.iter().map(Atomic::get)
     }
@@ -132,11 +133,11 @@ impl Histogram {
         self.sum.get()
     }
 
-    /// Replaces all observations by these counts per bucket; surplus counts are added to the last
-    /// bucket.
+    /// Replaces all observations by the given counts per bucket; surplus counts are added to the
+    /// last bucket.
     ///
-    /// Each observation counts as its bucket's bound, in the last bucket as the bound before plus
-    /// one. Returns the sum with each bound truncated to an integer.
+    /// Each observation counts as the upper bound of its bucket; in the last bucket, as the highest
+    /// bound plus one. Returns the sum with each bound truncated to an integer.
     ///
     /// **Source:** llm-d-inference-sim `fake_metrics.go`, `initFakeHistogram`.
     pub(super) fn replace(&self, counts: &[u64]) -> u64 {
@@ -160,7 +161,7 @@ impl Histogram {
     }
 }
 
-/// Creation time of a series, in Unix seconds; zero hides the series.
+/// Creation time of a metric series, in Unix seconds; zero hides the series.
 #[derive(Debug, Default)]
 pub(super) struct CreatedAt(Gauge);
 

@@ -9,8 +9,8 @@ use super::offload::{self, OffloadCells};
 use super::page::{ApiServers, FamilyDesc, Labels, PageBuilder, Series, Value};
 use super::settings::{Compat, Settings};
 
-/// Values of `finished_reason`. The last three exist in llm-d-inference-sim only and are hidden
-/// until one is counted.
+/// Values of the label `finished_reason`. The last three exist in llm-d-inference-sim only and are
+/// hidden until one is counted.
 pub(super) const FINISH_REASONS: [&str; 8] = [
     "stop",
     "length",
@@ -33,19 +33,19 @@ pub(super) const TIER_EXTERNAL: usize = 4;
 
 pub(super) type Counters<const N: usize> = [Arc<Counter>; N];
 
-/// Metric cells of one engine; a clone shares them.
+/// Metric cells of one engine; clones share the cells.
 #[derive(Debug, Clone)]
 pub(super) struct EngineCells {
     pub(super) drafts: DraftCells,
-    /// Floating-point operations, bytes read, bytes written.
+    /// Estimated floating-point operations, bytes read and bytes written, per GPU.
     pub(super) work: [Arc<Gauge>; 3],
-    /// Creation time of the next gauges: with several API servers they appear at the first step.
+    /// Creation time of gauges that vLLM with several API servers exposes from the first step.
     pub(super) stepped: Arc<CreatedAt>,
     pub(super) running: Arc<Gauge>,
     pub(super) waiting: Arc<Gauge>,
-    /// Waiting for capacity, deferred.
+    /// Number of waiting sequences: those that wait for capacity, and deferred ones.
     pub(super) waiting_by_reason: [Arc<Gauge>; 2],
-    /// Not started, in progress, completed.
+    /// Number of KV fetches: not started, in progress, completed.
     pub(super) kv_fetches: [Arc<Gauge>; 3],
     pub(super) sleep_state: [Arc<Gauge>; 3],
     pub(super) kv_usage: Arc<Gauge>,
@@ -120,7 +120,7 @@ pub(super) struct NixlCells {
     pub(super) post_time: Arc<Histogram>,
     pub(super) bytes: Arc<Histogram>,
     pub(super) descriptors: Arc<Histogram>,
-    /// Failed transfers, failed notifications, expired leases, late notifications.
+    /// Numbers of failed KV transfers, failed notifications, expired leases and late notifications.
     pub(super) failures: Counters<4>,
 }
 
@@ -231,9 +231,9 @@ impl EngineCells {
         cells
     }
 
-    /// Returns cells for fake metrics, separate from the engine's own.
+    /// Returns cells for fake metrics, separate from the cells with the engine's real values.
     ///
-    /// With llm-d's rules, counts at a request's end are shared.
+    /// With llm-d's rules, both sets share the cells that are counted at the end of a request.
     pub(super) fn for_fake_metrics(&self, settings: &Settings) -> Self {
         let fresh = Self::new(settings);
         let counted = match settings.compat {
@@ -283,7 +283,7 @@ impl EngineFamilies<'_> {
             .collect()
     }
 
-    /// Returns one series per label value and engine; engines vary fastest, as in vLLM.
+    /// Returns one series per value of `label` and engine; engines vary fastest, as in vLLM.
     fn by<T>(
         &self,
         label: &str,
@@ -386,10 +386,10 @@ impl EngineFamilies<'_> {
         page.gauge(f::KV_USAGE, &self.stepped(self.one(|c| &c.kv_usage)));
     }
 
-    /// Hides gauges until the first step if there are several API servers.
+    /// Hides the gauges `series` until the engine's first step if there are several API servers.
     ///
     /// prometheus_client shows the most recent value among processes, and a gauge that was never
-    /// set has none. Engines vary fastest in `series`.
+    /// set has none. Engines must vary fastest in `series`.
     fn stepped(&self, mut series: Vec<Series>) -> Vec<Series> {
         if self.settings.api_servers == ApiServers::Several {
             let engines = self.each.iter().cycle();

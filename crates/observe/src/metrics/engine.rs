@@ -1,4 +1,5 @@
-//! Records the events of an engine: one call per event, without lookup, lock or allocation.
+//! Records the events of an engine in its metrics: one call per event, without lookup, lock or
+//! allocation.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,19 +16,20 @@ use vllm_sim_engine::kv::HostCounts;
 /// Reason why a sequence finished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinishReason {
-    /// End of the reply, or a stop string.
+    /// The sequence ended with an end-of-sequence token or stop string.
     Stop,
-    /// Limit of `max_tokens`.
+    /// The sequence reached its limit of output tokens (`max_tokens`).
     Length,
-    /// Abort by the engine. A disconnected client is not counted.
+    /// Abort by the engine. A sequence whose client disconnected is not counted.
     Abort,
-    /// Tool calls; counted as `stop` with vLLM's rules, by name with llm-d's.
+    /// Tool calls; counted as `stop` with vLLM's rules, as `tool_calls` with llm-d's.
     ToolCalls,
-    /// Prefill for another server; counted as `length` with vLLM's rules, by name with llm-d's.
+    /// Prefill for a decode server; counted as `length` with vLLM's rules, as `remote_decode` with
+    /// llm-d's.
     RemoteDecode,
-    /// Cached fraction of the prompt below `cache_hit_threshold`.
+    /// Cached fraction of the prompt below the request's `cache_hit_threshold`.
     CacheThreshold,
-    /// Failed load of the prompt's KV cache.
+    /// Failed load of the prompt's KV cache from a connector.
     Error,
 }
 
@@ -45,54 +47,55 @@ impl FinishReason {
     }
 }
 
-/// Facts about a finished sequence.
+/// Lengths and times of a finished sequence, for histograms.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FinishedRequest {
-    /// Reason why it finished.
+    /// Reason why the sequence finished.
     pub reason: FinishReason,
-    /// Prompt length, in tokens.
+    /// Prompt length of the finished sequence, in tokens.
     pub prompt_tokens: u32,
-    /// Output length, in tokens.
+    /// Output length of the finished sequence, in tokens.
     pub output_tokens: u32,
-    /// Effective limit of output tokens.
+    /// Effective limit of output tokens (`max_tokens`).
     pub max_tokens: u32,
-    /// Whether the client requested the limit; llm-d's simulator counts only those.
+    /// Whether the client set the limit of output tokens; llm-d's simulator observes only those
+    /// limits.
     pub limited: bool,
-    /// Time from arrival to end, in seconds.
+    /// Time from arrival to end of the sequence, in seconds.
     pub e2e_s: f64,
-    /// Time from queueing to first schedule, in seconds.
+    /// Time from queueing the sequence to its first schedule, in seconds.
     pub queue_s: f64,
-    /// Time from first schedule to last token, in seconds.
+    /// Time from first schedule to last token of the sequence, in seconds.
     pub inference_s: f64,
-    /// Time from first schedule to first token, in seconds.
+    /// Time from first schedule to first token of the sequence, in seconds.
     pub prefill_s: f64,
-    /// Time from first to last token, in seconds.
+    /// Time from first to last token of the sequence, in seconds.
     pub decode_s: f64,
-    /// Prompt tokens from the local cache and external caches.
+    /// Number of prompt tokens from the local cache and external caches.
     pub cached: u32,
-    /// Number of preemptions.
+    /// Number of preemptions of the sequence.
     pub preemptions: u32,
 }
 
 /// Sleep state of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SleepState {
-    /// The engine runs.
+    /// The engine is not asleep.
     Awake,
-    /// Sleep level 1.
+    /// Sleep level 1: weights are in CPU memory, the KV cache is discarded.
     WeightsOffloaded,
-    /// Sleep level 2.
+    /// Sleep level 2: weights and KV cache are discarded.
     DiscardAll,
-    /// Sleep level 0, which sets none of vLLM's state series.
+    /// Sleep level 0: scheduling is paused. All of vLLM's state series are 0.
     Paused,
 }
 
 /// Exceeded queue limit of a rejected request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Rejection {
-    /// Limit of `--max-num-queued-reqs`.
+    /// Limit on the number of queued requests, `--max-num-queued-reqs`.
     QueuedRequests,
-    /// Limit of `--max-num-queued-tokens`.
+    /// Limit on the number of queued prompt tokens, `--max-num-queued-tokens`.
     QueuedTokens,
 }
 
@@ -100,33 +103,33 @@ impl Rejection {
     pub(super) const LABELS: [&str; 2] = ["max_num_queued_reqs", "max_num_queued_tokens"];
 }
 
-/// Totals of an engine since its start.
+/// Totals of one engine's metrics since its start, for the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Totals {
-    /// Prompt tokens computed by this engine.
+    /// Number of prompt tokens computed by this engine.
     pub computed: u64,
-    /// Output tokens.
+    /// Number of output tokens of the engine.
     pub generated: u64,
-    /// Preemptions.
+    /// Number of preemptions in the engine.
     pub preemptions: u64,
-    /// Prefix-cache hits and queries of the newest 1000 requests, in tokens.
+    /// Prefix-cache hits and queries of the newest 1,000 requests, in tokens.
     pub prefix: (u64, u64),
-    /// Hits and queries of external caches by the newest 1000 requests, in tokens.
+    /// Hits and queries of external KV caches by the newest 1,000 requests, in tokens.
     pub external: (u64, u64),
-    /// Hits and queries of the multimodal cache.
+    /// Hits and queries of the multimodal processor cache by the newest 1,000 requests.
     pub media: (u64, u64),
 }
 
 /// Totals of speculative decoding since the start.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DraftTotals {
-    /// Number of sequence steps with drafts.
+    /// Number of verifications of draft tokens, one per sequence and step.
     pub drafts: u64,
-    /// Proposed draft tokens.
+    /// Number of draft tokens that speculative decoding proposed.
     pub proposed: u64,
-    /// Accepted draft tokens.
+    /// Number of draft tokens that the model accepted.
     pub accepted: u64,
-    /// Accepted draft tokens by position in the step.
+    /// Number of accepted draft tokens by position in the draft.
     pub accepted_at: Vec<u64>,
 }
 
@@ -139,9 +142,9 @@ pub struct EngineMetrics {
     rejections: [Arc<Counter>; 2],
     lora: LoraWriter,
     compat: Compat,
-    /// Cache tier of tokens that came from other servers.
+    /// Index of the source label for prompt tokens that came from other servers.
     external_tier: usize,
-    /// Whether other external tokens come from CPU memory.
+    /// Whether external prompt tokens that no other server sent come from CPU memory.
     has_host: bool,
     clock: Clock,
     pub(super) recent: Recent,
@@ -198,7 +201,7 @@ impl EngineMetrics {
         self.cells.generation_tokens.add_exclusive(u64::from(n));
     }
 
-    /// Records a gap of `itl_s` between two outputs of a sequence.
+    /// Records a time of `itl_s` seconds between two outputs of a sequence.
     pub fn on_gap(&self, itl_s: f64) {
         self.on_gaps(itl_s, 1);
     }
@@ -211,7 +214,7 @@ impl EngineMetrics {
         self.recent.itl.add(itl_s, times);
     }
 
-    /// Records the first schedule of a sequence: queries and hits of the prefix cache and of a
+    /// Records the first schedule of a sequence: queries and hits of the prefix cache and of a KV
     /// connector, in tokens.
     ///
     /// `remote` means that the external tokens come from another server.
@@ -252,7 +255,8 @@ impl EngineMetrics {
         self.cells.preemptions.add_exclusive(1);
     }
 
-    /// Records a step with output: computed prompt tokens, without cached ones, and new tokens.
+    /// Records a step with output: number of prompt tokens computed, without cached ones, and of
+    /// output tokens.
     pub fn on_step(&self, prompt_tokens_computed: u32, new_tokens: u32) {
         let tokens = f64::from(prompt_tokens_computed) + f64::from(new_tokens);
         self.cells.iteration_tokens.observe_exclusive(tokens);
@@ -317,8 +321,8 @@ impl EngineMetrics {
         }
     }
 
-    /// Sets the gauges after a step: running sequences, sequences that wait for capacity or for
-    /// another reason, and the used fraction of KV blocks.
+    /// Sets the gauges after a step: number of running sequences, of sequences that wait for
+    /// capacity, of deferred ones, and the used fraction of KV blocks.
     pub fn set_gauges(&self, running: usize, waiting: usize, deferred: usize, kv_usage: f64) {
         let c = &self.cells;
         c.stepped.show(1.0);
@@ -335,14 +339,14 @@ impl EngineMetrics {
         }
     }
 
-    /// Sets the sleep state.
+    /// Sets the gauges of the engine's sleep state.
     pub fn set_sleep_state(&self, state: SleepState) {
         for (i, cell) in self.cells.sleep_state.iter().enumerate() {
             cell.set(f64::from(u8::from(i == state as usize)));
         }
     }
 
-    /// Records a request that a queue limit rejected; the series has no engine label.
+    /// Counts a request that a queue limit rejected; the series has no engine label.
     pub fn on_rejected(&self, reason: Rejection) {
         self.rejections[reason as usize].add(1);
     }
@@ -354,8 +358,8 @@ impl EngineMetrics {
         self.cells.lookups.mm_hits.add(u64::from(hits));
     }
 
-    /// Records the eviction of a sampled block: its lifetime, its idle time and the gaps between
-    /// accesses, in seconds.
+    /// Records the eviction of a sampled KV block: its lifetime, its idle time and the times
+    /// between accesses, in seconds.
     pub(crate) fn on_block_evicted(&self, lifetime_s: f64, idle_s: f64, reuse_gaps_s: &[f64]) {
         self.cells.residency.lifetime.observe(lifetime_s);
         self.cells.residency.idle.observe(idle_s);
@@ -364,7 +368,7 @@ impl EngineMetrics {
         }
     }
 
-    /// Records the estimated work of one step per GPU (`--enable-mfu-metrics`).
+    /// Records the estimated operations and bytes of one step, per GPU (`--enable-mfu-metrics`).
     pub(crate) fn on_work(&self, flops: f64, read_bytes: f64, write_bytes: f64) {
         let work = [flops, read_bytes, write_bytes];
         for (cell, n) in self.cells.work.iter().zip(work) {
@@ -376,7 +380,7 @@ impl EngineMetrics {
         self.cells.offload.on_event(event, (self.clock)());
     }
 
-    /// Records a reset of the prefix cache; recent hit rates start again.
+    /// Records a reset of the prefix cache; the hit rate of recent requests starts again.
     pub(crate) fn on_cleared(&self) {
         self.recent.prefix.clear();
     }
@@ -385,12 +389,13 @@ impl EngineMetrics {
         self.cells.offload.set(counts);
     }
 
-    /// Returns names and sums of the copies to and from CPU memory; `None` without offloading.
+    /// Returns metric names and totals of the copies to and from CPU memory; `None` without
+    /// offloading.
     pub fn offload_totals(&self) -> Option<Vec<(&'static str, f64)>> {
         self.has_host.then(|| self.cells.offload.totals())
     }
 
-    /// Returns the totals since the start.
+    /// Returns the engine's totals since its start.
     pub fn totals(&self) -> Totals {
         let c = &self.cells;
         Totals {
@@ -403,7 +408,7 @@ impl EngineMetrics {
         }
     }
 
-    /// Records the verification of a sequence's draft tokens.
+    /// Records one verification of a sequence's draft tokens.
     pub fn on_drafts(&self, proposed: u32, accepted: u32) {
         let c = &self.cells;
         c.drafts.steps.add_exclusive(1);
@@ -413,7 +418,7 @@ impl EngineMetrics {
         positions.for_each(|position| position.add_exclusive(1));
     }
 
-    /// Returns the totals of [`Self::on_drafts`].
+    /// Returns the totals of speculative decoding.
     pub fn draft_totals(&self) -> DraftTotals {
         let c = &self.cells;
         DraftTotals {
@@ -424,9 +429,9 @@ impl EngineMetrics {
         }
     }
 
-    /// Sets the adapters with requests, ordered by their first request.
+    /// Sets the LoRA adapters that have requests, ordered by their first request.
     ///
-    /// Called every step, also with an empty list. Exposed with [`Settings::lora`].
+    /// Called every engine step, also with an empty list. Exposed with [`Settings::lora`].
     pub fn set_lora(&self, adapters: &[LoraLoad<'_>]) {
         self.lora.set(adapters, self.compat, (self.clock)());
     }

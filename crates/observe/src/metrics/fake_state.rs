@@ -1,4 +1,4 @@
-//! Applies fake metrics to the cells of a page.
+//! Applies fake metrics to the cells that `/metrics` shows.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,12 +20,13 @@ const FAKE_REASONS: [&str; 5] = [
 ];
 
 pub(super) struct FakeState {
-    /// Cells that the page shows, one per engine; only fake metrics write them.
+    /// Metric cells on `/metrics`, one set per engine; only fake metrics write them.
     engines: Vec<EngineCells>,
     lora: Arc<LoraInfo>,
     refresh: Duration,
     clock: Clock,
-    /// Running, waiting, cache usage; each with the time at which it was set.
+    /// Fake gauges of running requests, waiting requests and KV cache usage, each with the time at
+    /// which it was set, in Unix seconds.
     gauges: Mutex<[Option<(FakeGauge, f64)>; 3]>,
 }
 
@@ -106,7 +107,7 @@ impl FakeState {
     }
 }
 
-/// Applies an update, except for the gauges.
+/// Applies an update of fake metrics to the cells of an engine, except for the gauges.
 fn apply(u: &FakeMetrics, cells: &EngineCells, at: f64) {
     for (counts, cell) in [
         (&u.ttft_buckets_values, &cells.times.ttft),
@@ -156,7 +157,7 @@ fn apply(u: &FakeMetrics, cells: &EngineCells, at: f64) {
     }
 }
 
-/// Sets a total to the given value, or to the sum of the given histogram.
+/// Sets a token counter to `given`, or to the sum of the observations in the fake histogram.
 fn apply_tokens(
     (histogram, counts): (&Histogram, Option<&[u64]>),
     (total, given): (&Counter, Option<u64>),

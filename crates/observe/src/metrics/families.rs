@@ -1,4 +1,4 @@
-//! Names and HELP texts of metric families, copied from upstream.
+//! Names and HELP texts of metric families, copied from vLLM and llm-d-inference-sim.
 //!
 //! **Source:** vLLM 0.32 (equal in 0.33), `vllm/v1/metrics/loggers.py` and the files named in its
 //! documentation; prometheus-fastapi-instrumentator 8.1. Where no recorded server exposes a family
@@ -206,10 +206,10 @@ specs! {
     HTTP_DURATION = "http_request_duration_seconds",
         "Latency with only few buckets by handler. Made to be only used if aggregation by handler is important. ";
 
-    /// Name in vLLM up to 0.9, llm-d-inference-sim v0.6 and production-stack.
+    /// Name of the KV cache usage in vLLM up to 0.9, llm-d-inference-sim v0.6 and production-stack.
     OLD_GPU_CACHE_USAGE = "vllm:gpu_cache_usage_perc",
         "GPU KV-cache usage. 1 means 100 percent usage. DEPRECATED: Use vllm:kv_cache_usage_perc instead.";
-    /// Name in vLLM up to 0.10 and llm-d-inference-sim.
+    /// Name of the inter-token latency in vLLM up to 0.10 and llm-d-inference-sim.
     OLD_TPOT = "vllm:time_per_output_token_seconds",
         "Histogram of time per output token in seconds. DEPRECATED: Use vllm:inter_token_latency_seconds instead.";
     OLD_GPU_PREFIX_QUERIES = "vllm:gpu_prefix_cache_queries_total",

@@ -1,6 +1,6 @@
 //! Metric families of vllm-sim itself: injected faults and the scenario phase.
 //!
-//! They appear with their first value.
+//! A family appears on `/metrics` with its first value.
 
 use prometheus::proto::{Metric, MetricType};
 use prometheus::{IntCounterVec, IntGaugeVec, Opts, Registry};

@@ -12,32 +12,32 @@ use super::page::{
 };
 use super::settings::Clock;
 
-/// Form of a reply given to the tool-call parser.
+/// Form of the reply that the tool-call parser parses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolMode {
-    /// Deltas of a stream, one invocation each.
+    /// Deltas of a stream, one invocation of the parser each.
     Streaming,
-    /// Complete reply, one invocation per choice.
+    /// Complete reply, one invocation of the parser per choice.
     NonStreaming,
 }
 
 /// Result of the tool-call parser.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolOutcome {
-    /// Tool call, or a part of one.
+    /// The parser found a tool call, or a part of one.
     ToolCall,
-    /// Text.
+    /// The parser found only text.
     NoToolCall,
 }
 
-/// API of the request.
+/// API of the request whose reply the tool-call parser parses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolRequest {
-    /// `/v1/chat/completions`.
+    /// Chat completions API (`/v1/chat/completions`).
     ChatCompletions,
-    /// `/v1/responses`.
+    /// Responses API (`/v1/responses`).
     Responses,
-    /// Any other.
+    /// Any other API.
     Other,
 }
 
@@ -71,14 +71,14 @@ impl ToolParserMetrics {
     }
 }
 
-/// Operation requested by an administrator. Its family appears with the first request.
+/// Operation requested by an administrator. Its metric family appears with the first request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// Sleep (`/sleep`).
+    /// Sleep of the engines (`/sleep`).
     Sleep,
-    /// Release of the KV cache memory.
+    /// Release of the KV cache's memory.
     ReleaseKvCacheMemory,
-    /// Wake-up (`/wake_up`).
+    /// Wake-up of the engines (`/wake_up`).
     Wake,
     /// Initialization of a weight transfer.
     WeightsInit,
@@ -145,7 +145,8 @@ impl OperationFamily {
         }
     }
 
-    /// Returns the operations that were requested, in the order of their first request.
+    /// Returns the operations requested so far with the Unix times of their first requests, in that
+    /// order.
     fn shown(&self) -> Vec<(f64, &OperationCells)> {
         let mut shown: Vec<_> = self
             .each

@@ -1,7 +1,7 @@
 //! The `http_*` families of prometheus-fastapi-instrumentator 8.1.
 //!
-//! Series appear in the order of the first requests that they count. Only that first request takes
-//! a lock.
+//! Series appear in the order of the first requests that they count. Only such a first request
+//! takes a lock.
 //!
 //! Routes that *contain* `/metrics`, `/health`, `/load`, `/ping`, `/version` or `/server_info` are
 //! excluded. Upstream matches the pattern anywhere, so `/v1/load_lora_adapter` is excluded too,
@@ -30,13 +30,13 @@ const EXCLUDED: [&str; 6] = [
     "/version",
     "/server_info",
 ];
-/// The last one stands for all other methods.
+/// HTTP methods with a label of their own; `OTHER` counts all other methods.
 const METHODS: [&str; 8] = [
     "GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "OTHER",
 ];
 const CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 
-/// Index of a route template under which requests are counted.
+/// Index of a route template in the `handler` label of HTTP metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HandlerId(u16);
 
@@ -54,11 +54,11 @@ struct SizeCells {
     response: Counter,
 }
 
-/// Metrics of HTTP requests.
+/// Metrics of HTTP requests, by route template, method and status.
 pub struct HttpMetrics {
-    /// The first is `none`, for requests without a route.
+    /// Cells of each route template; the first one is `none`, for requests without a route.
     handlers: Vec<HandlerCells>,
-    /// Handler of each route; `None`: excluded.
+    /// Index in `handlers` of each route; `None`: the route is excluded from metrics.
     routes: HashMap<String, Option<HandlerId>>,
     highr: Arc<Histogram>,
     series: Arc<Mutex<HttpSeries>>,
@@ -92,7 +92,7 @@ impl HttpMetrics {
         }
     }
 
-    /// Returns the id of a route; `None` if it is excluded.
+    /// Returns the id of a route template for metrics; `None` if the route is excluded.
     ///
     /// A route that is not in the settings counts as `none`. So does a path without a route or with
     /// an unknown method: pass the raw path. A path that redirects to the one without trailing
@@ -104,9 +104,10 @@ impl HttpMetrics {
         }
     }
 
-    /// Counts a completed request.
+    /// Counts a completed HTTP request and observes its duration and sizes.
     ///
-    /// Sizes are those of the content-length headers, or zero without one (a stream has none).
+    /// `request_bytes` and `response_bytes` are those of the content-length headers, or zero
+    /// without one (a stream has none).
     pub fn observe(
         &self,
         handler: HandlerId,
@@ -241,7 +242,8 @@ enum HttpFamily {
 }
 
 impl HttpSeries {
-    /// Resets all series to zero and keeps them, because concurrent calls may hold their cells.
+    /// Resets all HTTP series to zero and keeps them, because concurrent calls may hold their
+    /// cells.
     fn restart(&mut self, now_unix: f64) {
         for s in &mut self.requests {
             s.cell.set(0);
@@ -306,7 +308,8 @@ impl LiveFamily for HttpFamilyWriter {
 }
 
 impl HttpFamilyWriter {
-    /// Several processes expose no family without series.
+    /// Writes the HELP and TYPE lines of a family; vLLM with several API servers exposes no family
+    /// without series.
     fn head(&self, out: &mut String, desc: FamilyDesc, kind: &str, series: usize) {
         if !(series == 0 && self.api_servers == ApiServers::Several) {
             out.push_str(&header(desc.name, desc.help, kind));

@@ -23,17 +23,18 @@ use super::number::push_float;
 use super::page::{ApiServers, Labels, LiveFamily, header};
 use super::settings::Compat;
 
-/// Maximum number of series; beyond it the least recently set one is removed.
+/// Maximum number of `vllm:lora_requests_info` series; beyond it the least recently set one is
+/// removed.
 const MAX_SERIES: usize = 4096;
 
-/// Number of requests of one adapter.
+/// Number of requests of one LoRA adapter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LoraLoad<'a> {
-    /// Adapter name.
+    /// Name of the LoRA adapter.
     pub name: &'a str,
-    /// Number of running requests.
+    /// Number of running requests of the LoRA adapter.
     pub running: u32,
-    /// Number of waiting requests.
+    /// Number of waiting requests of the LoRA adapter.
     pub waiting: u32,
 }
 
@@ -52,11 +53,11 @@ impl LoraSeries {
     }
 }
 
-/// Series of all engines; they have no engine label.
+/// Series of `vllm:lora_requests_info` of all engines; they have no engine label.
 pub(super) struct LoraInfo {
     max_lora: String,
     series: ArcSwap<Vec<Arc<LoraSeries>>>,
-    /// Held to add a series, never by a reader.
+    /// Lock held to add a series; a scrape never takes it.
     adding: Mutex<()>,
     header: String,
     hide_empty: bool,
@@ -121,7 +122,7 @@ impl LoraInfo {
         }
     }
 
-    /// Replaces all series by these (running, waiting, value).
+    /// Replaces all series by the given ones: running adapters, waiting adapters, value.
     pub(super) fn replace(&self, series: &[(String, String, f64)]) {
         let _adding = self.adding.lock();
         let mut all: Vec<Arc<LoraSeries>> = Vec::with_capacity(series.len());
@@ -154,7 +155,7 @@ impl LiveFamily for LoraInfo {
     }
 }
 
-/// Writer of one engine: while the lists are unchanged, it only sets the time.
+/// Sets the adapter lists of one engine; while the lists are unchanged, it only sets the time.
 pub(super) struct LoraWriter {
     info: Arc<LoraInfo>,
     last: Mutex<LastWritten>,

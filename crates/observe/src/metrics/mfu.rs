@@ -18,7 +18,7 @@ use vllm_sim_engine::{Event, Stats};
 /// Bytes of an activation, and of a weight without quantization.
 const WIDE: f64 = 2.0;
 
-/// Work model of a language model, per GPU.
+/// Estimate of a language model's floating-point operations and memory traffic, per GPU.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct WorkModel {
     hidden: f64,
@@ -26,10 +26,10 @@ pub struct WorkModel {
     heads: f64,
     kv_heads: f64,
     head: f64,
-    /// Number of layers with a dense MLP, and the width of the MLP.
+    /// Number of layers with a dense MLP, and the MLP's width.
     dense: (f64, f64),
     sparse: f64,
-    /// Experts: width, number, number per token, width of the shared expert.
+    /// Shape of the experts: width, number, number per token, width of the shared expert.
     expert: (f64, f64, f64, f64),
     vocabulary: f64,
     weight_bytes: f64,
@@ -37,7 +37,8 @@ pub struct WorkModel {
 }
 
 impl WorkModel {
-    /// Creates the model for `tensor` × `pipeline` GPUs, with experts spread over `experts` ranks.
+    /// Creates the estimate for `tensor` × `pipeline` GPUs, with experts spread over `experts`
+    /// ranks.
     pub fn new(
         shape: &ModelShape,
         (tensor, pipeline, experts): (u32, u32, u32),
@@ -76,7 +77,7 @@ impl WorkModel {
         }
     }
 
-    /// Returns the operations, bytes read and bytes written of one step.
+    /// Returns the floating-point operations, bytes read and bytes written of one step, per GPU.
     fn cost(&self, load: &StepLoad) -> [f64; 3] {
         let Self {
             hidden,
@@ -129,7 +130,7 @@ struct StepLoad {
     decode: f64,
     prefill_context: f64,
     decode_context: f64,
-    /// Sum over tokens of their context length.
+    /// Sum over the step's tokens of their context length.
     products: f64,
     logits: f64,
 }
@@ -140,11 +141,11 @@ impl StepLoad {
     }
 }
 
-/// Accumulates the work of one engine for the MFU metrics.
+/// Accumulates the estimated operations and bytes of one engine for the MFU metrics.
 pub struct MfuObserver {
     metrics: Arc<EngineMetrics>,
     model: WorkModel,
-    /// Whether the engine emits step events; otherwise each output is a step.
+    /// Whether the engine emits step events; else each output is a step.
     steps: bool,
     load: StepLoad,
 }

@@ -77,10 +77,10 @@ use page::{FamilyGroup, Labels, Page, PageBuilder, Series};
 use process::{ProcessInfo, PythonInfo};
 use sockets::WebSocketMetrics;
 
-/// Content type of the text format.
+/// Content type of Prometheus' text format.
 pub const CONTENT_TYPE: &str = "text/plain; version=1.0.0; charset=utf-8";
 
-/// Metrics of a server.
+/// All metrics of a server.
 pub struct Metrics {
     page: Page,
     engines: Vec<Arc<EngineMetrics>>,
@@ -91,7 +91,7 @@ pub struct Metrics {
     sockets: WebSocketMetrics,
     faults: Arc<FaultMetrics>,
     fake: Option<FakeState>,
-    /// Series that shows empty adapter lists before the first request.
+    /// Series of empty adapter lists, shown before the first LoRA request.
     idle_lora: Option<Arc<LoraInfo>>,
     compat: Compat,
     clock: Clock,
@@ -121,7 +121,7 @@ fn lora_info(settings: &Settings) -> [Arc<LoraInfo>; 2] {
 }
 
 impl Metrics {
-    /// Creates all series that the settings select, at zero.
+    /// Creates all metric series that the settings select, at zero.
     pub fn new(settings: Settings) -> Arc<Self> {
         let created = (settings.clock)();
         let llmd = settings.compat == Compat::Llmd;
@@ -215,7 +215,7 @@ impl Metrics {
         &self.http
     }
 
-    /// Counts a request that a queue limit rejected before it had an engine.
+    /// Counts a request that a queue limit rejected before an engine was chosen for it.
     pub fn on_rejected(&self, reason: Rejection) {
         self.rejections[reason as usize].add(1);
     }
@@ -231,12 +231,12 @@ impl Metrics {
         self.tool_parser.add(mode, outcome, request, n);
     }
 
-    /// Records the start of an operation; [`Self::operation_ended`] must follow.
+    /// Records the start of an administrator's operation; [`Self::operation_ended`] must follow.
     pub fn operation_started(&self, operation: Operation) {
         self.operations.started(operation);
     }
 
-    /// Records the end of an operation, successful or not.
+    /// Records the end and duration of an administrator's operation, successful or not.
     pub fn operation_ended(&self, operation: Operation, seconds: f64) {
         self.operations.ended(operation, seconds);
     }
@@ -246,19 +246,19 @@ impl Metrics {
         self.sockets.opened();
     }
 
-    /// Records a closed WebSocket and the duration of its connection.
+    /// Records a closed WebSocket and the duration of its connection, in seconds.
     pub fn socket_closed(&self, seconds: f64) {
         self.sockets.closed(seconds);
     }
 
-    /// Counts a fault that took effect on a client.
+    /// Counts an injected fault that took effect on a client.
     ///
-    /// Scenario and phase are empty outside a scenario.
+    /// `scenario` and `phase` are empty outside a scenario.
     pub fn on_fault(&self, kind: &str, scenario: &str, phase: &str) {
         self.faults.count(kind, scenario, phase);
     }
 
-    /// Sets the active scenario and phase; `None`: no scenario.
+    /// Sets the active fault scenario and its phase; `None`: no scenario.
     pub fn on_phase(&self, phase: Option<(&str, &str)>) {
         self.faults.set_phase(phase);
     }
@@ -272,9 +272,10 @@ impl Metrics {
         Ok(())
     }
 
-    /// Resets the counters, as a process restart does.
+    /// Resets the counters of all metrics, as a process restart does.
     ///
-    /// Fake metrics and the counts of faults are kept; the latter are the record of a scenario.
+    /// Fake metrics and the counts of injected faults are kept; the latter are the record of a
+    /// scenario.
     pub fn restart(&self) {
         if self.fake.is_some() {
             return;
@@ -302,7 +303,7 @@ impl Metrics {
         })
     }
 
-    /// Appends the text at this Unix time.
+    /// Appends the text of `/metrics` for this Unix time, in seconds.
     pub fn encode(&self, out: &mut String, now_unix: f64) {
         if let Some(fake) = &self.fake {
             fake.tick(now_unix);

@@ -1,28 +1,28 @@
-//! Metrics of prompts that NIXL transfers.
+//! Metrics of NIXL transfers of prompts' KV blocks.
 
 use std::time::Duration;
 
 use super::cells::EngineCells;
 
-/// Assumed time to post a transfer, and additional time per descriptor, in seconds.
+/// Assumed time to post a NIXL transfer, and additional time per descriptor, in seconds.
 const POST: (f64, f64) = (100e-6, 0.5e-6);
 
 /// Shape of a NIXL transfer of a prompt from another engine.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct NixlTransfer {
-    /// Number of GPUs of the engine, each of which reads its own part.
+    /// Number of GPUs of the engine, each of which reads its own part of the blocks.
     pub workers: u32,
-    /// Number of tokens per block.
+    /// Number of tokens per KV block.
     pub block_size: u32,
-    /// Bytes per token on one GPU; 0: unknown.
+    /// KV bytes per token on one GPU; 0: unknown.
     pub token_bytes: f64,
     /// Number of memory regions per block: keys and values of each layer.
     pub regions: u32,
 }
 
 impl NixlTransfer {
-    /// Records the transfer of the blocks of `tokens` tokens: all GPUs read their parts at the same
-    /// time.
+    /// Records the NIXL transfer of a prompt of `tokens` tokens; all GPUs read their parts at the
+    /// same time.
     ///
     /// **Source:** vLLM 0.33 `vllm/distributed/kv_transfer/kv_connector/v1/nixl/stats.py`.
     pub(super) fn record(&self, cells: &EngineCells, tokens: u32, took: Duration) {

@@ -42,7 +42,7 @@ pub(super) fn push_float(out: &mut String, v: f64) {
     }
 }
 
-/// Appends an integer in the format of a float.
+/// Appends an integer in the format of prometheus_client's floats.
 pub(super) fn push_count(out: &mut String, n: u64) {
     if n > 9_000_000_000_000_000 {
         // The value may not be exact as a float, so it is formatted as one.

@@ -16,23 +16,23 @@ pub struct MetricsObserver {
     metrics: Arc<EngineMetrics>,
     /// Adapters with requests, ordered by their first request.
     loras: Vec<AdapterUse>,
-    /// Whether a waiting sequence of an adapter is not exposed yet.
+    /// Whether a sequence of an adapter is in the queue and the adapter lists do not show it yet.
     queued: bool,
     features: EngineFeatures,
 }
 
-/// Features of the observed engine.
+/// Features of the engine whose events update the metrics.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct EngineFeatures {
-    /// Whether LoRA adapters are enabled.
+    /// Whether LoRA adapters are enabled in the engine.
     pub loras: bool,
-    /// Whether there is a prefix cache.
+    /// Whether the engine has a prefix cache.
     pub cache: bool,
     /// Whether the engine emits step events.
     pub steps: bool,
     /// Whether a KV connector is queried for tokens that are not cached.
     pub connector: bool,
-    /// Shape of NIXL transfers, if prompts come from other engines.
+    /// Shape of NIXL transfers; `None` unless prompts come from other engines.
     pub transfer: Option<NixlTransfer>,
 }
 
@@ -72,8 +72,8 @@ impl MetricsObserver {
         }
     }
 
-    /// Changes the counts of an adapter, and removes it without sequences; returns false without
-    /// adapter.
+    /// Changes the sequence counts of an adapter, and removes the adapter when it has no sequences;
+    /// returns false without adapter.
     fn count_lora(
         &mut self,
         name: Option<&Arc<str>>,
@@ -138,7 +138,7 @@ impl MetricsObserver {
         });
     }
 
-    /// Counts `n` tokens whose predecessors came at `since`.
+    /// Counts `n` output tokens of a sequence whose previous output was at `since`.
     fn count_tokens(&self, at: SimTime, n: u32, record: &SequenceRecord, since: SimTime) {
         self.metrics.on_tokens(n);
         let first = record.output == n;
@@ -176,7 +176,7 @@ impl MetricsObserver {
     }
 }
 
-/// Returns the reason to count; `None` for an aborted sequence, which is not counted.
+/// Returns the finish reason to count; `None` for an aborted sequence, which is not counted.
 fn finish_reason(end: End, planned: PlannedFinish) -> Option<FinishReason> {
     Some(match (end, planned) {
         (End::Aborted, _) => return None,
@@ -253,7 +253,8 @@ impl Observer for MetricsObserver {
         }
     }
 
-    /// llm-d's simulator checks the context length when a request runs.
+    /// Lists the adapter of a rejected request briefly as running: llm-d's simulator checks the
+    /// context length only when a request runs.
     fn on_refused(&mut self, lora: &Arc<str>) {
         self.lora(Some(lora), |used| used.running += 1);
         self.lora(Some(lora), |used| used.running -= 1);
@@ -293,9 +294,9 @@ impl Observer for MetricsObserver {
 
 const LOAD_FAILURE_LINES: usize = 1024;
 
-/// Logs a failed load as vLLM's scheduler does.
+/// Logs a failed load of a request's KV cache as vLLM's scheduler does.
 ///
-/// A separate thread writes the line, because this one holds the engine's lock.
+/// A separate thread writes the line, because the calling thread holds the engine's lock.
 ///
 /// **Source:** vLLM 0.33 `vllm/v1/core/sched/scheduler.py`, `_handle_invalid_blocks`.
 fn log_load_failure(id: &str, tokens: u32, policy: LoadFailurePolicy) {

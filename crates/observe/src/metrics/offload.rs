@@ -13,20 +13,20 @@ use super::page::{FamilyDesc, Labels, PageBuilder, Series, Value};
 use vllm_sim_engine::kv::HostCounts;
 use vllm_sim_engine::{CopyDirection, HostEvent};
 
-/// Description of a CPU memory tier on `/metrics`.
+/// Description of a CPU memory tier for KV blocks, on `/metrics`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OffloadInfo {
-    /// Whether `SimpleCPUOffloadConnector` is used.
+    /// Whether the tier belongs to a `SimpleCPUOffloadConnector`.
     pub simple: bool,
-    /// Number of GPUs of one engine, each of which copies its part.
+    /// Number of GPUs of one engine, each of which copies its part of the blocks.
     pub workers: u32,
-    /// Capacity, in chunks.
+    /// Capacity of the CPU memory tier, in chunks.
     pub chunks: u32,
-    /// Number of blocks per chunk.
+    /// Number of KV blocks per chunk of the CPU memory tier.
     pub blocks_per_chunk: u32,
-    /// Configured size, in bytes.
+    /// Configured size of the CPU memory tier, in bytes.
     pub bytes: u64,
-    /// Capacity, in tokens.
+    /// Capacity of the CPU memory tier, in tokens.
     pub tokens: u64,
 }
 
@@ -57,7 +57,7 @@ impl CopyCells {
     }
 }
 
-/// Metric cells of one engine's tier; a clone shares them.
+/// Metric cells of one engine's CPU memory tier; clones share the cells.
 #[derive(Debug, Clone)]
 pub(super) struct OffloadCells {
     workers: u32,
@@ -138,7 +138,8 @@ impl OffloadCells {
         self.storing.set(f64::from(storing));
     }
 
-    /// Returns names and sums of the copies since the start, for the log.
+    /// Returns metric names and totals of the copies to and from CPU memory since the start, for
+    /// the log.
     pub(super) fn totals(&self) -> Vec<(&'static str, f64)> {
         let mut totals = Vec::new();
         let names = [
@@ -173,7 +174,7 @@ fn series(each: &[Tier<'_>], pick: impl Fn(&OffloadCells) -> Value) -> Vec<Serie
         .collect()
 }
 
-/// Returns one series per engine, exposed from its first observation.
+/// Returns one offloading series per engine, each exposed from its first observation.
 fn observed(
     each: &[Tier<'_>],
     pick: impl Fn(&OffloadCells) -> (Value, &Arc<CreatedAt>),

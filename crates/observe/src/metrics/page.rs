@@ -1,4 +1,4 @@
-//! Text of `/metrics`: constant parts are rendered at start, a scrape inserts the numbers.
+//! Text of `/metrics`: constant parts are rendered at start, and a scrape inserts the numbers.
 //!
 //! **Source:** prometheus_client 0.26, `exposition.py` (single process, with `_created` families)
 //! and `multiprocess.py` (several API servers: no `_created`, families grouped by type, the sum of
@@ -11,27 +11,27 @@ use super::cell::{Counter, CreatedAt, Gauge, Histogram};
 use super::number::{float, push_count, push_float};
 use super::restart::Resettable;
 
-/// Number of API server processes of vLLM that the text describes.
+/// Number of vLLM API server processes that the text of `/metrics` describes.
 ///
 /// With several, there are no `_created`, `python_*` and `process_*` series and no families without
 /// series. Families are grouped by type, and sums come first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ApiServers {
-    /// One process.
+    /// One API server process.
     #[default]
     One,
-    /// More than one process.
+    /// More than one API server process.
     Several,
 }
 
-/// Name and HELP text of a family. Names of counters include `_total`.
+/// Name and HELP text of a metric family. Names of counters include `_total`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct FamilyDesc {
     pub(super) name: &'static str,
     pub(super) help: &'static str,
 }
 
-/// Label names and values, sorted by name as in the text.
+/// Names and values of a series' labels, sorted by name as in the text.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Labels(Vec<(String, String)>);
 
@@ -52,7 +52,7 @@ impl Labels {
         Self::new(own.chain([(name.to_owned(), value.to_owned())]))
     }
 
-    /// Renders `{a="x",b="y"}`, or nothing without labels.
+    /// Renders the labels as `{a="x",b="y"}`, or as nothing if there are none.
     ///
     /// Control characters in names of adapters and scenarios, which readers reject, are escaped as
     /// `\\u{…}`.
@@ -135,7 +135,7 @@ impl Series {
 
 pub(super) trait LiveFamily: Send + Sync {
     fn write(&self, out: &mut String, now_unix: f64);
-    /// Resets the values, as a process restart at this time does.
+    /// Resets the values of the family, as a process restart at this Unix time does.
     fn restart(&self, _now_unix: f64) {}
 }
 
@@ -144,7 +144,8 @@ pub(super) enum FamilyGroup {
     Counter,
     Gauge,
     Histogram,
-    /// Gauges that are summed over processes; their files sort after those of histograms.
+    /// Gauges summed over processes; Prometheus' multiprocess files of them sort after those of
+    /// histograms.
     SummedGauge,
     Summary,
 }
@@ -152,13 +153,13 @@ pub(super) enum FamilyGroup {
 enum PageSegment {
     Text(String),
     Number(Value),
-    /// `before[i]` precedes the i-th number.
+    /// Lines of a histogram; `before[i]` is the text before the i-th number.
     Histogram {
         cell: Arc<Histogram>,
         before: Vec<String>,
         api_servers: ApiServers,
     },
-    /// A line that may be hidden; without `value` it shows the creation time.
+    /// Line of a series that may be hidden; without `value` it shows the creation time.
     Hidden {
         shown: Arc<CreatedAt>,
         text: String,
@@ -170,10 +171,11 @@ enum PageSegment {
 pub(super) struct PageBuilder {
     families: Vec<(FamilyGroup, Vec<PageSegment>)>,
     api_servers: ApiServers,
-    /// Unix time in `_created` families.
+    /// Creation time of the series in `_created` families, in Unix seconds.
     created_at: Arc<Gauge>,
     created: bool,
-    /// Whether integral bucket bounds are formatted as in Go (`1`) and not as in Python (`1.0`).
+    /// Whether whole-number bucket bounds are formatted as in Go (`1`) and not as in Python
+    /// (`1.0`).
     whole_bounds: bool,
     resettable: Vec<Resettable>,
 }
@@ -331,9 +333,10 @@ pub(super) fn created_name(counter: &str) -> String {
     )
 }
 
-/// Returns the text before each number of a histogram: buckets, count, sum; or sum, buckets, count.
+/// Returns the text before each number of a histogram. The numbers are buckets, count, sum; with
+/// several API servers sum, buckets, count.
 ///
-/// `bounds` includes whether integral bounds are formatted as in Go.
+/// The flag with `bounds` is whether whole-number bounds are formatted as in Go.
 pub(super) fn histogram_lines(
     name: &str,
     labels: &Labels,
@@ -393,7 +396,7 @@ pub(super) struct Page {
 }
 
 impl Page {
-    /// Resets the counters, as a process restart at this Unix time does.
+    /// Resets the counters on the page, as a process restart at this Unix time does.
     pub(super) fn restart(&self, now_unix: f64) {
         self.created_at.set(now_unix);
         self.resettable.iter().for_each(Resettable::reset);

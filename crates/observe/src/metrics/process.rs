@@ -1,8 +1,8 @@
 //! The families `python_*` and `process_*` of a vLLM API server.
 //!
-//! Values describe this process, from `/proc/self`; on other systems the families are missing, as
-//! in prometheus_client. The Python version is that of vLLM's images, and garbage is never
-//! collected.
+//! Values describe the simulator's process, from `/proc/self`; on other systems the families are
+//! missing, as in prometheus_client. The Python version is that of vLLM's images, and garbage is
+//! never collected.
 //!
 //! **Source:** prometheus_client `gc_collector.py`, `platform_collector.py`,
 //! `process_collector.py`.
@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use super::number::push_float;
 use super::page::{LiveFamily, header};
 
-/// Time for which the number of open files is cached, in seconds: counting them lists a directory.
+/// Cache time of the number of open files, in seconds: counting lists a directory.
 const OPEN_FILES_CACHE_S: f64 = 1.0;
 
 const PYTHON: &str = "\
@@ -52,7 +52,7 @@ pub(super) struct ProcessInfo {
     boot: Option<f64>,
     max_fds: Option<f64>,
     fds: Mutex<Option<(f64, f64)>>,
-    /// Time and CPU time of the last simulated restart.
+    /// Unix time and CPU time of the last simulated restart, in seconds.
     restarted_at: Mutex<Option<(f64, f64)>>,
 }
 

@@ -1,4 +1,4 @@
-//! Keeps recent latencies, for exact percentiles.
+//! Keeps recent latencies of an engine, for exact percentiles.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -12,26 +12,26 @@ const LOOKUPS: usize = 1_000;
 /// Percentiles of recent latencies, in seconds, by nearest rank: each is an observed value.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Percentiles {
-    /// Number of latencies.
+    /// Number of latencies that the percentiles cover.
     pub count: u64,
-    /// Median.
+    /// Median latency, in seconds.
     pub p50: f64,
-    /// 95th percentile.
+    /// 95th percentile of the latencies, in seconds.
     pub p95: f64,
-    /// 99th percentile.
+    /// 99th percentile of the latencies, in seconds.
     pub p99: f64,
 }
 
-/// Recent latencies of all engines; `None` without observations since the start.
+/// Percentiles of recent latencies of all engines; `None` without observations since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct RecentLatencies {
-    /// Time to first token, of the newest 4,096 per engine.
+    /// Percentiles of the time to first token, of the newest 4,096 per engine.
     pub ttft: Option<Percentiles>,
-    /// Inter-token latency, of the newest 16,384 per engine.
+    /// Percentiles of the inter-token latency, of the newest 16,384 per engine.
     pub itl: Option<Percentiles>,
 }
 
-/// Recent latencies and cache hits of one engine. One thread at a time adds latencies, without a
+/// Recent latencies and cache lookups of one engine. One thread at a time adds latencies, without a
 /// lock.
 pub(super) struct Recent {
     pub(super) ttft: Ring<FIRST_TOKENS>,
@@ -67,7 +67,8 @@ impl Recent {
 #[derive(Default)]
 pub(super) struct HitRing {
     next: AtomicUsize,
-    /// Allocated at the first request; queries in the high half, hits in the low half.
+    /// Lookups of the newest requests, allocated at the first request; queries in the high half of
+    /// a word, hits in the low half.
     entries: OnceLock<Box<[AtomicU64]>>,
 }
 
@@ -96,13 +97,14 @@ impl HitRing {
     }
 }
 
-/// Ring buffer of `N` entries.
+/// Ring buffer of the newest `N` latencies.
 ///
-/// An entry is one word: seconds (`f32`, high half) and a count (low half; 0: no entry). Readers
-/// therefore never see half of one.
+/// An entry is one word: the latency in seconds (`f32`, high half) and its count (low half; 0: no
+/// entry). Readers therefore never see half of an entry.
 pub(super) struct Ring<const N: usize> {
     next: AtomicUsize,
-    /// Allocated at the first entry, because most engines in tests have none.
+    /// Entries of the ring, allocated at the first latency, because most engines in tests have
+    /// none.
     entries: OnceLock<Box<[AtomicU64]>>,
 }
 

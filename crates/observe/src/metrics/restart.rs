@@ -1,4 +1,4 @@
-//! Resets the values that a process restart loses.
+//! Resets the values of metrics that a process restart loses.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Settings that determine which series exist.
+//! Settings of the exposed metric series.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -22,37 +22,37 @@ pub fn wall_clock() -> f64 {
 /// Project to imitate where vLLM and llm-d-inference-sim differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Compat {
-    /// vLLM: an adapter with requests is listed as running and waiting; tool calls and remote
+    /// vLLM: an adapter with requests is listed as running and as waiting; tool calls and remote
     /// decodes count as `stop` and `length`.
     #[default]
     Vllm,
-    /// llm-d-inference-sim: an adapter is listed only where it has requests; these reasons count by
-    /// name.
+    /// llm-d-inference-sim: an adapter is listed only where it has requests; tool calls and remote
+    /// decodes count under their own finish reasons.
     Llmd,
 }
 
-/// Settings of the exposed series.
+/// Selection of the exposed metric series, and their labels.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// First served model name; requests for adapters have it as label, too.
+    /// First served model name; series of requests for adapters have it as label, too.
     pub model_name: String,
     /// Values of the label `engine`, one per data-parallel rank.
     pub engines: Vec<String>,
-    /// Context length, in tokens; limits the histograms of lengths.
+    /// Context length, in tokens; limits the bucket bounds of length histograms.
     pub max_model_len: u32,
-    /// `--max-loras`; `None`: no adapters are enabled.
+    /// Value of `--max-loras`; `None`: no adapters are enabled.
     pub lora: Option<u32>,
-    /// Project to imitate.
+    /// Project to imitate where vLLM and llm-d-inference-sim differ.
     pub compat: Compat,
-    /// Whether deprecated names are exposed too.
+    /// Whether deprecated names of metrics are exposed too.
     pub legacy: bool,
     /// Whether the label `finish_reason` is added to `finished_reason`.
     pub finish_reason_label: bool,
-    /// Whether a tool-call parser is configured.
+    /// Whether a tool-call parser is configured, so that metrics of it exist.
     pub tool_parser: bool,
     /// Whether engine metrics are exposed (not with `--disable-log-stats`).
     pub engine_stats: bool,
-    /// Whether block residency is exposed (`--kv-cache-metrics`).
+    /// Whether the residency of KV blocks is exposed (`--kv-cache-metrics`).
     pub kv_cache_metrics: bool,
     /// Whether WebSocket metrics are exposed, for realtime speech.
     pub sockets: bool,
@@ -60,23 +60,23 @@ pub struct Settings {
     pub spec_positions: u32,
     /// Whether NIXL transfers prompts from other servers.
     pub nixl: bool,
-    /// Whether prompts may come through a KV connector.
+    /// Whether KV blocks of prompts may come through a KV connector.
     pub kv_consumer: bool,
-    /// CPU memory tier, if offloading is configured.
+    /// CPU memory tier for KV blocks, if offloading is configured.
     pub offload: Option<OffloadInfo>,
     /// Labels of `cache_config_info` per engine, without `engine`
     /// ([`CacheConfig::labels`](super::CacheConfig::labels)).
     pub cache_config: Vec<Vec<(String, String)>>,
     /// Whether `python_*` and `process_*` are exposed; never with several processes.
     pub runtime_series: bool,
-    /// Number of API servers that the text describes.
+    /// Number of API server processes that the text of `/metrics` describes.
     pub api_servers: ApiServers,
-    /// Route templates under which requests are counted, including those that redirect
+    /// Route templates under which HTTP requests are counted, including those that redirect
     /// (`/v1/models/`).
     pub routes: Vec<String>,
     /// Fake metrics, and the interval at which functions of time are updated.
     pub fake: Option<(FakeMetrics, Duration)>,
-    /// Source of the Unix time.
+    /// Source of the Unix time, in seconds.
     pub clock: Clock,
 }
 

@@ -1,4 +1,4 @@
-//! Metrics of `/v1/realtime` connections.
+//! Metrics of the WebSocket connections of `/v1/realtime`.
 //!
 //! **Source:** vLLM 0.33 `entrypoints/speech_to_text/realtime/metrics.py`.
 

@@ -1,4 +1,4 @@
-//! Exports spans to a collector: OTLP over gRPC or HTTP, with TLS if the scheme requires it.
+//! Exports trace spans to a collector: OTLP over gRPC or HTTP, with TLS if the scheme requires it.
 //!
 //! **Source:** vLLM 0.33 `vllm/tracing/otel.py` (protocols; an HTTP endpoint is used unchanged),
 //! OpenTelemetry's exporters for Python (schemes, certificates).
@@ -24,21 +24,21 @@ use vllm_sim_http_client::{CertificateVerification, Client, Connector, Endpoint,
 use super::protocol::OtlpProtocol;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum bytes read of a collector's response.
+/// Maximum number of bytes read from a collector's response.
 const ANSWER: usize = 1 << 20;
-/// Environment variables with a file of certificate authorities, which replace the public ones.
+/// Environment variables for a file of certificate authorities, which replaces the public ones.
 const AUTHORITIES: [&str; 2] = [
     "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE",
     "OTEL_EXPORTER_OTLP_CERTIFICATE",
 ];
 
-/// Error of creating an exporter.
+/// Error of creating the OTLP exporter.
 #[derive(Debug, thiserror::Error)]
 pub enum OtlpError {
-    /// Error of the OpenTelemetry exporter.
+    /// Error of the OpenTelemetry library.
     #[error(transparent)]
     Exporter(#[from] ExporterBuildError),
-    /// A certificate file that cannot be read.
+    /// A certificate file that cannot be read: its path and the reason.
     #[error("cannot read certificates from {0:?} ({variable}): {1}", variable = AUTHORITIES[0])]
     Certificates(PathBuf, String),
 }
@@ -79,7 +79,8 @@ pub(super) fn exporter(endpoint: &str, protocol: OtlpProtocol) -> Result<SpanExp
     })
 }
 
-/// Returns a URL for gRPC; any scheme is accepted, as in OpenTelemetry's Python exporter.
+/// Returns an endpoint as URL for gRPC; any scheme is accepted, as in OpenTelemetry's Python
+/// exporter.
 fn grpc_url(endpoint: &str) -> String {
     let (scheme, rest) = endpoint.split_once("://").unwrap_or(("", endpoint));
     let scheme = match scheme.eq_ignore_ascii_case("https") {
@@ -108,7 +109,8 @@ fn grpc_tls(authorities: Option<PathBuf>) -> Result<ClientTlsConfig, OtlpError> 
     })
 }
 
-/// HTTP client that sends from the exporter's thread on the tokio runtime of its creation.
+/// HTTP client of the OTLP exporter. It sends from the exporter's thread on the tokio runtime of
+/// its creation.
 #[derive(Debug)]
 struct HttpExportClient {
     client: Client<Full<Bytes>>,

@@ -1,9 +1,10 @@
-/// Protocol of the trace exporter.
+/// Protocol of the OTLP trace exporter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum OtlpProtocol {
-    /// gRPC to a host and port; the scheme `https` selects TLS, others and none do not.
+    /// gRPC to a host and port; the scheme `https` selects TLS, any other and none select plain
+    /// text.
     #[default]
     Grpc,
-    /// Protobuf in a POST to the complete URL, whose path is usually `/v1/traces`.
+    /// Protobuf in a POST to the configured URL, whose path is usually `/v1/traces`.
     HttpProtobuf,
 }

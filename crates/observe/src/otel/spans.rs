@@ -1,4 +1,4 @@
-//! Creates a span for each finished sequence.
+//! Creates a trace span for each finished sequence.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -16,10 +16,10 @@ use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::{Observer, SequenceRecord};
 use vllm_sim_engine::{Event, Stats};
 
-/// vLLM's name of the module that creates spans.
+/// vLLM's name of the module that creates trace spans.
 const MODULE: &str = "vllm.llm_engine";
 
-/// Connection to a collector; closing it sends queued spans.
+/// Connection to an OpenTelemetry collector; closing it sends queued spans.
 #[derive(Debug, Clone)]
 pub struct Spans {
     provider: SdkTracerProvider,
@@ -27,7 +27,7 @@ pub struct Spans {
 }
 
 impl Spans {
-    /// Opens an exporter to `endpoint`, in the form that [`OtlpProtocol`] describes.
+    /// Opens an OTLP exporter to `endpoint`, in the form that [`OtlpProtocol`] describes.
     /// OpenTelemetry's environment variables apply. Must be called within a tokio runtime.
     ///
     /// # Errors
@@ -49,8 +49,8 @@ impl Spans {
         Ok(Self { provider, tracer })
     }
 
-    /// Creates an observer of one engine; `started` is the Unix time at its clock's zero, in
-    /// seconds.
+    /// Creates an observer that exports the spans of one engine; `started` is the Unix time at the
+    /// zero of the engine's clock, in seconds.
     pub fn observer(&self, started: f64) -> SpanObserver {
         let started = Duration::try_from_secs_f64(started).unwrap_or_default();
         SpanObserver {
@@ -59,7 +59,7 @@ impl Spans {
         }
     }
 
-    /// Sends queued spans and closes. Blocks up to the timeout of one export.
+    /// Sends queued spans and closes the connection. Blocks up to the timeout of one export.
     pub fn close(&self) {
         if let Err(error) = self.provider.shutdown() {
             tracing::warn!(%error, "spans were lost");
@@ -67,7 +67,7 @@ impl Spans {
     }
 }
 
-/// Creates a span for each finished sequence.
+/// Creates a trace span for each finished sequence of one engine.
 #[derive(Debug)]
 pub struct SpanObserver {
     tracer: SdkTracer,
@@ -156,7 +156,7 @@ impl Observer for SpanObserver {
     fn on_stats(&mut self, _stats: &Stats) {}
 }
 
-/// Parses the span of a W3C trace context; `None` if it is malformed.
+/// Parses the parent span of a W3C trace context; `None` if the context is malformed.
 fn parent_of(traceparent: &str, tracestate: Option<&str>) -> Option<SpanContext> {
     let mut parts = traceparent.trim().split('-');
     let version = parts.next().filter(|v| v.len() == 2 && *v != "ff")?;

@@ -30,7 +30,8 @@ impl Dialect for Llmd {
         ValidateAt::AfterPrompt
     }
 
-    /// Checks that prompt and output fit together; an output without a limit counts as one token.
+    /// Checks that prompt and requested output fit into the context together; an output without a
+    /// limit counts as one token.
     fn check_whole(
         &self,
         limits: &Limits,
@@ -70,7 +71,8 @@ impl Dialect for Llmd {
         true
     }
 
-    /// Returns the whole message as JSON text, images and tool calls included.
+    /// Returns the text to echo for a message: the whole message as JSON text, images and tool
+    /// calls included.
     fn echo<'m>(&self, message: &'m Message) -> Cow<'m, str> {
         // For text alone, the result is the same without building a JSON tree.
         let whole = !matches!(message.content(), Content::Texts(_));

@@ -1,4 +1,4 @@
-//! Differences between the imitated servers in how they check and answer a request.
+//! Differences between the imitated servers in how they check and answer a request (`--compat`).
 //!
 //! Each method of [`Dialect`] defaults to vLLM's behaviour. To add a server, add a file like
 //! `llmd.rs` and its name in the configuration.
@@ -15,19 +15,20 @@ pub use tokens::TokensApi;
 use vllm_sim_wire::openai::message::Message;
 use vllm_sim_wire::{Fault, Limits, SamplingDefaults};
 
-/// Decides about the points on which the imitated servers differ.
+/// The rules of one imitated server where the servers differ.
 pub trait Dialect: Debug + Send + Sync {
     /// Returns whether a request must name its model.
     fn requires_model_name(&self) -> bool {
         false
     }
 
-    /// Returns whether admission is checked on arrival, and again when the job is submitted.
+    /// Returns whether admission limits are checked on arrival, in addition to the check when the
+    /// job is submitted.
     fn admits_on_arrival(&self) -> bool {
         true
     }
 
-    /// Returns the point at which request values are validated.
+    /// Returns the point at which the values of a request are validated.
     fn validation(&self) -> ValidateAt {
         ValidateAt::BeforePrompt
     }
@@ -35,26 +36,27 @@ pub trait Dialect: Debug + Send + Sync {
     /// Checks that the prompt and the requested output fit into the context together.
     ///
     /// # Errors
-    /// 400 if they do not fit.
+    /// Status 400 if prompt and output do not fit into the context.
     fn check_whole(&self, _: &Limits, _prompt: usize, _asked: Option<i128>) -> Result<(), Fault> {
         Ok(())
     }
 
-    /// Checks the length of a text before it is encoded; a token has at most `longest` characters.
+    /// Checks that a text may fit into the context before it is encoded; a token has at most
+    /// `longest` characters.
     ///
     /// # Errors
-    /// 400 for a text that cannot fit into the context.
+    /// Status 400 for a text that cannot fit into the context.
     fn check_text(&self, limits: &Limits, text: &str, longest: usize) -> Result<(), Fault> {
         limits.prompt_characters(text, longest)
     }
 
-    /// Checks that an encoded text fits into the context.
+    /// Checks that the tokens of an encoded text fit into the context.
     ///
-    /// vLLM's tokenizer truncates one token past the context, so the message never shows a larger
-    /// number.
+    /// vLLM's tokenizer truncates a text to one token more than the context, so the message never
+    /// shows a larger number.
     ///
     /// # Errors
-    /// 400 for a prompt that exceeds the context.
+    /// Status 400 for a prompt that exceeds the context.
     fn check_encoded(&self, limits: &Limits, tokens: usize) -> Result<(), Fault> {
         limits.prompt_tokens(tokens.min(limits.max_model_len as usize + 1))
     }
@@ -62,7 +64,7 @@ pub trait Dialect: Debug + Send + Sync {
     /// Checks that a prompt of token ids fits into the context.
     ///
     /// # Errors
-    /// 400 for a prompt that exceeds the context.
+    /// Status 400 for a prompt that exceeds the context.
     fn check_tokens(&self, limits: &Limits, tokens: usize) -> Result<(), Fault> {
         limits.prompt_tokens(tokens)
     }
@@ -70,23 +72,23 @@ pub trait Dialect: Debug + Send + Sync {
     /// Checks that the prompt of a Responses request leaves room for output.
     ///
     /// # Errors
-    /// 400 for a prompt that fills the context.
+    /// Status 400 for a prompt that fills the context.
     fn check_response(&self, limits: &Limits, tokens: usize) -> Result<(), Fault> {
         limits.responses_prompt_tokens(tokens)
     }
 
-    /// Returns whether tool calls are completed regardless of `max_tokens`.
+    /// Returns whether a generated tool call is completed even beyond `max_tokens`.
     fn writes_whole_calls(&self) -> bool {
         false
     }
 
-    /// Returns the text that an echoing model repeats for a message.
+    /// Returns the text of a message that a reply in echo mode repeats.
     fn echo<'m>(&self, message: &'m Message) -> Cow<'m, str> {
         message.text()
     }
 
-    /// Returns the token ids to echo for a prompt of token ids; `None` if they are encoded from
-    /// text.
+    /// Returns the token ids that a reply in echo mode repeats for a prompt of token ids; `None`
+    /// encodes the echoed text.
     fn echo_ids(&self, _tokens: &[u32]) -> Option<Arc<[u32]>> {
         None
     }
@@ -103,7 +105,7 @@ pub struct Vllm;
 
 impl Dialect for Vllm {}
 
-/// Selects when request values are validated.
+/// The point at which the values of a request are validated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValidateAt {
     /// Validation precedes tokenization (vLLM).
@@ -112,26 +114,26 @@ pub enum ValidateAt {
     AfterPrompt,
 }
 
-/// Selects the accepted JSON Schemas of tool parameters.
+/// The JSON Schemas that tool parameters may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolSchemas {
-    /// All schemas.
+    /// All JSON Schemas.
     Any,
     /// Only the subset of JSON Schema that llm-d-inference-sim supports.
     Whitelisted,
 }
 
-/// The limits, defaults and dialect that a front end applies to its requests.
+/// The limits, defaults and imitated server of a front end's requests.
 #[derive(Debug, Clone)]
 pub struct RequestRules {
-    /// Limits on request values.
+    /// Limits on the values of a generation request.
     pub limits: Limits,
-    /// Values of omitted fields.
+    /// Default values of sampling parameters that a request omits.
     pub defaults: SamplingDefaults,
-    /// Maximum number of bad words after tokenization.
+    /// Maximum number of a request's bad words after tokenization.
     pub max_bad_words: usize,
     /// Accepted JSON Schemas for tool parameters.
     pub tool_schemas: ToolSchemas,
-    /// Order and kind of the checks.
+    /// Rules of the imitated server.
     pub dialect: &'static dyn Dialect,
 }

@@ -2,7 +2,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::sync::Notify;
 
-/// A handle by which an injected fault breaks a connection.
+/// A handle by which an injected fault breaks a client connection.
 ///
 /// The task that serves the connection awaits [`Self::broken`] in parallel with its work, then
 /// drops the socket. [`Self::is_reset`] selects a TCP reset instead of a regular close.
@@ -19,12 +19,12 @@ impl ConnHandle {
         self.broken.notify_one();
     }
 
-    /// Returns whether the connection must be closed with a TCP reset.
+    /// Returns whether the connection must be closed with a TCP reset instead of a regular close.
     pub fn is_reset(&self) -> bool {
         self.reset.load(Ordering::Acquire)
     }
 
-    /// Resolves when the connection must be broken.
+    /// Resolves when an injected fault breaks the connection.
     pub async fn broken(&self) {
         self.broken.notified().await;
     }

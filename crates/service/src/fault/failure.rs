@@ -20,7 +20,7 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// All failures, in llm-d's order.
+    /// All injected error responses, in llm-d's order.
     pub const ALL: [Self; 6] = [
         Self::RateLimit,
         Self::InvalidApiKey,
@@ -30,7 +30,7 @@ impl Failure {
         Self::ModelNotFound,
     ];
 
-    /// Returns the name used in flags, files, headers and metrics.
+    /// Returns the name of the failure in flags, files, headers and metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::RateLimit => "rate_limit",
@@ -42,12 +42,12 @@ impl Failure {
         }
     }
 
-    /// Returns the failure with this name.
+    /// Returns the injected error response with this name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|failure| failure.name() == name)
     }
 
-    /// Returns the HTTP status.
+    /// Returns the HTTP status of the injected error response.
     pub fn status(self) -> u16 {
         match self {
             Self::RateLimit => 429,
@@ -58,7 +58,7 @@ impl Failure {
         }
     }
 
-    /// Returns the request field that the error body names.
+    /// Returns the request field that the error body names (`param`).
     pub fn param(self) -> Option<&'static str> {
         match self {
             Self::ContextLength => Some("messages"),
@@ -67,7 +67,7 @@ impl Failure {
         }
     }
 
-    /// Returns the error message for a request to `model`.
+    /// Returns the error message of the failure for a request to `model`.
     pub fn message(self, model: &str) -> String {
         match self {
             Self::RateLimit => format!(

@@ -2,45 +2,45 @@ use std::time::Duration;
 
 use super::StreamFault;
 
-/// A fault at one token of a reply.
+/// A fault injected at one token of a streamed reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FaultAction {
-    /// Pauses the reply for this time.
+    /// Pauses the reply for the given time.
     Stall(Duration),
-    /// Closes the connection.
+    /// Closes the client's connection regularly.
     Cut,
-    /// Resets the connection (TCP RST).
+    /// Resets the client's connection (TCP RST).
     Reset,
-    /// Sends an event that is not JSON.
+    /// Sends a server-sent event that is not JSON.
     Malformed,
 }
 
-/// Selects how a stream ends.
+/// End of a stream with or without an injected fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Ending {
-    /// Regular end.
+    /// The last event (`[DONE]`) is sent once.
     #[default]
     Proper,
-    /// The last event is missing.
+    /// The last event (`[DONE]`) is missing.
     Missing,
-    /// The last event is sent twice.
+    /// The last event (`[DONE]`) is sent twice.
     Duplicate,
 }
 
-/// The faults of one reply, in token order.
+/// The faults injected into one reply, in token order.
 ///
 /// The writer may send [`Self::room`] tokens, then [`Self::take`] returns the next action.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FaultPlan {
-    /// Pairs of token count and action, sorted descending so that the next action is last.
+    /// Number of tokens before each action, sorted descending so that the next action is last.
     actions: Vec<(u32, FaultAction)>,
     sent: u32,
     ending: Ending,
 }
 
 impl FaultPlan {
-    /// Creates the plan of these faults; `None` if none of them affects tokens or the end of the
-    /// stream.
+    /// Creates the plan of the given faults; `None` if none of them affects tokens or the end of
+    /// the stream.
     pub fn new(stream_faults: &[StreamFault]) -> Option<Self> {
         let mut plan = Self::default();
         for stream_fault in stream_faults {
@@ -66,13 +66,12 @@ impl FaultPlan {
         (plan != Self::default()).then_some(plan)
     }
 
-    /// Returns how the stream ends.
+    /// Returns how the stream ends, with or without a fault.
     pub fn ending(&self) -> Ending {
         self.ending
     }
 
-    /// Returns the number of tokens that may be sent before the next action; `u32::MAX` without
-    /// one.
+    /// Returns the number of tokens that may be sent before the next fault; `u32::MAX` without one.
     pub fn room(&self) -> u32 {
         match self.actions.last() {
             Some((after, _)) => after.saturating_sub(self.sent),
@@ -80,7 +79,7 @@ impl FaultPlan {
         }
     }
 
-    /// Records that `tokens` were sent.
+    /// Records that the writer sent `tokens` more tokens.
     pub fn sent(&mut self, tokens: u32) {
         self.sent = self.sent.saturating_add(tokens);
     }
@@ -91,7 +90,7 @@ impl FaultPlan {
         actions.any(|(_, action)| *action == FaultAction::Malformed)
     }
 
-    /// Removes and returns the action that is due at the current token, if any.
+    /// Removes and returns the fault that is due at the current token, if any.
     pub fn take(&mut self) -> Option<FaultAction> {
         if self.room() > 0 {
             return None;

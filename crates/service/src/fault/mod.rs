@@ -1,4 +1,4 @@
-//! Injected faults.
+//! Faults injected into replies and connections.
 //!
 //! There are two families. A [`Failure`] is an error response that replaces the reply, as in
 //! llm-d-inference-sim. A [`StreamFault`] damages an accepted reply: a stall, a cut or reset
@@ -21,12 +21,12 @@ pub use rates::{DrawnFault, FaultRates};
 pub use spec::{FaultSpec, FaultSpecError};
 pub use stream_fault::{KV_LOAD_FAILURE, StreamFault};
 
-/// Origin of a fault for logs and metrics; empty outside a scenario.
+/// Scenario and phase that injected a fault, for logs and metrics; empty outside a scenario.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FaultOrigin {
-    /// Scenario name.
+    /// Name of the scenario.
     pub scenario: Arc<str>,
-    /// Phase name.
+    /// Name of the scenario's phase.
     pub phase: Arc<str>,
 }
 
@@ -35,15 +35,15 @@ pub struct FaultOrigin {
 pub enum AdmissionBound {
     /// Maximum number of sequences in flight, waiting and running.
     Requests,
-    /// Maximum number of prompt tokens that are not yet computed, over all requests.
+    /// Maximum number of prompt tokens that the engines have not yet computed, over all requests.
     Tokens,
 }
 
-/// Receives every fault that reached a client, and every rejection by an admission limit.
+/// Receives every injected fault that reached a client, and every rejection by an admission limit.
 pub trait FaultObserver: Send + Sync {
-    /// Receives a fault that reached a client; `kind` is its name.
+    /// Receives an injected fault that reached a client; `kind` is the name of the fault.
     fn fault(&self, kind: &'static str, origin: &FaultOrigin);
 
-    /// Receives the limit that rejected a request.
+    /// Receives the admission limit that rejected a request.
     fn refused(&self, bound: AdmissionBound);
 }

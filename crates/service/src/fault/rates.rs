@@ -1,25 +1,25 @@
 use super::{Failure, FaultSpec};
 use vllm_sim_random::{Draw, Purpose, mix, stream};
 
-/// Fractions of requests that fail, and the faults to choose from.
+/// Percentages of requests that get an injected fault, and the faults to choose from.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct FaultRates {
-    /// Percentage of requests that get an error response.
+    /// Percentage of requests that get an error response, 0 to 100.
     pub rate: u8,
-    /// Error responses to choose from with equal chance; empty means none.
+    /// Error responses to choose from with equal probability; empty means none.
     pub failures: Vec<Failure>,
-    /// Percentage of the other requests whose reply gets a stream fault.
+    /// Percentage of the other requests whose reply gets a stream fault, 0 to 100.
     pub stream_rate: f64,
-    /// Stream faults to choose from with equal chance; empty means none.
+    /// Stream faults to choose from with equal probability; empty means none.
     pub specs: Vec<FaultSpec>,
 }
 
 /// The faults drawn for one request.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DrawnFault {
-    /// Error response in place of the reply.
+    /// Error response in place of the reply; `None` serves the request.
     pub failure: Option<Failure>,
-    /// Faults within the reply; set only without `failure`.
+    /// Faults injected into the reply; set only without `failure`.
     pub spec: Option<FaultSpec>,
 }
 

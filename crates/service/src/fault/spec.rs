@@ -5,19 +5,18 @@ use super::{Failure, StreamFault};
 
 const MAX_FAULTS: usize = 16;
 
-/// The faults of one request, read from `kind[=value][;kind=value]`.
+/// The faults injected into one request, read from `kind[=value][;kind=value]`.
 ///
-/// This is the format of the header `X-Sim-Fault` and the flag `--stream-faults`. At most 16
-/// faults.
+/// The header `X-Sim-Fault` and the flag `--stream-faults` have this format. At most 16 faults.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FaultSpec {
     /// Error response; it replaces the reply, so `stream_faults` then has no effect.
     pub failure: Option<Failure>,
-    /// Faults within the reply.
+    /// Faults injected into the reply.
     pub stream_faults: Vec<StreamFault>,
 }
 
-/// Reports a text that is not a valid fault spec.
+/// Error for a text that is not a valid fault spec.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("fault {part:?}: {why}; allowed are {}", allowed())]
 pub struct FaultSpecError {

@@ -3,36 +3,37 @@ use std::time::Duration;
 
 use vllm_sim_engine::{MAX_DELAY, duration};
 
-/// A fault within an accepted reply.
+/// A fault injected into an accepted reply.
 ///
-/// Tokens are counted over all choices. A reply with fewer tokens than the fault needs is left
-/// intact.
+/// Tokens are counted over all choices. A reply with fewer tokens than the fault needs is not
+/// changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StreamFault {
-    /// Delays the whole response, including its status line, by this time.
+    /// Delays the whole response, including its status line, by the given time.
     SlowFirstByte(Duration),
-    /// Pauses the reply.
+    /// Pauses the reply for some time.
     Stall {
-        /// Number of tokens sent before the pause.
+        /// Number of output tokens sent before the pause.
         after: u32,
-        /// Length of the pause.
+        /// Length of the pause in the reply.
         time: Duration,
     },
-    /// Closes the connection after this number of tokens, before the end of the reply.
+    /// Closes the connection after this number of output tokens, before the end of the reply.
     CutAfter(u32),
-    /// Resets the connection (TCP RST) after this number of tokens.
+    /// Resets the connection (TCP RST) after this number of output tokens.
     ResetAfter(u32),
-    /// Sends an event that is not JSON after this number of tokens; the reply then continues.
+    /// Sends an event that is not JSON after this number of output tokens; the reply then
+    /// continues.
     MalformedAfter(u32),
     /// Sends the last event of the stream (`[DONE]` or its equivalent) twice.
     DuplicateDone,
-    /// Omits the last event; the stream otherwise ends regularly.
+    /// Omits the last event of the stream; the stream otherwise ends regularly.
     MissingDone,
-    /// Adds this number of bytes (possibly negative) to `content-length`.
+    /// Adds this number of bytes (possibly negative) to the header `content-length`.
     ///
     /// A stream, which has no known length, announces this number itself.
     WrongContentLength(i32),
-    /// Fails to load the prompt's KV cache from another engine or the host tier.
+    /// Fails to load the prompt's KV cache from another engine or from CPU memory.
     ///
     /// The value is the percentage of blocks that are still loaded, at most 99. A request that
     /// loads no blocks is not affected.
@@ -42,7 +43,7 @@ pub enum StreamFault {
 /// Name of [`StreamFault::KvLoadFailure`] in headers, flags and metrics.
 pub const KV_LOAD_FAILURE: &str = "kv_load_failure";
 
-/// Name and value of each kind.
+/// Name and value syntax of each stream fault.
 const KINDS: [(&str, &str); 9] = [
     ("slow_first_byte", "DURATION"),
     ("stall", "[TOKENS:]DURATION"),
@@ -56,12 +57,12 @@ const KINDS: [(&str, &str); 9] = [
 ];
 
 impl StreamFault {
-    /// Returns the names of all kinds.
+    /// Returns the names of all stream faults.
     pub fn names() -> impl Iterator<Item = &'static str> {
         KINDS.iter().map(|(name, _)| *name)
     }
 
-    /// Returns the syntax of each kind, such as `cut_after=TOKENS`.
+    /// Returns the syntax of each stream fault, such as `cut_after=TOKENS`.
     pub fn forms() -> impl Iterator<Item = String> {
         KINDS.iter().map(|(name, value)| match *value {
             "" => (*name).to_owned(),
@@ -69,7 +70,7 @@ impl StreamFault {
         })
     }
 
-    /// Returns the name used in headers, flags and metrics.
+    /// Returns the name of the fault in headers, flags and metrics.
     pub fn name(&self) -> &'static str {
         let index = match self {
             Self::SlowFirstByte(_) => 0,
@@ -85,9 +86,9 @@ impl StreamFault {
         KINDS[index].0
     }
 
-    /// Parses the value of a kind; `None` if there is no such kind.
+    /// Parses the value of the stream fault with this name; `None` if there is no such fault.
     ///
-    /// Defaults for an omitted value: 1 token, 64 bytes, 0 percent.
+    /// Defaults for the omitted value of a fault: 1 token, 64 bytes, 0 percent.
     pub(super) fn read(name: &str, value: Option<&str>) -> Option<Result<Self, String>> {
         let tokens = || match value {
             None => Ok(1),

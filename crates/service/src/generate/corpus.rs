@@ -25,7 +25,7 @@ pub struct Corpus {
 }
 
 impl Corpus {
-    /// Creates the corpus for a tokenizer.
+    /// Creates the corpus of sentences for a tokenizer.
     pub fn new(tokenizer: Arc<Tokenizer>) -> Self {
         let sentences: Vec<_> = include_str!("sentences.txt").lines().collect();
         let empty = || sentences.iter().map(|_| OnceLock::new()).collect();
@@ -37,7 +37,7 @@ impl Corpus {
         }
     }
 
-    /// Returns the number of sentences.
+    /// Returns the number of sentences in the corpus.
     #[expect(
         clippy::len_without_is_empty,
         reason = "the built-in corpus is never empty"

@@ -12,7 +12,7 @@ use super::Channel;
 const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
 
-/// Pieces of a text with their channels, and the names of the calls.
+/// Texts of a reply in order, each with its channel, and the names of the tool calls.
 pub(super) type Pieces<'a> = (Vec<(&'a str, Channel)>, Vec<String>);
 
 #[derive(Deserialize)]
@@ -22,7 +22,8 @@ struct Written<'a> {
     arguments: &'a RawValue,
 }
 
-/// Returns name and arguments of each call; `None` if the text contains no valid call.
+/// Returns name and JSON arguments of each tool call in a text; `None` if the text contains no
+/// valid call.
 pub fn calls(text: &str) -> Option<Vec<(String, String)>> {
     let (pieces, names) = pieces(text)?;
     let arguments = |index: usize| {
@@ -38,7 +39,7 @@ pub fn calls(text: &str) -> Option<Vec<(String, String)>> {
     )
 }
 
-/// Splits a text with calls into pieces; `None` if it contains no valid call.
+/// Splits a text into content and tool-call arguments; `None` if it contains no valid call.
 pub(super) fn pieces(text: &str) -> Option<Pieces<'_>> {
     let (content, _) = text.split_once(OPEN)?;
     let mut pieces = vec![(content, Channel::Content)];

@@ -1,16 +1,17 @@
-//! Draws the length of random replies. Source: llm-d-inference-sim `histogram_helper.go`,
-//! `dataset.go`.
+//! Draws the length of random replies, in tokens. Source: llm-d-inference-sim
+//! `histogram_helper.go`, `dataset.go`.
 
 use vllm_sim_random::Draw;
 
-/// Probabilities of the five buckets below the maximum; the rest gets exactly the maximum.
+/// Probabilities of the five length buckets below the maximum; all other replies get exactly the
+/// maximum.
 const SHARES: [f64; 5] = [0.20, 0.30, 0.20, 0.05, 0.10];
-/// Bucket width for a large maximum, in tokens.
+/// Width of a length bucket for a large maximum, in tokens.
 const WIDTH: u32 = 20;
-/// Mean and standard deviation of a length without a maximum, in tokens.
+/// Mean and standard deviation of the length of replies without a maximum, in tokens.
 const FREE: (f64, f64) = (40.0, 20.0);
 
-/// Smallest reply limit with five non-empty buckets.
+/// Smallest maximum reply length with five non-empty buckets, in tokens.
 const SMALLEST: u32 = 7;
 
 /// Draws the length of a reply whose maximum the client set, in tokens.

@@ -1,4 +1,5 @@
-//! Generates the content of replies: a request in, a finished [`Script`] out.
+//! Generates the content of replies: turns a request into a finished [`Script`] of tokens and
+//! texts.
 
 mod corpus;
 pub mod hermes;
@@ -30,13 +31,13 @@ use steering::ForcedTokens;
 use vllm_sim_random::{Draw, Purpose, stream};
 use vllm_sim_tokenizer::{Fragments, SpecialTokens, Tokenizer};
 
-/// Selects the source of free text.
+/// The source of a reply's free text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TextMode {
-    /// Random sentences.
+    /// Random sentences of the built-in corpus.
     #[default]
     Random,
-    /// The client's last message.
+    /// The client's last message, repeated.
     Echo,
     /// Exclamation marks, like a server that only encodes media (llm-d's `--mm-encoder-only`).
     Encoder,
@@ -45,7 +46,7 @@ pub enum TextMode {
 /// Length of the shortest reasoning that a limit may cut, end marker included, in tokens.
 const MIN_CUT_REASONING: u32 = 12;
 
-/// Generates scripts for requests.
+/// Generates the content of replies: a script of tokens and texts per request.
 #[derive(Debug)]
 pub struct Generator {
     mode: TextMode,
@@ -53,7 +54,7 @@ pub struct Generator {
     tokenizer: Arc<Tokenizer>,
     corpus: Arc<Corpus>,
     reasoning_end: Vec<u32>,
-    /// Whether recorded reasoning gets the end marker too, because the client parses tokens.
+    /// Whether recorded reasoning gets the end marker too, because the client parses tokens itself.
     marks_recorded: bool,
     whole_echo: bool,
     mute: bool,
@@ -81,7 +82,7 @@ impl ScriptBuilder {
         }
     }
 
-    /// Adds at most `room` tokens of a text that is not in the corpus.
+    /// Adds at most `room` tokens of a text that is not in the corpus to the script.
     fn push_own(&mut self, fragments: Fragments, room: u32, channel: Channel) {
         let tokens = (fragments.ids.len() as u32).min(room);
         let Ok(index) = u16::try_from(self.own.len()) else {
@@ -93,7 +94,7 @@ impl ScriptBuilder {
 }
 
 impl Generator {
-    /// Creates a generator of `mode` text for a tokenizer.
+    /// Creates a generator of replies for a tokenizer; `mode` selects the source of free text.
     pub fn new(mode: TextMode, seed: u64, tokenizer: Arc<Tokenizer>) -> Self {
         let corpus = Arc::new(Corpus::new(tokenizer.clone()));
         let reasoning_end = vec![tokenizer.id_of("</think>").unwrap_or_default()];
@@ -110,23 +111,24 @@ impl Generator {
         }
     }
 
-    /// Sets whether tokens have no text, as on a server without a tokenizer.
+    /// Sets whether tokens get no text, as on a server without a tokenizer.
     #[must_use]
     pub fn with_mute(mut self, mute: bool) -> Self {
         self.mute = mute;
         self
     }
 
-    /// Sets whether an echo ignores its token limit, as in llm-d-inference-sim.
+    /// Sets whether a reply in echo mode ignores its token limit, as in llm-d-inference-sim.
     ///
-    /// The echo then still ends with the finish reason `length`.
+    /// The echoed reply still ends with the finish reason `length`.
     #[must_use]
     pub fn with_whole_echo(mut self, whole: bool) -> Self {
         self.whole_echo = whole;
         self
     }
 
-    /// Sets the end marker of reasoning, also for recorded replies; for clients that parse tokens.
+    /// Sets the token ids that end reasoning, also in recorded replies; for clients that parse
+    /// tokens themselves.
     #[must_use]
     pub fn with_reasoning_end(mut self, ids: Vec<u32>) -> Self {
         self.reasoning_end = ids;
@@ -134,12 +136,12 @@ impl Generator {
         self
     }
 
-    /// Returns the tokenizer.
+    /// Returns the tokenizer of the model.
     pub fn tokenizer(&self) -> &Arc<Tokenizer> {
         &self.tokenizer
     }
 
-    /// Generates the script of a request.
+    /// Generates the content of the reply to a request.
     pub fn script(&self, request: &GenerateRequest) -> Script {
         let mut rng = stream(self.seed, request.key, Purpose::Content);
         let mut draft = ScriptBuilder {
@@ -199,7 +201,7 @@ impl Generator {
         script
     }
 
-    /// Ends a text of `whole` tokens that had `room`.
+    /// Ends a text of `whole` tokens for which the limit had `room`.
     ///
     /// Adds the end-of-sequence token if there is room; otherwise the limit ends the text.
     fn end(
@@ -224,7 +226,7 @@ impl Generator {
         Reason::Stop
     }
 
-    /// Returns the length of a free text in tokens.
+    /// Returns the length of a reply's free text, in tokens.
     fn length(&self, request: &GenerateRequest) -> u32 {
         if request.stops.ignore_eos {
             return request.limit;
@@ -285,7 +287,7 @@ impl Generator {
         (if full { Reason::Length } else { Reason::Stop }, None)
     }
 
-    /// Echoes the client's text, and fills up with sentences if the reply must not end there.
+    /// Repeats the client's text, and adds random sentences if the reply must not end there.
     fn echo(
         &self,
         request: &GenerateRequest,
@@ -332,7 +334,7 @@ impl Generator {
         (self.end(whole, room, request, draft), None)
     }
 
-    /// Adds sentences until the draft has `until` tokens.
+    /// Adds sentences of the corpus until the script has `until` tokens.
     fn sentences(
         &self,
         until: u32,
@@ -372,8 +374,8 @@ impl Generator {
         }
     }
 
-    /// Adds reasoning before a reply of its own length; returns the number of tokens left for the
-    /// reply.
+    /// Adds reasoning before a reply whose length does not include it; returns the number of tokens
+    /// left for the reply.
     fn think(
         &self,
         request: &GenerateRequest,
@@ -387,7 +389,7 @@ impl Generator {
         request.limit.saturating_sub(draft.len)
     }
 
-    /// Adds reasoning as a fraction of a text of `words` tokens.
+    /// Adds reasoning as a fraction of a reply of `words` tokens.
     fn think_within(
         &self,
         request: &GenerateRequest,
@@ -409,9 +411,10 @@ impl Generator {
         self.reason(thought, draft, rng, request);
     }
 
-    /// Adds reasoning of `tokens`, markers included.
+    /// Adds reasoning of `tokens` tokens, start and end markers included.
     ///
-    /// The limit or the client's budget may cut it; the budget excludes the markers.
+    /// The output limit or the client's thinking budget may cut the reasoning; the budget excludes
+    /// the markers.
     fn reason(
         &self,
         tokens: u32,
@@ -441,7 +444,8 @@ impl Generator {
         }
     }
 
-    /// Adds tool calls in the format of Hermes models; returns the number of tokens of all of them.
+    /// Adds tool calls in the format of Hermes models; returns the number of tokens of all calls,
+    /// also of those cut by `room`.
     fn calls(&self, calls: &[tools::ToolCall], room: u32, draft: &mut ScriptBuilder) -> u32 {
         let mut whole = 0;
         let mut room = room;
@@ -462,8 +466,7 @@ impl Generator {
         whole
     }
 
-    /// Adds at most `room` tokens of consecutive texts; returns the number of tokens of all of
-    /// them.
+    /// Adds at most `room` tokens of consecutive texts; returns the number of tokens of all texts.
     fn pieces(&self, pieces: &[(&str, Channel)], room: u32, draft: &mut ScriptBuilder) -> u32 {
         let start = draft.len;
         let mut whole = 0;
@@ -482,7 +485,7 @@ impl Generator {
         own && !stops.ignore_eos || stops.ids.contains(id)
     }
 
-    /// Draws tokens from a fixed set until one of them ends the output.
+    /// Draws tokens from the request's allowed tokens until one of them ends the output.
     fn forced_tokens(
         &self,
         request: &GenerateRequest,
@@ -544,7 +547,7 @@ impl Generator {
     }
 }
 
-/// Adds marker tokens, as many as the limit allows.
+/// Adds the tokens of a marker, as many as the output limit allows.
 fn push_marks(ids: &[u32], request: &GenerateRequest, draft: &mut ScriptBuilder) {
     let room = request.limit.saturating_sub(draft.len) as usize;
     for id in ids.iter().take(room) {
@@ -552,7 +555,7 @@ fn push_marks(ids: &[u32], request: &GenerateRequest, draft: &mut ScriptBuilder)
     }
 }
 
-/// Returns tokens whose text is their comma-separated ids.
+/// Returns tokens whose texts are their ids, separated by commas.
 fn listed(ids: &[u32]) -> Fragments {
     fragments(ids, |text, id| {
         if !text.is_empty() {
@@ -562,7 +565,7 @@ fn listed(ids: &[u32]) -> Fragments {
     })
 }
 
-/// Returns tokens with the text that `append` adds for each.
+/// Returns the tokens `ids`, each with the text that `append` writes for it.
 fn fragments(ids: &[u32], mut append: impl FnMut(&mut String, u32)) -> Fragments {
     let mut text = String::new();
     let ends = ids.iter().map(|id| {

@@ -1,4 +1,4 @@
-//! Replies from a dataset.
+//! Replies recorded in a dataset.
 //!
 //! Source: llm-d-inference-sim `pkg/dataset/custom_dataset.go`. The generator uses a recorded reply
 //! to the same prompt, else (in files after v0.6) any recorded reply. The limit cuts it. If the
@@ -17,12 +17,12 @@ use vllm_sim_dataset::{
 };
 use vllm_sim_tokenizer::{Fragments, SpecialTokens, Tokenizer};
 
-/// Recorded replies, and their options.
+/// Recorded replies in a dataset, and the options for their use.
 #[derive(Debug, Clone)]
 pub struct Recordings {
-    /// Dataset.
+    /// Dataset of recorded prompts and replies.
     pub dataset: Arc<Dataset>,
-    /// Whether tokens are released at their recorded times.
+    /// Whether the tokens of a recorded reply are released at their recorded times.
     pub timing: bool,
 }
 
@@ -34,13 +34,13 @@ impl Generator {
         self
     }
 
-    /// Returns whether free text is neither an echo nor recorded.
+    /// Returns whether free text consists of random sentences, neither echoed nor recorded.
     pub fn generates_random_text(&self) -> bool {
         self.mode == TextMode::Random && self.recordings.is_none()
     }
 
-    /// Returns the hash of a conversation, as (role, text) pairs; `None` if the dataset hashes no
-    /// texts.
+    /// Returns the hash of a conversation of (role, text) pairs; `None` if the dataset does not
+    /// identify prompts by their text.
     pub fn text_hash<'m>(
         &self,
         messages: impl IntoIterator<Item = (&'m str, Cow<'m, str>)>,
@@ -54,7 +54,7 @@ impl Generator {
         Some(hash_conversation(messages))
     }
 
-    /// Returns the hashes under which the dataset may store a prompt.
+    /// Returns the hashes under which the dataset may store a prompt; empty without a dataset.
     pub fn hashes(&self, prompt: &Prompt) -> Vec<[u8; 32]> {
         let Some(recordings) = &self.recordings else {
             return Vec::new();
@@ -72,10 +72,10 @@ impl Generator {
         }
     }
 
-    /// Returns the hash of a prompt without the tokens that llm-d's tokenizer drops.
+    /// Returns the hash of a prompt without the tokens that llm-d's tokenizer drops; `None` if the
+    /// prompt has no such tokens.
     ///
-    /// It drops non-ASCII characters, backticks and separate spaces. `None` if the prompt has no
-    /// such tokens.
+    /// That tokenizer drops non-ASCII characters, backticks and separate spaces.
     fn hash_as_llmd(&self, tokens: &[u32]) -> Option<[u8; 32]> {
         let Tokenizer::Simulated(_) = &*self.tokenizer else {
             return None;
@@ -88,7 +88,7 @@ impl Generator {
         (kept.len() < tokens.len()).then(|| hash_tokens(&kept))
     }
 
-    /// Adds a reply from the dataset; `None` if there is none for this prompt.
+    /// Adds a reply from the dataset to the script; `None` if there is none for the prompt.
     pub(super) fn recorded(
         &self,
         request: &GenerateRequest,
@@ -130,8 +130,8 @@ impl Generator {
         }
     }
 
-    /// Adds a recorded reply within the limit; returns whether it ends with the end-of-sequence
-    /// token.
+    /// Adds a recorded reply up to the output limit; returns whether it ends with the
+    /// end-of-sequence token.
     fn push_recorded(
         &self,
         found: RecordedReply,
@@ -205,7 +205,7 @@ impl Generator {
         }
     }
 
-    /// Returns the id of the first token of `text`, for recordings without token ids.
+    /// Returns the id of the first token of `text`, for recorded replies without token ids.
     fn id_of_text(&self, text: &str) -> u32 {
         let ids = self.tokenizer.encode(text, SpecialTokens::Without);
         ids.first().copied().unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Input of the content generator, independent of the protocol.
+//! Input of the generator of reply content, independent of the protocol.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
@@ -14,13 +14,13 @@ use vllm_sim_tokenizer::{MediaFeature, Modality, SpecialTokens};
 /// The model that answers a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
-    /// The base model, under any of its names.
+    /// The base model, under any of its served names.
     Base,
     /// A loaded LoRA adapter.
     Lora {
-        /// Adapter name, shown as the model in responses.
+        /// Name of the adapter, shown as the model in responses.
         name: Arc<str>,
-        /// Number of the adapter in the engines.
+        /// Numeric id of the adapter in the engines.
         id: u32,
     },
 }
@@ -28,28 +28,31 @@ pub enum Target {
 /// A tokenized prompt.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Prompt {
-    /// Token ids, as the engine receives them.
+    /// Token ids of the prompt, as the engine receives them.
     pub tokens: Vec<u32>,
-    /// Token id outside the 32-bit range, as sent; `tokens` has `u32::MAX` in its place.
+    /// Token id outside the 32-bit range, as the client sent it; `tokens` has `u32::MAX` in its
+    /// place.
     pub unknown_id: Option<i64>,
     /// Text of the reply in echo mode.
     pub echo: Box<str>,
-    /// Token ids of the reply in echo mode, if they are not encoded from `echo`.
+    /// Token ids of the reply in echo mode; `None` encodes `echo`.
     pub echo_ids: Option<Arc<[u32]>>,
-    /// Start marker of reasoning, if the client parses tokens and the prompt has none.
+    /// Token ids of the reasoning's start; `None` unless the client parses tokens and the prompt
+    /// lacks them.
     pub reasoning_start: Option<Arc<[u32]>>,
     /// Images, audio clips and videos among the tokens, in order.
     pub media: Vec<MediaFeature>,
-    /// Hash of the conversation, if the dataset hashes texts; `None` uses the hash of `echo`.
+    /// Hash of the conversation, if the dataset identifies prompts by their text; `None` uses the
+    /// hash of `echo`.
     pub text_hash: Option<[u8; 32]>,
-    /// Audio to transcribe.
+    /// Audio clip to transcribe.
     pub audio: Option<AudioInput>,
     /// JSON Schema of the reply, found in the prompt text.
     pub schema: Option<Arc<Value>>,
 }
 
 impl Prompt {
-    /// Returns the media in the form that the engine's encoders need.
+    /// Returns the media of the prompt in the form that the engine's encoders need.
     pub(crate) fn encoder_inputs(&self) -> Option<Arc<[EncoderInput]>> {
         if self.media.is_empty() {
             return None;
@@ -74,40 +77,40 @@ impl Prompt {
 /// An audio clip to transcribe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AudioInput {
-    /// Hash of the content; equal clips get equal texts.
+    /// Hash of the clip's content; equal clips get equal transcripts.
     pub key: u64,
-    /// Length of the transcript, in tokens.
+    /// Length of the clip's transcript, in tokens.
     pub tokens: u32,
 }
 
-/// The stop conditions of a sequence.
+/// The conditions, other than the token limit, that end a sequence.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct StopConditions {
-    /// Stop strings.
+    /// Stop strings, the first of which wins.
     pub strings: Vec<StopString>,
-    /// Whether a matched string stays in the output.
+    /// Whether a matched stop string stays in the output.
     pub include: bool,
-    /// Stop tokens, in addition to the model's end-of-sequence tokens.
+    /// Stop token ids, in addition to the model's end-of-sequence tokens.
     pub ids: TokenIds,
     /// Whether the model's end-of-sequence tokens are ignored.
     pub ignore_eos: bool,
-    /// Minimum number of tokens before a stop condition applies.
+    /// Minimum number of output tokens before a stop condition applies.
     pub min_tokens: u32,
 }
 
-/// Selects the content of the output.
+/// The form of a reply's content.
 #[derive(Debug, Clone, Default)]
 pub enum OutputForm {
-    /// Free text.
+    /// Free text, from the generator's text mode.
     #[default]
     Text,
-    /// A fixed text (structured output), cut only by the limit.
+    /// A fixed text (structured output), cut only by the token limit.
     Exact(Arc<str>),
     /// A fixed text that is parsed for tool calls in the format of Hermes models.
     Parsed(Arc<str>),
     /// Tool calls, written as the raw text of a model.
     Calls(Vec<ToolCall>),
-    /// A scripted reply, cut only by the limit.
+    /// A scripted reply, cut only by the token limit.
     Scripted(Arc<ScriptedReply>),
 }
 
@@ -121,36 +124,37 @@ impl OutputForm {
     }
 }
 
-/// One sequence to generate.
+/// Input of the generator for one sequence.
 #[derive(Debug, Clone)]
 pub struct GenerateRequest<'a> {
-    /// Key of the random streams.
+    /// Key of the random streams; equal keys give equal content.
     pub key: u64,
-    /// Maximum number of tokens, at least 1.
+    /// Maximum number of output tokens, at least 1.
     pub limit: u32,
-    /// Whether the client set the limit.
+    /// Whether the client set the limit of output tokens.
     pub limited: bool,
     /// Text of the reply in echo mode.
     pub echo: &'a str,
-    /// Token ids of the reply in echo mode, if they are not encoded from `echo`.
+    /// Token ids of the reply in echo mode; `None` encodes `echo`.
     pub echo_ids: Option<&'a [u32]>,
-    /// Stop conditions.
+    /// Conditions, other than the limit, for the end of the output.
     pub stops: &'a StopConditions,
-    /// Logit biases, allowed tokens and bad words.
+    /// Logit biases, allowed tokens and bad words of the request.
     pub bias: &'a Bias,
-    /// Content of the output.
+    /// Form of the reply's content.
     pub form: OutputForm,
-    /// Fraction of reasoning tokens in the output; `None` means no reasoning.
+    /// Fraction of output tokens that is reasoning, 0 to 1; `None` means no reasoning.
     pub reasoning: Option<f64>,
-    /// Start marker of reasoning, if the client parses tokens and the prompt has none.
+    /// Token ids of the reasoning's start; empty unless the client parses tokens and the prompt
+    /// lacks them.
     pub reasoning_start: &'a [u32],
     /// Maximum number of reasoning tokens.
     pub thinking_budget: Option<u32>,
-    /// Text of special tokens: shown or empty.
+    /// Rule for special tokens: their text is shown, or empty.
     pub special_tokens: SpecialTokens,
-    /// Arrival time of the request.
+    /// Arrival time of the request at the server.
     pub arrived: SimTime,
-    /// Hashes of the prompt in the dataset; empty without a dataset.
+    /// Possible hashes of the prompt in the dataset; empty without a dataset.
     pub hashes: Vec<[u8; 32]>,
     /// Fixed length of a free text, in tokens; `None` draws it at random.
     pub length: Option<u32>,

@@ -9,64 +9,64 @@ use vllm_sim_tokenizer::Fragments;
 /// Estimated length of a token's text, in bytes.
 const TOKEN_BYTES: usize = 6;
 
-/// The part of a message to which a token belongs.
+/// The part of a response message to which an output token belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Channel {
-    /// Content of the message.
+    /// Content of the response message.
     Content,
-    /// Reasoning.
+    /// Reasoning of the response message.
     Reasoning,
-    /// Marker of the model's format that clients do not see (`</think>`, `<tool_call>`).
+    /// Marker of the model's output format that clients do not see (`</think>`, `<tool_call>`).
     Marker,
-    /// Arguments of the tool call with this index.
+    /// Arguments of the tool call with this index, from 0.
     Call(u16),
 }
 
-/// The reason why the output ends.
+/// The reason why an output ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// End of sequence or a stop condition.
+    /// End-of-sequence token or a stop condition.
     Stop,
-    /// The limit.
+    /// Limit of output tokens.
     Length,
 }
 
-/// The stop condition that matched.
+/// The stop condition that ended an output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StopReason {
-    /// Stop token, other than the primary end-of-sequence token.
+    /// Stop token id, other than the primary end-of-sequence token.
     Token(u32),
-    /// Stop string.
+    /// Stop string, as requested.
     Text(String),
 }
 
-/// The planned end of the output.
+/// The planned end of an output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finish {
-    /// Reason.
+    /// Reason for the end of the output.
     pub reason: Reason,
-    /// Matched stop condition, if any.
+    /// Matched stop condition at the end of the output, if any.
     pub stop: Option<StopReason>,
 }
 
 /// The complete content of a reply: token ids and their texts, written before submission.
 ///
-/// Free text references sentences of the shared corpus, at two bytes per sentence.
+/// Sentences of the shared corpus are stored as references of two bytes.
 #[derive(Debug, Clone)]
 pub struct Script {
     pub(super) corpus: Arc<Corpus>,
     pub(super) own: Vec<Fragments>,
-    /// Indices into the corpus, used by `runs`.
+    /// Indices of sentences in the corpus, used by `runs`.
     pub(super) sentences: Vec<u16>,
     pub(super) runs: Vec<TokenRun>,
     pub(super) len: u32,
-    /// Planned end.
+    /// Planned end of the output.
     pub finish: Finish,
-    /// Names of the tool calls, by index.
+    /// Names of the called tools, by index of the call.
     pub calls: Vec<String>,
-    /// Recorded times of the first tokens, from the start of the sequence.
+    /// Recorded release times of the first tokens, from the start of the sequence.
     pub times: Option<Arc<[Duration]>>,
-    /// Hash of the prompt's tokens, made with [`context_after`].
+    /// Hash of the prompt's token ids, made with [`context_after`].
     pub prompt: u64,
 }
 
@@ -89,42 +89,42 @@ pub(super) struct TokenRun {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum TokenSource {
     /// Sentences of the corpus, from index `start` of the script's list. The run may end within the
-    /// last one; `first` selects the form without a leading space.
+    /// last sentence; `first` selects the form without a leading space.
     Sentences { start: u32, first: bool },
-    /// Text of this script alone, by index into `own`.
+    /// A text of this script alone, by its index in `own`.
     Own(u16),
     /// One token without text.
     Silent(u32),
 }
 
-/// One token of a script.
+/// One output token of a script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Token<'a> {
-    /// Token id.
+    /// Id of the output token.
     pub id: u32,
-    /// Text of the token; may be empty.
+    /// Text of the output token; may be empty.
     pub text: &'a str,
-    /// Part of the message.
+    /// Part of the response message to which the token belongs.
     pub channel: Channel,
 }
 
-/// A position in a script.
+/// A token position in a script.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Cursor {
     run: u32,
-    /// Tokens of the run before the position.
+    /// Number of tokens of the run before the position.
     taken: u32,
-    /// Sentences of the run before the position.
+    /// Number of sentences of the run before the position.
     sentence: u32,
-    /// Tokens of the current sentence or text before the position.
+    /// Number of tokens of the current sentence or text before the position.
     offset: u32,
 }
 
-/// The rest of a run within one text.
+/// The remaining tokens of a run within one sentence or text.
 struct RunPiece<'a> {
-    /// `None` if not computed.
+    /// Whether JSON escapes any character of the text; `None` if not computed.
     has_escapes: Option<bool>,
-    /// `Err` holds the id of a token without text.
+    /// Tokens and texts; `Err` holds the id of a token without text.
     fragments: Result<&'a Fragments, u32>,
     from: u32,
     tokens: u32,
@@ -139,17 +139,17 @@ impl Cursor {
     }
 }
 
-/// The texts of consecutive tokens within one text.
+/// The texts of consecutive output tokens, within one sentence or text.
 #[derive(Debug, Clone, Copy)]
 pub struct TokenTexts<'a> {
     fragments: &'a Fragments,
-    /// `None` if not computed.
+    /// Whether JSON escapes any character of the text; `None` if not computed.
     has_escapes: Option<bool>,
     from: usize,
     to: usize,
 }
 
-/// The text of one token.
+/// The text of one output token.
 #[derive(Debug, Clone, Copy)]
 pub struct Text<'a> {
     fragments: &'a Fragments,
@@ -157,13 +157,13 @@ pub struct Text<'a> {
 }
 
 impl<'a> Text<'a> {
-    /// Returns the text.
+    /// Returns the token's text.
     #[inline]
     pub fn as_str(self) -> &'a str {
         self.fragments.piece(self.index)
     }
 
-    /// Appends the text to `out`.
+    /// Appends the token's text to `out`.
     #[inline]
     pub fn push_to(self, out: &mut String) {
         self.fragments.push_piece(self.index, out);
@@ -171,13 +171,13 @@ impl<'a> Text<'a> {
 }
 
 impl<'a> TokenTexts<'a> {
-    /// Returns whether JSON escapes any of the characters.
+    /// Returns whether JSON escapes any character of the tokens' texts.
     pub fn may_have_escapes(self) -> bool {
         let found = || json::has_escapes(self.fragments.span(self.from, self.to));
         self.has_escapes.unwrap_or_else(found)
     }
 
-    /// Iterates over the texts of the tokens.
+    /// Iterates over the text of each output token.
     pub fn iter(self) -> impl Iterator<Item = Text<'a>> {
         let fragments = self.fragments;
         (self.from..self.to).map(move |index| Text { fragments, index })
@@ -185,7 +185,7 @@ impl<'a> TokenTexts<'a> {
 }
 
 impl Script {
-    /// Returns the number of tokens, at least 1.
+    /// Returns the number of output tokens, at least 1.
     #[expect(clippy::len_without_is_empty, reason = "a script is never empty")]
     pub fn len(&self) -> u32 {
         self.len
@@ -202,14 +202,14 @@ impl Script {
         self.own.clear();
     }
 
-    /// Returns whether any token is reasoning.
+    /// Returns whether any output token is reasoning.
     pub fn has_reasoning(&self) -> bool {
         self.runs
             .iter()
             .any(|run| run.channel == Channel::Reasoning)
     }
 
-    /// Returns the start of each tool call but the first, markers included.
+    /// Returns the token position at which each tool call but the first starts, markers included.
     pub(crate) fn further_calls(&self) -> Box<[u32]> {
         let (mut begun, mut position, mut marker) = (0u32, 0, None);
         let mut starts = Vec::new();
@@ -231,7 +231,7 @@ impl Script {
         starts.into()
     }
 
-    /// Returns the token at the cursor and moves the cursor past it.
+    /// Returns the token at the cursor and moves the cursor behind it; `None` at the end.
     pub fn next(&self, at: &mut Cursor) -> Option<Token<'_>> {
         let piece = self.piece(at)?;
         at.taken += 1;
@@ -248,7 +248,8 @@ impl Script {
         })
     }
 
-    /// Returns the texts of the tokens at the cursor; `None` if the next token has no text.
+    /// Returns the texts of the consecutive tokens at the cursor; `None` if the next token has no
+    /// text.
     pub fn texts(&self, at: &mut Cursor) -> Option<TokenTexts<'_>> {
         let piece = self.piece(at)?;
         let from = piece.from as usize;
@@ -260,7 +261,8 @@ impl Script {
         })
     }
 
-    /// Returns the piece at the cursor, and normalises the cursor to its start.
+    /// Returns the tokens at the cursor that belong to one text, and moves a cursor at the end of a
+    /// run to the next run.
     fn piece(&self, at: &mut Cursor) -> Option<RunPiece<'_>> {
         loop {
             let run = self.runs.get(at.run as usize)?;
@@ -302,7 +304,7 @@ impl Script {
         }
     }
 
-    /// Returns the tokens before a position, at most four.
+    /// Returns the ids of the tokens before a position, at most four.
     pub fn before(&self, position: usize) -> Vec<u32> {
         let from = position.saturating_sub(4);
         let mut cursor = self.cursor(from as u32);
@@ -310,7 +312,7 @@ impl Script {
         last.take(position - from).map(|token| token.id).collect()
     }
 
-    /// Returns a hash of the prompt and the last four tokens before a position.
+    /// Returns a hash of the prompt and the last four output tokens before a position.
     pub fn context(&self, position: usize) -> u64 {
         let last = self.before(position).into_iter();
         last.fold(self.prompt, context_after)
@@ -330,7 +332,7 @@ impl Script {
         at
     }
 
-    /// Returns the ids of all tokens.
+    /// Returns the ids of all output tokens.
     pub fn token_ids(&self) -> Vec<u32> {
         let mut ids = Vec::with_capacity(self.len as usize);
         let mut at = Cursor::default();
@@ -346,13 +348,13 @@ impl Script {
         ids
     }
 
-    /// Iterates over all tokens.
+    /// Iterates over all output tokens.
     pub fn tokens(&self) -> impl Iterator<Item = Token<'_>> {
         let mut cursor = Cursor::default();
         std::iter::from_fn(move || self.next(&mut cursor))
     }
 
-    /// Returns the text of one channel within the first `tokens` tokens.
+    /// Returns the text of `channel` within the first `tokens` output tokens.
     pub fn text(&self, channel: Channel, tokens: u32) -> String {
         let mut text = String::new();
         let mut left = tokens;

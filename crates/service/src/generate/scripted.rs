@@ -1,4 +1,4 @@
-//! Generates the script of a scripted reply.
+//! Generates the tokens and texts of a scripted reply.
 
 use super::script::{Channel, Reason};
 use super::{Generator, ScriptBuilder, push_marks};

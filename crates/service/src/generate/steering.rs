@@ -1,12 +1,13 @@
-//! Stop strings, logit biases and token lists, preprocessed once and shared by all choices.
+//! Stop strings, logit biases and token lists of a request, preprocessed once and shared by all
+//! choices.
 
 use std::sync::OnceLock;
 
 use vllm_sim_tokenizer::Fragments;
 
-/// Logit bias from which the biased token is always chosen.
+/// Logit bias from which the biased token is always generated.
 const DECISIVE_BIAS: f64 = 50.0;
-/// Logit bias up to which a token is never chosen.
+/// Logit bias up to which a token is never generated.
 const BANNING_BIAS: f64 = -50.0;
 
 /// A set of token ids.
@@ -14,7 +15,7 @@ const BANNING_BIAS: f64 = -50.0;
 pub struct TokenIds(Box<[u32]>);
 
 impl TokenIds {
-    /// Returns whether the set contains a token id.
+    /// Returns whether the set contains the token id.
     pub fn contains(&self, id: u32) -> bool {
         self.0.binary_search(&id).is_ok()
     }
@@ -34,16 +35,16 @@ impl FromIterator<u32> for TokenIds {
     }
 }
 
-/// A stop string, with the table of the Knuth-Morris-Pratt search.
+/// A stop string, with the failure table of the Knuth-Morris-Pratt search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StopString {
     text: String,
-    /// Failure function: the match length to continue with after a mismatch.
+    /// Failure table: match length to continue with after a mismatch, in bytes.
     borders: Box<[u32]>,
 }
 
 impl StopString {
-    /// Creates the search table; `None` for an empty string.
+    /// Creates the search table of a stop string; `None` for an empty string.
     pub fn new(text: String) -> Option<Self> {
         let bytes = text.as_bytes();
         u32::try_from(bytes.len())
@@ -59,14 +60,15 @@ impl StopString {
         Some(Self { text, borders })
     }
 
-    /// Returns the string.
+    /// Returns the stop string.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// Continues the search in `piece`, and returns the byte offset at which a match ends first.
+    /// Continues the search for the stop string in `piece`, and returns the byte offset at which a
+    /// match ends first.
     ///
-    /// `matched` is the number of bytes matched so far, initially 0.
+    /// `matched` is the number of bytes of the stop string matched so far, initially 0.
     pub(super) fn read(&self, piece: &str, matched: &mut u32) -> Option<usize> {
         let bytes = self.text.as_bytes();
         let mut end = None;
@@ -81,7 +83,7 @@ impl StopString {
     }
 }
 
-/// Returns the match length after one more byte.
+/// Returns the match length in the stop string after one more byte.
 fn extend_match(bytes: &[u8], borders: &[u32], mut matched: u32, byte: u8) -> u32 {
     while matched > 0 && bytes[matched as usize] != byte {
         matched = borders[matched as usize - 1];
@@ -92,17 +94,17 @@ fn extend_match(bytes: &[u8], borders: &[u32], mut matched: u32, byte: u8) -> u3
 /// Logit biases, allowed tokens and bad words of a request.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Bias {
-    /// Only these tokens may appear; empty means any.
+    /// Token ids of which the output may consist; empty means any.
     forced: Vec<u32>,
     banned: TokenIds,
-    /// Trimmed.
+    /// Bad words of the request, trimmed.
     bad_words: Vec<String>,
     split: OnceLock<ForcedTokens>,
-    /// Cached result of [`Self::bans`] per sentence of the corpus.
+    /// Results of [`Self::bans`] per sentence of the corpus, cached.
     sentences: OnceLock<Box<[OnceLock<bool>]>>,
 }
 
-/// The only tokens that may appear, split by whether they end the output.
+/// Token ids of which the output may consist, split by whether they end the output.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(super) struct ForcedTokens {
     pub(super) ending: Vec<u32>,
@@ -110,7 +112,8 @@ pub(super) struct ForcedTokens {
 }
 
 impl Bias {
-    /// Creates the bias from logit biases, allowed tokens (`None` allows all) and bad words.
+    /// Creates the steering of a request from logit biases, allowed tokens (`None` allows all) and
+    /// bad words.
     pub fn new(
         logits: impl Iterator<Item = (u32, f64)>,
         allowed: Option<Vec<u32>>,
@@ -141,8 +144,8 @@ impl Bias {
         }
     }
 
-    /// Returns the only tokens that may appear, if any; `ends` must be the same function in all
-    /// calls.
+    /// Returns the token ids of which the output may consist, if restricted; `ends` must be the
+    /// same function in all calls.
     pub(super) fn forced(&self, ends: impl Fn(u32) -> bool) -> Option<&ForcedTokens> {
         if self.forced.is_empty() {
             return None;
@@ -153,9 +156,9 @@ impl Bias {
         }))
     }
 
-    /// Returns whether a sentence contains a bad word or banned token.
+    /// Returns whether a sentence of the corpus contains a bad word or banned token.
     ///
-    /// `number` is the index of the sentence, and `count` the number of sentences.
+    /// `number` is the index of the sentence in the corpus, and `count` the number of sentences.
     pub(super) fn bans(&self, number: usize, count: usize, sentence: &Fragments) -> bool {
         if self.bad_words.is_empty() && self.banned.is_empty() {
             return false;

@@ -9,10 +9,11 @@ use super::script::{
 use crate::generate::request::{GenerateRequest, StopConditions, StopString};
 use vllm_sim_tokenizer::{Fragments, SpecialTokens, Tokenizer};
 
-/// End marker of reasoning in the text that is searched for stop strings.
+/// End marker of reasoning, as it appears in the text that is searched for stop strings.
 const THINK_END: &str = "</think>";
 
-/// Cuts a script at its first stop condition and distributes its text as streaming does.
+/// Cuts a reply at its first stop condition and distributes its text over the tokens as streaming
+/// does.
 pub(super) fn apply(script: &mut Script, request: &GenerateRequest, tokenizer: &Tokenizer) {
     let stops = request.stops;
     cut_at_token(script, stops, tokenizer);
@@ -58,7 +59,7 @@ fn cut_at_token(script: &mut Script, stops: &StopConditions, tokenizer: &Tokeniz
     };
 }
 
-/// Makes the text of the stop token visible.
+/// Gives the stop token at the end of a reply its text.
 fn show_stop_token(script: &mut Script, tokenizer: &Tokenizer, special: SpecialTokens) {
     let [.., before, last] = script.runs.as_slice() else {
         return;
@@ -101,12 +102,13 @@ fn truncate(script: &mut Script, tokens: u32) {
     script.len = tokens.min(script.len);
 }
 
-/// The text that is searched for stop strings, including markers of tools and reasoning.
+/// The text of an output that is searched for stop strings, with the markers of tools and
+/// reasoning.
 #[derive(Default)]
 struct SearchedText {
     text: String,
     ids: Vec<u32>,
-    /// End offset of each token's text.
+    /// End offset of each token's text, in bytes.
     ends: Vec<usize>,
     channels: Vec<Channel>,
 }
@@ -122,10 +124,10 @@ impl SearchedText {
         self.channels.push(token.channel);
     }
 
-    /// Delays text that may turn out to be the beginning of a stop string.
+    /// Delays text that may turn out to be the beginning of a stop string, as streaming does.
     ///
-    /// Each token of a piece of content shows `held` characters less, and the last token shows the
-    /// rest. Text held back at the end of the output is shown with the final token.
+    /// Each token of the content shows `held` characters less, and the last token shows the rest.
+    /// Text held back at the end of the output is shown with the final token.
     fn hold_back(&mut self, held: usize) {
         let last = self.channels.len().saturating_sub(1);
         let mut held_back = HeldBack::new(&self.text, held);
@@ -209,7 +211,7 @@ fn find(added: &str, strings: &[StopString], progress: &mut [u32]) -> Option<(us
     first
 }
 
-/// Tracks where the last `held` characters of a growing text begin.
+/// Tracks where the last `held` characters of a growing text begin, which streaming holds back.
 struct HeldBack<'t> {
     text: &'t str,
     held: usize,
@@ -230,7 +232,8 @@ impl<'t> HeldBack<'t> {
         }
     }
 
-    /// Returns the end of the visible part of `text[..end]`; `end` must not decrease between calls.
+    /// Returns the end of the part of `text[..end]` that streaming shows; `end` must not decrease
+    /// between calls.
     fn shown(&mut self, end: usize) -> usize {
         let end = floor(self.text, end.min(self.text.len())).max(self.read);
         self.between += self.text[self.read..end].chars().count();
@@ -250,7 +253,7 @@ fn floor(text: &str, mut at: usize) -> usize {
     at
 }
 
-/// Replaces all runs by one text, with one run per channel.
+/// Replaces the texts of a reply by one text, with one run of tokens per channel.
 fn rebuild(script: &mut Script, seen: SearchedText) {
     let Ok(own) = u16::try_from(script.own.len()) else {
         return;

@@ -1,7 +1,8 @@
-//! Plans tool calls: number, tools and arguments.
+//! Plans the tool calls of a reply: number, tools and arguments.
 //!
-//! Counting rule and flags follow llm-d-inference-sim (`pkg/llm-d-inference-sim/tools_utils.go`).
-//! The arguments satisfy the whole JSON Schema, where the original supports a subset.
+//! The number of calls and the flags follow llm-d-inference-sim
+//! (`pkg/llm-d-inference-sim/tools_utils.go`). The arguments satisfy the whole JSON Schema, where
+//! llm-d-inference-sim supports a subset.
 
 mod whitelist;
 
@@ -14,56 +15,58 @@ use vllm_sim_schema_sampler::{ConstraintError, Limits, SchemaCache};
 /// A tool that a request offers.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolDef {
-    /// Function name.
+    /// Name of the function.
     pub name: String,
-    /// Description.
+    /// Description of the function for the model.
     pub description: Option<String>,
-    /// JSON Schema of the arguments; `None` means no arguments.
+    /// JSON Schema of the tool's arguments; `None` means no arguments.
     pub parameters: Option<Value>,
-    /// Whether the client asked for strict arguments; generated arguments always follow the schema.
+    /// Whether the client requested strict arguments; generated arguments always follow the schema.
     pub strict: Option<bool>,
 }
 
-/// Selects the tools to call.
+/// The tools that a reply must or may call (`tool_choice`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ToolChoice {
-    /// No calls.
+    /// No tool calls.
     None,
-    /// Calls or text.
+    /// Tool calls or text.
     Auto,
-    /// One or more calls.
+    /// One or more tool calls.
     Required,
-    /// One or more calls of the tool with this name.
+    /// One or more calls of the tool with the given name.
     Named(String),
 }
 
-/// Settings of tool calls. The defaults are llm-d-inference-sim's.
+/// Settings of generated tool calls. The defaults are llm-d-inference-sim's.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolSettings {
-    /// Range of integers, `min-/max-tool-call-integer-param`.
+    /// Range of generated integer arguments, `min-/max-tool-call-integer-param`.
     ///
-    /// `None` derives the range from the field name (a year, a port), else 0 to 100.
+    /// `None` derives the range from the parameter's name (a year, a port), else 0 to 100.
     pub integer: Option<(i64, i64)>,
-    /// Range of numbers, `min-/max-tool-call-number-param`; `None` as for `integer`.
+    /// Range of generated number arguments, `min-/max-tool-call-number-param`; `None` as for
+    /// `integer`.
     pub number: Option<(f64, f64)>,
-    /// Range of array lengths, `min-/max-tool-call-array-param-length`.
+    /// Range of the length of generated arrays, `min-/max-tool-call-array-param-length`.
     pub array: (u64, u64),
-    /// Chance of an optional parameter, `tool-call-not-required-param-probability`, in percent.
+    /// Probability of an optional parameter, `tool-call-not-required-param-probability`, in
+    /// percent.
     pub not_required_probability: u32,
-    /// Chance of an optional field of an object, `object-tool-call-not-required-field-probability`,
-    /// in percent.
+    /// Probability of an optional field of an object,
+    /// `object-tool-call-not-required-field-probability`, in percent.
     pub object_not_required_probability: u32,
-    /// Chance of each further call, `tool-call-extra-call-probability`, in percent.
+    /// Probability of each further tool call, `tool-call-extra-call-probability`, in percent.
     pub extra_call_probability: u32,
-    /// Whether schemas outside llm-d's subset are rejected.
+    /// Whether tool schemas outside llm-d's subset of JSON Schema are rejected.
     pub strict_whitelist: bool,
-    /// Nesting depth beyond which optional parts are omitted.
+    /// Nesting depth of arguments beyond which optional fields are omitted.
     pub max_depth: u32,
-    /// Whether one reply may contain several calls (`parallel_tool_calls`).
+    /// Whether one reply may contain several tool calls (`parallel_tool_calls`).
     pub parallel: bool,
     /// Whether a tool forced by name may be called several times, as in llm-d-inference-sim.
     ///
-    /// vLLM's parsers stop after the first call.
+    /// vLLM's parsers stop after the first call of a forced tool.
     pub repeats_named: bool,
 }
 
@@ -98,49 +101,50 @@ impl ToolSettings {
     }
 }
 
-/// One tool call.
+/// A planned tool call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ToolCall {
-    /// Function name.
+    /// Name of the called function.
     pub name: String,
-    /// JSON text in the format of models: `{"city": "Paris"}`.
+    /// Arguments as JSON text in the format of models: `{"city": "Paris"}`.
     pub arguments: String,
 }
 
-/// Reports why tool calls cannot be planned.
+/// Error of planning tool calls.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ToolError {
-    /// The forced tool is not offered. Source: llm-d-inference-sim's `tool_choice.go`.
+    /// The request does not offer the tool that it forces. Source: llm-d-inference-sim's
+    /// `tool_choice.go`.
     #[error("tool with name '{0}' requested in tool_choice but not found in the tools list")]
     Unknown(String),
-    /// The parameters use keywords that llm-d does not support.
+    /// A tool's parameters use JSON Schema keywords that llm-d does not support.
     #[error("tool '{tool}': {reason}")]
     NotAllowed {
-        /// Tool name.
+        /// Name of the tool.
         tool: String,
-        /// Unsupported keyword or value.
+        /// Sentence about the unsupported keyword or value.
         reason: String,
     },
-    /// The parameters are not a valid schema, or no arguments satisfy it.
+    /// A tool's parameters are not a valid JSON Schema, or no arguments satisfy it.
     #[error("tool '{tool}': {source}")]
     Schema {
-        /// Tool name.
+        /// Name of the tool.
         tool: String,
-        /// Error of the schema.
+        /// Error of the JSON Schema.
         source: ConstraintError,
     },
 }
 
-/// Plans the calls of one reply; an empty plan means text.
+/// Plans the tool calls of one reply; an empty plan means a text reply.
 ///
-/// The count starts at 0 (`auto`) or 1 and grows while a draw succeeds, up to the number of tools.
-/// Each call draws one of the tools. A tool forced by name is called once.
+/// The number of calls starts at 0 (`auto`) or 1 and grows while a random draw succeeds, up to the
+/// number of tools. Each call draws one of the tools. A tool forced by name is called once.
 ///
 /// Source: vLLM 0.33 `tool_parsers/structural_tag_registry.py`, `at_least_one` for `required`, and
 /// also `stop_after_first` for a forced tool.
 ///
 /// # Errors
-/// [`ToolError`] for a tool that is called or, with `strict_whitelist`, for any tool.
+/// [`ToolError`] for the schema of a tool that is called or, with `strict_whitelist`, of any tool.
 pub(crate) fn plan_calls(
     tools: &[ToolDef],
     choice: &ToolChoice,
@@ -222,7 +226,8 @@ fn check_whitelist(tools: &[ToolDef]) -> Result<(), ToolError> {
     Ok(())
 }
 
-/// Checks that `parameters` use only keywords that llm-d-inference-sim supports.
+/// Checks that a tool's `parameters` use only JSON Schema keywords that llm-d-inference-sim
+/// supports.
 ///
 /// # Errors
 /// A sentence that names the unsupported keyword and its location.

@@ -1,17 +1,17 @@
-//! Synthetic but deterministic log probabilities.
+//! Synthetic but deterministic log probabilities of output and prompt tokens.
 //!
-//! They follow Zipf's law over the vocabulary. The context of a position determines the order of
-//! the tokens and the exponent.
+//! The probabilities follow Zipf's law over the vocabulary. The preceding tokens determine the
+//! order of the vocabulary and the exponent.
 
 mod zipf;
 
 use vllm_sim_random::mix;
 use zipf::Zipf;
 
-/// A token of the vocabulary with its rank and log probability.
+/// A token of the vocabulary with its rank and log probability at one position.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RankedToken {
-    /// Token id.
+    /// Id of the token.
     pub id: u32,
     /// Log probability, as `f32` like vLLM's; at least -9999.
     pub logprob: f32,
@@ -19,7 +19,7 @@ pub struct RankedToken {
     pub rank: u32,
 }
 
-/// The inputs that determine the log probabilities of one position.
+/// The inputs that determine the log probabilities at one token position.
 #[derive(Debug, Clone, Copy)]
 pub struct Position {
     /// Vocabulary size, in tokens.
@@ -28,7 +28,7 @@ pub struct Position {
     pub context: u64,
     /// Sampling temperature, which affects only the rank of the chosen token.
     ///
-    /// The values are those before temperature, like vLLM's `raw_logprobs`.
+    /// The log probabilities are those before temperature, like vLLM's `raw_logprobs`.
     pub temperature: f64,
 }
 
@@ -41,8 +41,8 @@ impl Position {
         law.drawn(mix(self.context, u64::from(id)), self.temperature)
     }
 
-    /// Returns [`row`](Self::row) without duplicates: the chosen token, then the other most likely
-    /// ones.
+    /// Returns [`row`](Self::row) without duplicates: the chosen token `id`, then the other most
+    /// likely ones.
     ///
     /// Source: vLLM 0.33 `vllm/v1/engine/logprobs.py`, which converts a row to a dictionary.
     pub fn entries(self, id: u32, most: usize) -> Vec<RankedToken> {
@@ -53,7 +53,8 @@ impl Position {
         row
     }
 
-    /// Returns the chosen token, then the `most` most likely tokens in order of rank.
+    /// Returns log probabilities: the chosen token `id`, then the `most` most likely tokens in
+    /// order of rank.
     ///
     /// The chosen token appears a second time if it is among the most likely.
     pub fn row(self, id: u32, most: usize) -> Vec<RankedToken> {
@@ -74,7 +75,7 @@ impl Position {
             .collect()
     }
 
-    /// Returns the chosen token, then `others` in the given order.
+    /// Returns log probabilities: the chosen token `id`, then `others` in the given order.
     pub fn entries_of(self, id: u32, others: &[u32]) -> Vec<RankedToken> {
         let law = self.law();
         let all = std::iter::once(&id).chain(others);

@@ -2,9 +2,9 @@
 
 use vllm_sim_random::mix;
 
-/// Number of ranks that are summed exactly; an integral approximates the others.
+/// Number of ranks whose probabilities are summed exactly; an integral approximates the others.
 const SUMMED: u32 = 64;
-/// Minimum exponent, and range above it; the context selects the value.
+/// Minimum exponent s, and the range above it; the preceding tokens select the value.
 const EXPONENT: (f64, f64) = (1.2, 1.3);
 
 #[derive(Debug, Clone, Copy)]
@@ -12,7 +12,7 @@ pub(super) struct Zipf {
     context: u64,
     vocabulary: u32,
     exponent: f64,
-    /// Sum of r^-s over all ranks.
+    /// Sum of r^-s over all ranks r.
     total: f64,
     norm: f64,
     /// Distance between the tokens of consecutive ranks, coprime with the vocabulary size.
@@ -47,7 +47,7 @@ impl Zipf {
         ((start + steps) % u64::from(self.vocabulary)) as u32
     }
 
-    /// Draws a rank at a temperature from the random word `chance`.
+    /// Draws the rank of a token at a temperature from the random word `chance`.
     pub(super) fn drawn(&self, chance: u64, temperature: f64) -> u32 {
         // Below a temperature of 0.01, only the first rank has any weight.
         let exponent = self.exponent / temperature.max(0.01);
@@ -87,7 +87,7 @@ fn sum(exponent: f64, vocabulary: u32) -> f64 {
     first + (to.powf(rest) - from.powf(rest)) / rest
 }
 
-/// Maps a random word to `[0, 1)`.
+/// Maps a random 64-bit word to a number in `[0, 1)`.
 fn unit(word: u64) -> f64 {
     (word >> 11) as f64 / (1u64 << 53) as f64
 }

@@ -1,4 +1,4 @@
-//! Converts a conversation to a prompt: media, chat template, encoding, truncation.
+//! Converts a chat conversation to a prompt: media, chat template, tokenization, truncation.
 
 use std::sync::Arc;
 
@@ -52,10 +52,10 @@ impl Service {
         })
     }
 
-    /// Tokenizes a conversation with the chat template.
+    /// Tokenizes a chat conversation with the chat template.
     ///
     /// # Errors
-    /// 400 for unsupported media, a failing template, or a prompt that is too long.
+    /// Status 400 for unsupported media, a failing template, or a prompt that is too long.
     pub async fn conversation_tokens(
         self: &Arc<Self>,
         rules: &RequestRules,
@@ -137,10 +137,12 @@ impl Service {
         text.map_err(template_fault)
     }
 
-    /// Converts messages to the template's input. Source: vLLM 0.33 `renderers/hf.py`.
+    /// Converts chat messages to the input of the chat template. Source: vLLM 0.33
+    /// `renderers/hf.py`.
     ///
     /// # Errors
-    /// vLLM's 400 for parts that the model does not support, and for an empty conversation.
+    /// vLLM's status 400 for content parts that the model does not support, and for an empty
+    /// conversation.
     fn template_messages(
         &self,
         rules: &RequestRules,

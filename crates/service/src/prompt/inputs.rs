@@ -1,4 +1,4 @@
-//! Creates the prompts of a request from any source.
+//! Creates the prompts of a request from texts, token ids or conversations.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ impl Service {
     /// Creates the prompts of a request.
     ///
     /// # Errors
-    /// The first fault in the order of the prompts.
+    /// The first error in the order of the prompts.
     pub async fn prompts(
         self: &Arc<Self>,
         rules: &RequestRules,
@@ -47,7 +47,7 @@ impl Service {
     /// Checks that the server has a tokenizer.
     ///
     /// # Errors
-    /// vLLM's 400 on a server without a tokenizer (`--skip-tokenizer-init`).
+    /// vLLM's status 400 on a server without a tokenizer (`--skip-tokenizer-init`).
     pub fn check_tokenizer(&self) -> Result<(), Fault> {
         if self.settings().prompts.skip_tokenizer_init {
             let text = "Tokenizer not available when `skip_tokenizer_init=True`";
@@ -112,7 +112,7 @@ impl Service {
     }
 }
 
-/// Joins token ids with commas, in one allocation because a prompt may have millions of ids.
+/// Joins token ids with commas.
 fn listed(ids: &[i64]) -> String {
     let mut text = String::with_capacity(8 * ids.len());
     for id in ids {

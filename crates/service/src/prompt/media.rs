@@ -18,14 +18,14 @@ use vllm_sim_wire::openai::message::{Content, Message};
 
 #[derive(Debug, Default)]
 pub(super) struct ConversationMedia {
-    /// Items with a marker in the text.
+    /// Media items with a marker in the prompt text.
     pub(super) marked: Vec<MediaItem>,
-    /// Items without tokens of their own; the prompt is divided evenly among them (llm-d).
+    /// Media items without tokens of their own; the prompt is divided evenly among them (llm-d).
     pub(super) spread: Vec<(Modality, String)>,
 }
 
 impl ConversationMedia {
-    /// Divides the tokens of the finished prompt evenly among the items.
+    /// Divides the tokens of the finished prompt evenly among the unmarked media items.
     pub(super) fn spread_over(self, tokens: usize) -> Vec<MediaFeature> {
         let items = self.spread.len().max(1);
         let span = (tokens / items) as u32;
@@ -43,17 +43,19 @@ impl ConversationMedia {
 }
 
 impl Service {
-    /// Returns whether the model accepts media, as vLLM's multimodal models do.
+    /// Returns whether the model accepts images, audio or video, as vLLM's multimodal models do.
     pub fn accepts_media(&self) -> bool {
         self.settings().prompts.media.accepted || self.generator.tokenizer().is_multimodal()
     }
 
-    /// Finds the media of `messages`; if the model accepts media, replaces each by a text marker.
+    /// Finds the media of `messages`; if the model accepts media, replaces each item by a text
+    /// marker.
     ///
-    /// [`vllm_sim_tokenizer::Tokenizer::encode_media`] later expands the markers.
+    /// [`vllm_sim_tokenizer::Tokenizer::encode_media`] later expands each marker to the item's
+    /// tokens.
     ///
     /// # Errors
-    /// vLLM's 400 for too many items and for unsupported URLs.
+    /// vLLM's status 400 for too many items and for unsupported URLs.
     pub(super) fn find_media(
         &self,
         messages: &[Message],
@@ -96,7 +98,7 @@ impl Service {
     }
 }
 
-/// Replaces the media of a message by markers.
+/// Replaces the media of a message by text markers.
 fn marked(
     settings: &MediaSettings,
     message: &Message,
@@ -130,7 +132,7 @@ fn modality(part: &Value) -> Option<Modality> {
     }
 }
 
-/// Returns the URL or base64 data of a part.
+/// Returns the URL or base64 data of a media content part.
 fn source(part: &Value) -> &str {
     const NAMES: [&str; 8] = [
         "image_url",
@@ -169,7 +171,7 @@ fn item(settings: &MediaSettings, modality: Modality, part: &Value) -> Result<Me
     })
 }
 
-/// Rejects URLs that vLLM's media connector does not open.
+/// Rejects media URLs that vLLM's media connector does not open.
 fn check_url(settings: &MediaSettings, url: &str, modality: Modality) -> Result<(), Fault> {
     let refuse = |text: String| {
         let parameter = format!("{}_url", modality.as_str());
@@ -216,7 +218,7 @@ fn check_url(settings: &MediaSettings, url: &str, modality: Modality) -> Result<
     }
 }
 
-/// Rejects more items than `--limit-mm-per-prompt` allows, with vLLM's 400.
+/// Rejects more media items than `--limit-mm-per-prompt` allows, with vLLM's status 400.
 fn check_limits(settings: &MediaSettings, items: &[MediaItem]) -> Result<(), Fault> {
     let limits = settings.limits;
     for (modality, limit) in [
@@ -242,7 +244,7 @@ fn check_limits(settings: &MediaSettings, items: &[MediaItem]) -> Result<(), Fau
     Ok(())
 }
 
-/// Returns llm-d's name of an item: modality, index, and FNV-1a hash of the URL.
+/// Returns llm-d's name of a media item: modality, index, and FNV-1a hash of the URL.
 fn simulated_name(i: usize, modality: Modality, part: &Value) -> String {
     let kind = match modality {
         Modality::Image => "img",
@@ -252,7 +254,8 @@ fn simulated_name(i: usize, modality: Modality, part: &Value) -> String {
     format!("sim_{kind}_{i}_{:x}", fnv1a(source(part).as_bytes()))
 }
 
-/// Removes items that truncation cut; `gone` tokens were removed and `left` remain.
+/// Removes media items that truncation of the prompt cut; `gone` tokens were removed and `left`
+/// remain.
 pub(super) fn cut(media: &mut Vec<MediaFeature>, gone: usize, left: usize, side: CutSide) {
     if gone == 0 {
         return;

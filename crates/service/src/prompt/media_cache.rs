@@ -1,4 +1,4 @@
-//! Simulates vLLM's cache of processed media items; stores only their sizes.
+//! Simulates vLLM's cache of processed media items; stores only the items' sizes.
 
 use std::fmt::{self, Debug, Formatter};
 use std::sync::Arc;
@@ -7,20 +7,20 @@ use indexmap::IndexMap;
 use parking_lot::Mutex;
 use vllm_sim_tokenizer::MediaItem;
 
-/// Maximum number of items. vLLM limits only the bytes.
+/// Maximum number of media items in the cache. vLLM limits only the bytes.
 const CAPACITY: usize = 4096;
 
-/// Bytes per token of an item, as for Qwen2-VL.
+/// Bytes per token of a processed media item, as for Qwen2-VL.
 ///
-/// Its processor creates 4 patches of 14 x 14 pixels with 3 colours and 2 frames in bf16.
+/// Qwen2-VL's processor creates 4 patches of 14 x 14 pixels with 3 colours and 2 frames in bf16.
 const TOKEN_BYTES: u64 = 9408;
 
 /// The most recently used media items and their sizes.
 pub struct MediaCache {
-    /// Capacity; 0 disables the cache.
+    /// Capacity of the cache, in bytes; 0 disables the cache.
     bytes: u64,
     cached: Mutex<CachedItems>,
-    /// Receives the numbers of items and of hits of each look-up.
+    /// Callback for each look-up, with the number of media items and the number of hits.
     count: Box<dyn Fn(u32, u32) + Send + Sync>,
 }
 
@@ -33,7 +33,7 @@ impl Debug for MediaCache {
 }
 
 impl Default for MediaCache {
-    /// Creates a disabled cache.
+    /// Creates a disabled media cache.
     fn default() -> Self {
         Self::new(0, |_, _| {})
     }
@@ -41,7 +41,7 @@ impl Default for MediaCache {
 
 #[derive(Debug, Default)]
 struct CachedItems {
-    /// Sorted by last use; the most recent item is last.
+    /// Sizes of the media items in bytes, sorted by last use; the most recent item is last.
     items: IndexMap<Arc<str>, u64>,
     bytes: u64,
 }
@@ -55,9 +55,9 @@ impl CachedItems {
 }
 
 impl MediaCache {
-    /// Creates a cache of at most `bytes`; 0 disables it.
+    /// Creates a media cache of at most `bytes`; 0 disables it.
     ///
-    /// Each look-up calls `count` with the number of items and the number of hits.
+    /// Each look-up calls `count` with the number of media items and the number of hits.
     pub fn new(bytes: u64, count: impl Fn(u32, u32) + Send + Sync + 'static) -> Self {
         Self {
             bytes,
@@ -66,7 +66,8 @@ impl MediaCache {
         }
     }
 
-    /// Adds items and returns the number of hits; `None` if the cache is disabled.
+    /// Adds media items to the cache and returns the number of hits; `None` if the cache is
+    /// disabled.
     pub(super) fn look_up(&self, items: &[MediaItem]) -> Option<u32> {
         if self.bytes == 0 {
             return None;
@@ -93,7 +94,7 @@ impl MediaCache {
         Some(hits)
     }
 
-    /// Removes all items.
+    /// Removes all media items from the cache.
     pub fn clear(&self) {
         *self.cached.lock() = CachedItems::default();
     }

@@ -7,10 +7,10 @@ use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::checked_message::{CheckedMessage, media_fault};
 use vllm_sim_wire::openai::message::Message;
 
-/// Reads messages for a text-only model; `model` is its first served name.
+/// Converts the messages of a request to a text-only model; `model` is its first served name.
 ///
 /// # Errors
-/// 400 for parts that are malformed, of unknown type, or not text.
+/// Status 400 for content parts that are malformed, of unknown type, or not text.
 pub fn conversation(messages: &[Message], model: &str) -> Result<Vec<ChatMessage>, Fault> {
     let read = messages.iter().map(|message| read(message, model));
     let mut read = read.collect::<Result<Vec<_>, _>>()?;
@@ -20,7 +20,7 @@ pub fn conversation(messages: &[Message], model: &str) -> Result<Vec<ChatMessage
     Ok(read.into_iter().map(ChatMessage::Read).collect())
 }
 
-/// Passes messages on without validation, media included, as llm-d does.
+/// Passes messages to the chat template without validation, media included, as llm-d does.
 pub fn unread_conversation(messages: &[Message]) -> Vec<ChatMessage> {
     let messages = messages.iter().map(|message| match message.as_texts() {
         // A single text is the same with and without validation.

@@ -1,16 +1,16 @@
-//! Finds a JSON Schema that the conversation itself describes.
+//! Finds a JSON Schema in the text of a conversation, which the reply then follows.
 //!
-//! Client libraries write one when they do not use structured output: instructor's JSON modes,
-//! LangChain's output parsers, Pydantic AI's prompted output.
+//! Client libraries describe a schema in the prompt when they do not use structured output:
+//! instructor's JSON modes, LangChain's output parsers, Pydantic AI's prompted output.
 
 use serde_json::{Deserializer, Value};
 
-/// Position in a text beyond which no schema may start, in bytes.
+/// Position in a text beyond which no JSON Schema may start, in bytes.
 const MAX_SEARCH_BYTES: usize = 256 * 1024;
-/// Number of opening braces tried per text.
+/// Number of opening braces per text at which a JSON Schema is tried.
 const MAX_BRACES: usize = 32;
 
-/// Returns the last object schema in the last text that mentions a schema.
+/// Returns the last JSON Schema of an object in the last text that mentions a schema.
 pub(super) fn find<'t>(texts: impl DoubleEndedIterator<Item = &'t str>) -> Option<Value> {
     texts
         .rev()

@@ -7,40 +7,40 @@ use vllm_sim_tokenizer::{ContentFormat, MediaRules};
 /// Settings for chat templates, tokenization and media.
 #[derive(Debug, Clone, Default)]
 pub struct PromptSettings {
-    /// Template in place of the model's own (`--chat-template`).
+    /// Chat template in place of the model's own (`--chat-template`).
     pub chat_template: Option<String>,
-    /// Default template arguments.
+    /// Default arguments of the chat template.
     pub chat_template_kwargs: Map<String, Value>,
-    /// Format of message contents; `None` lets the template decide.
+    /// Format of message contents; `None` lets the chat template decide.
     pub content_format: Option<ContentFormat>,
     /// Whether the server has no tokenizer (`--skip-tokenizer-init`).
     pub skip_tokenizer_init: bool,
-    /// Media settings.
+    /// Settings of images, audio and video.
     pub media: MediaSettings,
 }
 
-/// Settings for media in conversations.
+/// Settings of images, audio and video in conversations.
 #[derive(Debug, Clone, Default)]
 pub struct MediaSettings {
     /// Whether the configuration declares a model that accepts media.
     pub accepted: bool,
-    /// Whether media are accepted whatever the model (llm-d's command line).
+    /// Whether media are accepted by any model (llm-d's command line).
     pub unchecked: bool,
-    /// Token counts of media items.
+    /// Rules for the number of tokens of an image, audio clip or video.
     pub rules: MediaRules,
-    /// Maximum numbers of items per prompt.
+    /// Maximum number of media items per prompt.
     pub limits: MediaLimits,
-    /// Directory for `file://` URLs (`--allowed-local-media-path`).
+    /// Directory of files for `file://` URLs (`--allowed-local-media-path`).
     pub local_path: Option<PathBuf>,
 }
 
-/// Maximum number of items of each modality per prompt (`--limit-mm-per-prompt`).
+/// Maximum number of media items of each modality per prompt (`--limit-mm-per-prompt`).
 #[derive(Debug, Clone, Copy, Default)]
 pub struct MediaLimits {
-    /// Maximum number of images.
+    /// Maximum number of images per prompt.
     pub image: u64,
-    /// Maximum number of audio clips.
+    /// Maximum number of audio clips per prompt.
     pub audio: u64,
-    /// Maximum number of videos.
+    /// Maximum number of videos per prompt.
     pub video: u64,
 }

@@ -6,14 +6,14 @@ use crate::generate::request::Prompt;
 use vllm_sim_tokenizer::MediaFeature;
 use vllm_sim_wire::openai::message::Message;
 
-/// The source of a request's prompts.
+/// The form in which a request gives its prompts.
 #[derive(Debug)]
 pub enum PromptSource {
-    /// Finished prompts.
+    /// Tokenized prompts.
     Ready(Vec<Prompt>),
-    /// Texts and lists of token ids.
+    /// Texts and lists of token ids, each a prompt.
     Inputs(PromptInputs),
-    /// Conversations for the chat template.
+    /// Conversations, converted by the chat template.
     Conversations(Vec<Conversation>),
 }
 
@@ -24,7 +24,7 @@ impl Default for PromptSource {
 }
 
 impl PromptSource {
-    /// Returns the number of prompts.
+    /// Returns the number of prompts of the request.
     pub fn len(&self) -> usize {
         match self {
             Self::Ready(prompts) => prompts.len(),
@@ -33,74 +33,74 @@ impl PromptSource {
         }
     }
 
-    /// Returns whether there are no prompts.
+    /// Returns whether the request has no prompts.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// Texts and lists of token ids, with their encoding and truncation.
+/// Texts and lists of token ids as prompts, with their tokenization and truncation.
 #[derive(Debug, Default)]
 pub struct PromptInputs {
-    /// Inputs, one per prompt.
+    /// Texts or lists of token ids, one per prompt.
     pub inputs: Vec<PromptInput>,
     /// Whether the tokenizer adds its special tokens to texts.
     pub add_special_tokens: bool,
-    /// Truncation of every prompt.
+    /// Truncation of every prompt to a number of tokens.
     pub truncation: Truncation,
 }
 
 /// A text or a list of token ids, used as one prompt.
 #[derive(Debug)]
 pub enum PromptInput {
-    /// A text.
+    /// A text to tokenize.
     Text(String),
     /// Token ids. The checks before submission reject ids outside the vocabulary.
     Tokens {
-        /// Token ids.
+        /// Token ids of the prompt.
         ids: Vec<i64>,
-        /// Text in echo mode; `None` uses the comma-separated ids.
+        /// Text of a reply in echo mode; `None` uses the comma-separated ids.
         text: Option<Box<str>>,
-        /// Media among the tokens.
+        /// Images, audio clips and videos among the tokens.
         media: Vec<MediaFeature>,
     },
 }
 
-/// A conversation, and the options for converting it to a prompt.
+/// A chat conversation, and the options for converting it to a prompt.
 #[derive(Debug, Default)]
 pub struct Conversation {
-    /// Messages.
+    /// Messages of the conversation, in order.
     pub messages: Vec<Message>,
-    /// Tools, as passed to the template.
+    /// Tool definitions for the chat template, as in the request.
     pub tools: Option<Vec<Value>>,
-    /// Documents, as passed to the template.
+    /// Documents for the chat template, as in the request.
     pub documents: Option<Value>,
-    /// Template of this request.
+    /// Chat template of the request, in place of the server's.
     pub chat_template: Option<String>,
-    /// Template arguments.
+    /// Arguments of the chat template.
     pub chat_template_kwargs: Map<String, Value>,
     /// Whether the prompt ends with the start of an assistant message.
     pub add_generation_prompt: bool,
-    /// Whether the last message is continued.
+    /// Whether the model continues the last message instead of a new one.
     pub continue_final_message: bool,
-    /// Whether the tokenizer adds its special tokens.
+    /// Whether the tokenizer adds its special tokens to the rendered text.
     pub add_special_tokens: bool,
-    /// Truncation of the prompt.
+    /// Truncation of the prompt to a number of tokens.
     pub truncation: Truncation,
-    /// Maximum length of the prompt.
+    /// Maximum length of the conversation's prompt.
     pub bound: PromptBound,
-    /// Tokens of the same conversation from another server, used instead of tokenizing.
+    /// Token ids of the same conversation from another server, used instead of tokenizing.
     pub token_ids: Deferred<Option<Vec<u32>>>,
 }
 
-/// Selects the maximum length of a conversation's prompt.
+/// The maximum length of a conversation's prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PromptBound {
-    /// Context length.
+    /// The prompt may fill the context length.
     #[default]
     Context,
-    /// Context length, with room for at least one output token (Responses).
+    /// The prompt must leave room in the context for one output token (Responses API).
     RoomForOutput,
-    /// No limit, because the tokens are only shown.
+    /// No limit, because the tokens are only returned, as by `/tokenize`.
     None,
 }

@@ -1,26 +1,26 @@
 use vllm_sim_tokenizer::{SpecialTokens, Tokenizer};
 use vllm_sim_wire::Limits;
 
-/// The truncation of a prompt (`truncate_prompt_tokens`).
+/// The truncation of a prompt to a number of tokens (`truncate_prompt_tokens`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Truncation {
-    /// Number of tokens to keep; negative keeps `max_model_len - 1`, `None` keeps all.
+    /// Number of prompt tokens to keep; negative keeps `max_model_len - 1`, `None` keeps all.
     pub keep: Option<i64>,
-    /// Side to truncate.
+    /// Side of the prompt that is cut.
     pub side: CutSide,
-    /// Whether special tokens around the text are kept.
+    /// Whether the special tokens around the text are kept.
     ///
     /// The tokenizers of vLLM truncate a text before they add special tokens.
     pub special: bool,
 }
 
-/// The side of a prompt that is truncated.
+/// The side of a prompt that truncation cuts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum CutSide {
-    /// The beginning; the default of chat models' tokenizers.
+    /// The beginning of the prompt; the default of chat models' tokenizers.
     #[default]
     Left,
-    /// The end.
+    /// The end of the prompt.
     Right,
 }
 
@@ -35,7 +35,7 @@ impl CutSide {
 }
 
 impl Truncation {
-    /// Truncates the tokens of a prompt.
+    /// Truncates the token ids of a prompt.
     pub fn apply(self, tokenizer: &Tokenizer, limits: &Limits, mut tokens: Vec<u32>) -> Vec<u32> {
         let most = limits.max_model_len as usize;
         let keep = match self.keep {
@@ -68,7 +68,7 @@ impl Truncation {
     }
 }
 
-/// Returns the numbers of special tokens before and after a text.
+/// Returns the numbers of special tokens that the tokenizer added before and after a text.
 fn special_around(tokenizer: &Tokenizer, tokens: &[u32]) -> (usize, usize) {
     let special = tokenizer.encode("", SpecialTokens::With);
     let fits = |at: &usize| {

@@ -1,4 +1,4 @@
-//! Fault scenarios: faults and slow-downs over time, repeatable per request.
+//! Fault scenarios: injected faults and slow-downs over time, repeatable per request.
 //!
 //! A [`Scenario`] is a list of phases, each with settings, actions at its start, and an end.
 //! [`ScenarioPosition`] computes the current phase from time and arrivals alone. The faults of a
@@ -16,44 +16,44 @@ use serde_json::{Map, Value};
 pub use read::ScenarioError;
 pub use run::{OnPhaseChange, PhaseChange, ScenarioArrival, ScenarioPosition, ScenarioRun};
 
-/// A sequence of phases that change the fault settings.
+/// A fault scenario: a sequence of phases that change the fault settings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Scenario {
-    /// Name in logs and metrics.
+    /// Name of the scenario in logs and metrics.
     pub name: String,
     /// Seed of the random faults; `None` uses the server's seed.
     pub seed: Option<u64>,
     /// Number of rounds over all phases; 0 repeats forever.
     pub repeat: u32,
-    /// Key of a request for its random faults.
+    /// Property of a request that determines its random faults.
     pub by: FaultKey,
-    /// Phases, at least one.
+    /// Phases of the scenario, at least one.
     pub phases: Vec<Phase>,
 }
 
-/// Selects the key of a request for its random faults.
+/// The property of a request that determines its random faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FaultKey {
-    /// Number within the phase, in order of arrival.
+    /// Number of the request within the phase, in order of arrival.
     #[default]
     Ordinal,
-    /// Header `x-request-id`, or the number without one.
+    /// Header `x-request-id`, or the number within the phase for a request without the header.
     ///
-    /// A request then gets the same faults at any concurrency, and so do its retries.
+    /// A request then gets the same faults at any concurrency, and so do the client's retries.
     RequestId,
 }
 
-/// The identity of a replica within a deployment.
+/// The identity of a server replica within a deployment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReplicaId {
-    /// Number, starting at 0.
+    /// Number of the replica, starting at 0.
     pub number: u32,
-    /// Pod name.
+    /// Name of the replica's pod.
     pub pod: Option<String>,
 }
 
 impl Scenario {
-    /// Returns the scenario of one replica, with its own overrides merged into each phase.
+    /// Returns the scenario of one replica, with the replica's overrides merged into each phase.
     #[must_use]
     pub fn for_replica(mut self, id: &ReplicaId) -> Self {
         let number = id.number.to_string();
@@ -69,7 +69,7 @@ impl Scenario {
         self
     }
 
-    /// Checks that every replica number is below `count`.
+    /// Checks that every replica number in the scenario is below `count`.
     ///
     /// # Errors
     /// [`ScenarioError`] with the phase that names another number.
@@ -87,59 +87,60 @@ impl Scenario {
     }
 }
 
-/// Additions to a phase for one replica.
+/// Additions to a phase of a scenario for one replica.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct ReplicaOverride {
-    /// Additional settings, merged over those of the phase.
+    /// Additional fault settings, merged over those of the phase.
     pub set: Map<String, Value>,
     /// Actions at the start of the phase, after those for all replicas.
     pub actions: Vec<PhaseAction>,
 }
 
-/// One phase of a scenario.
+/// One phase of a fault scenario.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Phase {
-    /// Name in logs and metrics.
+    /// Name of the phase in logs and metrics.
     pub name: String,
-    /// End of the phase.
+    /// Duration or number of requests after which the phase ends.
     pub length: PhaseLength,
-    /// Settings in the format of `/admin/config`, merged over those from before the scenario.
+    /// Fault settings in the format of `/admin/config`, merged over those from before the scenario.
     pub set: Map<String, Value>,
-    /// Actions at the start, in order.
+    /// Actions at the start of the phase, in order.
     pub actions: Vec<PhaseAction>,
-    /// Additions per replica, keyed by number or pod name.
+    /// Additions to the phase per replica, keyed by number or pod name.
     pub replicas: BTreeMap<String, ReplicaOverride>,
 }
 
-/// The condition that ends a phase.
+/// The condition that ends a phase of a scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PhaseLength {
-    /// A fixed duration.
+    /// Fixed duration of a phase.
     Time(Duration),
-    /// A number of generation requests, at least 1.
+    /// Number of generation requests in a phase, at least 1.
     Requests(u64),
-    /// No limit; an operator ends the scenario.
+    /// No limit; an operator must end the scenario.
     Open,
 }
 
-/// An action at the start of a phase.
+/// An action at the start of a scenario's phase.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PhaseAction {
-    /// Clears the prefix cache.
+    /// Clears the prefix cache of all engines.
     ResetPrefixCache,
-    /// Aborts all requests in flight.
+    /// Aborts all requests in flight on the server.
     AbortRequests,
-    /// Loads an adapter, replacing a loaded one of the same name.
+    /// Loads a LoRA adapter, replacing a loaded one of the same name.
     LoadLora {
-        /// Adapter name.
+        /// Name of the LoRA adapter.
         name: String,
-        /// Path of the adapter's files.
+        /// Path of the LoRA adapter's files.
         path: String,
     },
-    /// Unloads an adapter, if it is loaded.
+    /// Unloads the LoRA adapter with this name, if it is loaded.
     UnloadLora(String),
-    /// Simulates a killed and restarted pod.
+    /// Simulates a pod that is killed and restarted.
     ///
-    /// Resets every connection, and new ones until this time has passed, and clears the caches.
+    /// Resets every client connection, and new ones until the given time has passed, and clears the
+    /// caches.
     Restart(Duration),
 }

@@ -7,10 +7,10 @@ use super::{FaultKey, Phase, PhaseAction, PhaseLength, ReplicaOverride, Scenario
 use vllm_sim_engine::duration;
 
 const MAX_PHASES: usize = 1000;
-/// Minimum length of a phase, so that an endless scenario cannot busy-loop.
+/// Minimum length of a scenario's phase, so that an endless scenario cannot busy-loop.
 const MIN_PHASE: Duration = Duration::from_millis(1);
 
-/// Reports an invalid scenario, with the phase and field.
+/// Error in a scenario file or value, with the phase and field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("scenario: {place}{why}")]
 pub struct ScenarioError {
@@ -19,7 +19,7 @@ pub struct ScenarioError {
 }
 
 impl ScenarioError {
-    /// Creates an error about the phase with this index.
+    /// Creates an error about the phase with this index and name.
     pub fn in_phase(index: usize, name: &str, why: impl ToString) -> Self {
         Self {
             place: format!("phases[{index}] {name:?}: "),
@@ -41,17 +41,17 @@ const PART_KEYS: [&str; 2] = ["set", "do"];
 const ACTIONS: &str = "reset-prefix-cache, abort-requests, load-lora: {name, path}, unload-lora: NAME, restart: DURATION";
 
 impl Scenario {
-    /// Parses a YAML text (JSON is YAML).
+    /// Parses a scenario in YAML (JSON is YAML).
     ///
     /// # Errors
-    /// [`ScenarioError`] with the phase and field.
+    /// [`ScenarioError`] with the phase and field in error.
     pub fn from_yaml(text: &str) -> Result<Self, ScenarioError> {
         let value: Option<Value> =
             serde_saphyr::from_str(text).map_err(|error| wrong(format!("not YAML: {error}")))?;
         Self::from_value(&value.unwrap_or_default())
     }
 
-    /// Parses a JSON value.
+    /// Parses a scenario in a JSON value.
     ///
     /// # Errors
     /// The same as for [`Self::from_yaml`].
@@ -247,7 +247,7 @@ fn action(value: &Value) -> Result<PhaseAction, String> {
     })
 }
 
-/// Reads a duration in flag syntax; a plain number is in milliseconds.
+/// Reads a duration in the syntax of flags; a plain number is in milliseconds.
 fn wait(key: &str, value: &Value, least: Duration) -> Result<Duration, String> {
     let typed = text(value).unwrap_or_default();
     let time = duration::read(&typed)

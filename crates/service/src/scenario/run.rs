@@ -6,7 +6,7 @@ use super::{FaultKey, PhaseLength, Scenario};
 use vllm_sim_engine::SimTime;
 use vllm_sim_random::mix;
 
-/// The current position in a scenario, computed from time and arrivals alone.
+/// The current position in a fault scenario, computed from time and arrivals alone.
 #[derive(Debug, Clone)]
 pub struct ScenarioPosition {
     scenario: Arc<Scenario>,
@@ -17,21 +17,21 @@ pub struct ScenarioPosition {
     over: bool,
 }
 
-/// The position of one request in a scenario.
+/// The position of one request in a fault scenario.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScenarioArrival {
-    /// Round, starting at 0.
+    /// Round of the scenario, starting at 0.
     pub round: u32,
-    /// Phase index, starting at 0.
+    /// Index of the phase, starting at 0.
     pub phase: usize,
-    /// Number within the phase, starting at 0.
+    /// Number of the request within the phase, starting at 0.
     pub ordinal: u64,
-    /// Key for the random faults of the request.
+    /// Random key of the request, the seed of its faults.
     pub key: u64,
 }
 
 impl ScenarioPosition {
-    /// Creates the position at the start of the first phase.
+    /// Creates the position at the start of the scenario's first phase.
     pub fn new(scenario: Arc<Scenario>, now: SimTime) -> Self {
         Self {
             scenario,
@@ -43,12 +43,12 @@ impl ScenarioPosition {
         }
     }
 
-    /// Returns the scenario.
+    /// Returns the fault scenario of the position.
     pub fn scenario(&self) -> &Arc<Scenario> {
         &self.scenario
     }
 
-    /// Returns round and phase; `None` if the scenario is over.
+    /// Returns the current round and phase index; `None` if the scenario is over.
     pub fn place(&self) -> Option<(u32, usize)> {
         (!self.over).then_some((self.round, self.phase))
     }
@@ -58,7 +58,7 @@ impl ScenarioPosition {
         self.requests
     }
 
-    /// Returns when the phase ends; `None` if it has no time limit.
+    /// Returns the time at which the current phase ends; `None` if it has no time limit.
     pub fn due(&self) -> Option<SimTime> {
         match self.scenario.phases[self.phase].length {
             PhaseLength::Time(time) if !self.over => Some(self.since + time),
@@ -66,9 +66,10 @@ impl ScenarioPosition {
         }
     }
 
-    /// Moves to the next phase if the current one has ended by `now`; returns whether it did.
+    /// Moves to the next phase if the current phase has ended by `now`; returns whether it did.
     ///
-    /// A phase after a timed one starts at the due time, however late this is called.
+    /// A phase after one of fixed duration starts at the end time of that phase, however late
+    /// `step` is called.
     pub fn step(&mut self, now: SimTime) -> bool {
         let began = match self.scenario.phases[self.phase].length {
             _ if self.over => return false,
@@ -87,7 +88,8 @@ impl ScenarioPosition {
         true
     }
 
-    /// Counts a request in the current phase; `None` if the scenario is over.
+    /// Counts a request in the current phase and returns its position; `None` if the scenario is
+    /// over.
     pub fn arrive(&mut self, id: Option<&str>) -> Option<ScenarioArrival> {
         let (round, phase) = self.place()?;
         let ordinal = self.requests;
@@ -108,26 +110,27 @@ impl ScenarioPosition {
     }
 }
 
-/// Reports why a phase is announced.
+/// The reason for a call of [`OnPhaseChange`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PhaseChange {
-    /// The phase begins.
+    /// A phase of the scenario begins.
     Begin,
-    /// The phase continues with changed base settings.
+    /// The phase continues, but the settings from before the scenario have changed.
     Again,
 }
 
-/// Callback for each phase change, in order; `None` in place of round and phase ends the scenario.
+/// Callback for each phase change of a scenario, in order; `None` in place of round and phase index
+/// ends the scenario.
 pub type OnPhaseChange = Box<dyn Fn(&Scenario, Option<(u32, usize)>, PhaseChange) + Send + Sync>;
 
-/// A running scenario, shared by all requests.
+/// A running fault scenario, shared by all requests.
 pub struct ScenarioRun {
     position: Mutex<ScenarioPosition>,
     on_change: OnPhaseChange,
 }
 
 impl ScenarioRun {
-    /// Starts the scenario and calls `on_change` for its first phase.
+    /// Starts a fault scenario and calls `on_change` for its first phase.
     pub fn begin(scenario: Arc<Scenario>, now: SimTime, on_change: OnPhaseChange) -> Self {
         on_change(&scenario, Some((0, 0)), PhaseChange::Begin);
         Self {
@@ -136,14 +139,15 @@ impl ScenarioRun {
         }
     }
 
-    /// Enters every phase that has begun by `now`, and returns when to call again.
+    /// Enters every phase that has begun by `now`, and returns the time of the next call.
     pub fn tick(&self, now: SimTime) -> Option<SimTime> {
         let mut position = self.position.lock();
         self.catch_up(&mut position, now);
         position.due()
     }
 
-    /// Counts an arriving request and calls `decide` while the phase cannot change.
+    /// Counts an arriving request, and calls `decide` with its position while the phase cannot
+    /// change.
     ///
     /// Returns `None` if the scenario is over.
     pub fn arrive<T>(
@@ -162,12 +166,12 @@ impl ScenarioRun {
         Some(decided)
     }
 
-    /// Returns the current position.
+    /// Returns the current position in the scenario.
     pub fn position(&self) -> ScenarioPosition {
         self.position.lock().clone()
     }
 
-    /// Announces the current phase again, unless the scenario is over.
+    /// Calls the callback for the current phase again, unless the scenario is over.
     pub fn again(&self) {
         let position = self.position.lock();
         if position.place().is_some() {
@@ -175,7 +179,7 @@ impl ScenarioRun {
         }
     }
 
-    /// Ends the scenario; calls `on_change` unless it was already over.
+    /// Ends the scenario; calls its callback unless it was already over.
     pub fn end(&self) {
         let mut position = self.position.lock();
         if !std::mem::replace(&mut position.over, true) {

@@ -1,7 +1,7 @@
 //! Scripted replies: fixed texts, tool calls or errors for requests that match a rule.
 //!
-//! The first matching rule with uses left answers the request. Without one, the server generates
-//! the reply. A rule matches the text of the last message, or the prompt of a completion.
+//! The first matching rule with uses left answers the request. Without a matching rule, the server
+//! generates the reply. A rule matches the text of the last message, or the prompt of a completion.
 
 mod read;
 
@@ -19,29 +19,29 @@ use vllm_sim_wire::fault::{ErrorType, Fault};
 
 pub use read::ScriptedReplyError;
 
-/// The current rules, shared by all front ends.
+/// The rules of scripted replies in use, shared by all front ends.
 #[derive(Debug, Default)]
 pub struct ScriptedReplies(ArcSwapOption<ReplyRules>);
 
-/// Reply rules, in order of priority.
+/// Rules of scripted replies, in order of priority.
 #[derive(Debug)]
 pub struct ReplyRules(Vec<Rule>);
 
 #[derive(Debug)]
 struct Rule {
     condition: RuleCondition,
-    /// `None` if the rule only injects errors.
+    /// Reply of the rule; `None` if the rule only injects errors.
     reply: Option<Arc<ScriptedReply>>,
     failure: Option<ScriptedFailure>,
-    /// Maximum number of replies; `None` means unlimited.
+    /// Maximum number of replies by the rule; `None` means unlimited.
     times: Option<u64>,
     failed: AtomicU64,
     answered: AtomicU64,
-    /// Rule as configured.
+    /// JSON of the rule, as configured.
     source: Value,
 }
 
-/// All given conditions must hold.
+/// Conditions of a rule, all of which a request must meet.
 #[derive(Debug, Default)]
 struct RuleCondition {
     contains: Option<String>,
@@ -52,28 +52,28 @@ struct RuleCondition {
 /// A reply with fixed content.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ScriptedReply {
-    /// Reasoning before the text; omitted if the server has no reasoning parser.
+    /// Reasoning before the reply's text; omitted if the server has no reasoning parser.
     pub reasoning: Option<String>,
-    /// Text.
+    /// Text of the scripted reply.
     pub text: String,
-    /// Tool calls after the text.
+    /// Tool calls after the reply's text.
     pub calls: Vec<ToolCall>,
-    /// Token timing; `None` uses the engine's latency model.
+    /// Timing of the reply's tokens; `None` uses the engine's latency model.
     pub pace: Option<TokenPacing>,
 }
 
-/// The token timing of a scripted reply.
+/// The timing of a scripted reply's tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TokenPacing {
     /// Time from the start of the sequence to the first token.
     pub first_token: Duration,
-    /// Time between consecutive tokens.
+    /// Time between consecutive tokens of the reply.
     pub between_tokens: Duration,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ScriptedFailure {
-    /// Number of requests that fail.
+    /// Number of requests that get the error before the rule replies.
     times: u64,
     error: ScriptedError,
     retry_after_seconds: Option<u32>,
@@ -86,21 +86,21 @@ enum ScriptedError {
 }
 
 impl ScriptedReplies {
-    /// Replaces the rules, with their usage counts; `None` removes them.
+    /// Replaces the rules and resets their usage counts; `None` removes the rules.
     pub fn set(&self, rules: Option<Arc<ReplyRules>>) {
         self.0.store(rules);
     }
 
-    /// Returns the current rules.
+    /// Returns the rules in use; `None` if there are none.
     pub fn rules(&self) -> Option<Arc<ReplyRules>> {
         self.0.load_full()
     }
 
-    /// Reserves the scripted reply, if any, for each of the last message texts; empty without
-    /// rules.
+    /// Reserves the scripted reply of the matching rule for each of the last message texts; empty
+    /// without rules.
     ///
     /// # Errors
-    /// The first error of a matching rule, with its fault name.
+    /// The first injected error of a matching rule, with its fault name.
     pub fn choose<'t>(
         &self,
         texts: impl Iterator<Item = &'t str>,
@@ -114,9 +114,9 @@ impl ScriptedReplies {
     }
 }
 
-/// A scripted reply reserved for a prompt.
+/// A scripted reply reserved for one prompt.
 ///
-/// Unless [`Self::give`] is called, dropping it returns the use to its rule.
+/// Unless [`Self::give`] is called, dropping the value returns the use to its rule.
 #[derive(Debug)]
 pub struct ReservedReply {
     reply: Arc<ScriptedReply>,
@@ -124,12 +124,12 @@ pub struct ReservedReply {
 }
 
 impl ReservedReply {
-    /// Returns the reply.
+    /// Returns the scripted reply.
     pub fn reply(&self) -> &Arc<ScriptedReply> {
         &self.reply
     }
 
-    /// Counts the use permanently, because the request was accepted.
+    /// Counts the use of the rule permanently, because the request was accepted.
     pub fn give(mut self) {
         self.rule = None;
     }
@@ -172,7 +172,7 @@ impl ReplyRules {
         Ok(None)
     }
 
-    /// Returns each rule as configured, with its usage counts.
+    /// Returns each rule of scripted replies as configured, with its usage counts.
     pub fn to_json(&self) -> Value {
         let rules = self.0.iter().map(|rule| {
             json!({
@@ -185,7 +185,7 @@ impl ReplyRules {
     }
 }
 
-/// Increments `count` unless it has reached `most`; returns whether it did.
+/// Increments `count` unless it has reached `most`; returns whether it was incremented.
 fn below(count: &AtomicU64, most: Option<u64>) -> bool {
     let more = |count: u64| most.is_none_or(|most| count < most).then_some(count + 1);
     let counted = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
@@ -230,7 +230,8 @@ impl ScriptedFailure {
 }
 
 impl ScriptedReply {
-    /// Returns the times of the first `tokens` tokens, measured from the start of the sequence.
+    /// Returns the release times of the first `tokens` tokens, from the start of the sequence;
+    /// `None` without timing.
     pub(crate) fn times(&self, tokens: u32) -> Option<Arc<[Duration]>> {
         let pace = self.pace?;
         let at = |token| pace.first_token + pace.between_tokens * token;

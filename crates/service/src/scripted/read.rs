@@ -15,16 +15,17 @@ const MAX_RULES: usize = 10_000;
 
 const KEYS: &str = "when, say, call, reasoning, pace, times, fail";
 
-/// Reports an invalid rule, with its index and field.
+/// Error in a rule of scripted replies, with the rule's index and field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ScriptedReplyError(String);
 
 impl ReplyRules {
-    /// Parses a YAML text (JSON is YAML): a list of rules, or a mapping with the key `replies`.
+    /// Parses rules of scripted replies in YAML (JSON is YAML): a list of rules, or a mapping with
+    /// the key `replies`.
     ///
     /// # Errors
-    /// [`ScriptedReplyError`] with the rule and field.
+    /// [`ScriptedReplyError`] with the rule and field in error.
     pub fn from_yaml(text: &str) -> Result<Self, ScriptedReplyError> {
         let value: Option<Value> = serde_saphyr::from_str(text)
             .map_err(|error| ScriptedReplyError(format!("replies: not YAML: {error}")))?;
@@ -115,7 +116,8 @@ fn condition(value: &Value) -> Result<RuleCondition, String> {
     })
 }
 
-/// Reads `{name: N, arguments: {…}}`; arguments are printed with spaces, as models print them.
+/// Reads a tool call `{name: N, arguments: {…}}`; arguments are printed with spaces, as models
+/// print them.
 fn call(value: &Value) -> Result<ToolCall, String> {
     let fields = mapping(value, "name, arguments").map_err(|why| format!("'call': {why}"))?;
     let name = text(fields, "name")?.filter(|name| !name.is_empty());

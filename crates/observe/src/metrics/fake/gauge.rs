@@ -8,33 +8,33 @@ use std::time::Duration;
 use serde::{Deserialize, Deserializer, de};
 use vllm_sim_engine::duration;
 
-/// Function of time.
+/// Shape of a fake gauge's function of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Waveform {
-    /// Sine around the middle of start and end.
+    /// Sine around the mean of start and end value.
     Oscillate,
-    /// Linear from start to end, then constant.
+    /// Linear from start to end value in one period, then constant.
     Ramp,
-    /// Linear from start to end, repeated.
+    /// Linear from start to end value, repeated every period.
     RampReset,
-    /// Start for half a period, end for the other half.
+    /// Start value for half a period, end value for the other half.
     SquareWave,
 }
 
-/// A fake gauge.
+/// Value of a fake gauge: constant or a function of time.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum FakeGauge {
-    /// Constant value.
+    /// Constant value of a fake gauge.
     Fixed(f64),
-    /// Function of time.
+    /// Function of time as the value of a fake gauge.
     Moving {
-        /// Shape of the function.
+        /// Shape of the function of time.
         waveform: Waveform,
-        /// Value at the start of a period.
+        /// Value of the function at the start of a period.
         start: f64,
-        /// Value at the end of a period.
+        /// Value of the function at the end of a period.
         end: f64,
-        /// Length of a period.
+        /// Length of a period of the function.
         period: Duration,
     },
 }
@@ -63,7 +63,7 @@ impl FakeGauge {
         })
     }
 
-    /// Returns the value at time `t` after it was set.
+    /// Returns the value of the fake gauge at time `t` after it was set.
     pub fn at(&self, t: Duration) -> f64 {
         let (waveform, start, end, period) = match *self {
             Self::Fixed(value) => return value,
@@ -89,9 +89,10 @@ impl FakeGauge {
         }
     }
 
-    /// Returns the value at time `t` after it was set, updated at multiples of `refresh`.
+    /// Returns the value of the gauge at time `t` after it was set, updated at multiples of
+    /// `refresh`.
     ///
-    /// With `whole`, a function's value is truncated to an integer.
+    /// With `whole`, the value of a function of time is truncated to an integer.
     pub(crate) fn shown(&self, t: Duration, refresh: Duration, whole: bool) -> f64 {
         let Self::Moving { .. } = self else {
             return self.at(t);

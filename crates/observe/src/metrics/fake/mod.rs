@@ -26,59 +26,60 @@ pub use gauge::{FakeGauge, Waveform};
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub struct FakeMetrics {
-    /// Series of `lora_requests_info`.
+    /// Fake series of `vllm:lora_requests_info`.
     pub loras: Option<Vec<FakeLora>>,
-    /// Gauge of running requests.
+    /// Fake gauge of running requests.
     pub running_requests: Option<FakeGauge>,
-    /// Gauge of waiting requests.
+    /// Fake gauge of waiting requests.
     pub waiting_requests: Option<FakeGauge>,
-    /// Gauge of the used fraction of KV blocks, 0 to 1.
+    /// Fake gauge of the used fraction of KV blocks, 0 to 1.
     pub kv_cache_usage: Option<FakeGauge>,
-    /// Observations per bucket of the time to first token.
+    /// Fake histogram of the time to first token: observations per bucket.
     pub ttft_buckets_values: Option<Vec<u64>>,
-    /// Observations per bucket of the inter-token latency, and of its deprecated name.
+    /// Fake histogram of the inter-token latency, also under its deprecated name: observations per
+    /// bucket.
     pub tpot_buckets_values: Option<Vec<u64>>,
-    /// Observations per bucket of the prompt length.
+    /// Fake histogram of the prompt length: observations per bucket.
     pub request_prompt_tokens: Option<Vec<u64>>,
-    /// Observations per bucket of the output length.
+    /// Fake histogram of the output length: observations per bucket.
     pub request_generation_tokens: Option<Vec<u64>>,
-    /// Observations per bucket of `max_tokens`.
+    /// Fake histogram of `max_tokens`: observations per bucket.
     pub request_params_max_tokens: Option<Vec<u64>>,
-    /// Observations per bucket of the maximum output length of a request.
+    /// Fake histogram of the maximum output length of a request: observations per bucket.
     pub request_max_generation_tokens: Option<Vec<u64>>,
-    /// Requests per finish reason.
+    /// Fake counters of requests, by finish reason.
     pub request_success_total: Option<BTreeMap<String, u64>>,
-    /// Counter of prompt tokens; if absent, derived from the histogram.
+    /// Fake counter of prompt tokens; if absent, derived from the fake histogram.
     pub total_prompt_tokens: Option<u64>,
-    /// Counter of output tokens; if absent, derived from the histogram.
+    /// Fake counter of output tokens; if absent, derived from the fake histogram.
     pub total_generation_tokens: Option<u64>,
-    /// Observations per bucket of the end-to-end latency.
+    /// Fake histogram of the end-to-end latency: observations per bucket.
     pub e2erl_buckets_values: Option<Vec<u64>>,
-    /// Observations per bucket of the queue time.
+    /// Fake histogram of the queue time: observations per bucket.
     pub queue_time_buckets_values: Option<Vec<u64>>,
-    /// Observations per bucket of the inference time.
+    /// Fake histogram of the inference time: observations per bucket.
     pub inf_time_buckets_values: Option<Vec<u64>>,
-    /// Observations per bucket of the prefill time.
+    /// Fake histogram of the prefill time: observations per bucket.
     pub prefill_time_buckets_values: Option<Vec<u64>>,
-    /// Observations per bucket of the decode time.
+    /// Fake histogram of the decode time: observations per bucket.
     pub decode_time_buckets_values: Option<Vec<u64>>,
-    /// Observations per bucket of a request's mean time per output token.
+    /// Fake histogram of a request's mean time per output token: observations per bucket.
     pub request_tpot_buckets_values: Option<Vec<u64>>,
-    /// Counter of prefix-cache hits, in tokens.
+    /// Fake counter of prefix-cache hits, in tokens.
     pub prefix_cache_hits: Option<u64>,
-    /// Counter of prefix-cache queries, in tokens.
+    /// Fake counter of prefix-cache queries, in tokens.
     pub prefix_cache_queries: Option<u64>,
 }
 
-/// One series of `lora_requests_info`.
+/// One fake series of `vllm:lora_requests_info`.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct FakeLora {
-    /// Running adapters, comma-separated.
+    /// LoRA adapters with running requests, separated by commas.
     pub running: String,
-    /// Waiting adapters, comma-separated.
+    /// LoRA adapters with waiting requests, separated by commas.
     pub waiting: String,
-    /// Value of the series, in Unix seconds.
+    /// Value of the fake LoRA series, in Unix seconds.
     pub timestamp: f64,
 }
 

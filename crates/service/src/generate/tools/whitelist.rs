@@ -26,7 +26,7 @@ const KEYWORDS: &[&str] = &[
     "title",
 ];
 
-/// Checks a parameter schema.
+/// Checks the JSON Schema of a tool's parameters.
 ///
 /// # Errors
 /// A sentence that names the unsupported keyword and its location.
