@@ -127,7 +127,7 @@ fn weights_from_host(engine: &Engine) -> Duration {
         return Duration::ZERO;
     };
     let stages = f64::from(engine.parallel.pipeline);
-    let seconds = stages * bytes / (link.to_device * 1e9) / engine.speed();
+    let seconds = stages * bytes / (link.to_device * 1e9) / engine.step_speedup();
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }
 
@@ -147,7 +147,7 @@ pub(super) fn modelled(
         weights_from_host: weights_from_host(engine),
         latency,
         speed: Speed {
-            all: engine.speed(),
+            all: engine.step_speedup(),
             decode: engine.speedup.decode_speedup_ratio,
         },
         // vLLM's count includes a null block that is never used.

@@ -183,7 +183,7 @@ impl Server {
         }));
         #[cfg(not(feature = "grpc"))]
         let grpc = None;
-        let layers = setup::layers(&config, port);
+        let layers = setup::layer_settings(&config, port);
         let http = Arc::new(HttpService::new(&app, &layers, routes, grpc));
         spawn_accepting(&mut accepting, sockets, &config, &app, &http, acceptor);
         Ok(Self {

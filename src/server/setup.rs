@@ -273,7 +273,7 @@ fn offload_info(config: &Config) -> Option<OffloadInfo> {
 }
 
 /// Returns the settings of the HTTP middleware of a server on `port`.
-pub(super) fn layers(config: &Config, port: u16) -> LayerSettings {
+pub(super) fn layer_settings(config: &Config, port: u16) -> LayerSettings {
     let server = &config.server;
     LayerSettings {
         root_path: server.root_path.clone(),

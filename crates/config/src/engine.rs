@@ -283,7 +283,7 @@ impl Engine {
     }
 
     /// Returns the factor by which durations of all steps are divided, latency factor included.
-    pub fn speed(&self) -> f64 {
+    pub fn step_speedup(&self) -> f64 {
         self.speedup.speedup_ratio / self.timing.latency_factor
     }
 }

@@ -436,7 +436,7 @@ impl Offloader {
             )));
         }
         let link = link(engine, bandwidth);
-        let speed = engine.speed();
+        let speed = engine.step_speedup();
         let takes = |rate: f64| {
             let seconds = token.part * chunk / (rate * 1e9) / speed;
             Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)

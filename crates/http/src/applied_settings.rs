@@ -37,7 +37,7 @@ impl AppliedSettings {
                 retry_after_seconds: first.faults.retry_after_seconds,
                 origin,
             },
-            speed: engine.speed(),
+            speed: engine.step_speedup(),
             bounds: (engine.max_num_seqs, engine.queue.max_waiting_queue_length),
             fake_metrics: first.metrics.fake.clone(),
             image_output: Arc::new(ImageOutputSettings::of(first)),

@@ -73,7 +73,7 @@ pub(super) async fn layer(
 
 fn may_fail(app: &App, request: &Request) -> bool {
     request.method() == Method::POST
-        && (app.service.faults.is_armed() || request.headers().contains_key(&names::FAULT))
+        && (app.service.faults.needs_fault_draw() || request.headers().contains_key(&names::FAULT))
         && FAULT_ROUTES.contains(&request.uri().path())
 }
 

@@ -89,13 +89,13 @@ pub(crate) trait GenerationBody: Sized {
 
 /// A parsed request body, with its resolved model if the imitated server looks the model up before
 /// it checks the body (llm-d).
-pub(crate) struct Read<R> {
+pub(crate) struct ParsedBody<R> {
     // Boxed: this large value moves with everything that is held while a request waits.
     pub(crate) request: Box<R>,
     resolved: Option<Resolved>,
 }
 
-impl<R: GenerationBody> Read<R> {
+impl<R: GenerationBody> ParsedBody<R> {
     /// Parses a request body in the order of the imitated server: llm-d checks injected failures
     /// and the model before the schema.
     ///

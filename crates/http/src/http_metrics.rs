@@ -18,7 +18,7 @@ use vllm_sim_service::RequestContext;
 #[derive(Clone)]
 pub(super) struct HttpMetricsLayer(pub Arc<App>);
 
-pub(super) struct Counted {
+pub(super) struct RequestStart {
     handler: HandlerId,
     method: Method,
     /// Size of the request body by `Content-Length`, in bytes.
@@ -27,13 +27,13 @@ pub(super) struct Counted {
 }
 
 impl Around for HttpMetricsLayer {
-    type Kept = Option<Counted>;
+    type Kept = Option<RequestStart>;
 
     fn before(&self, request: &mut Request) -> Result<Self::Kept, Response> {
         let path = route_index::template(request.uri().path());
         let context = request.extensions().get::<RequestContext>();
         let handler = self.0.metrics.http().handler(path);
-        Ok(handler.map(|handler| Counted {
+        Ok(handler.map(|handler| RequestStart {
             handler,
             method: request.method().clone(),
             bytes: request.body().size_hint().exact().unwrap_or(0),

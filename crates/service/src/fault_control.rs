@@ -37,7 +37,7 @@ pub struct LiveSettings {
 #[derive(Default)]
 pub struct FaultControl {
     /// Whether a request needs [`Self::decide`]; while false, a request costs one atomic load.
-    armed: AtomicBool,
+    needs_fault_draw: AtomicBool,
     settings: ArcSwap<LiveSettings>,
     /// Number of requests whose faults were drawn outside a scenario.
     drawn: AtomicU64,
@@ -66,7 +66,7 @@ impl FaultControl {
     /// Replaces the fault settings.
     pub fn set(&self, settings: LiveSettings) {
         self.settings.store(Arc::new(settings));
-        self.armed.store(true, Ordering::Release);
+        self.needs_fault_draw.store(true, Ordering::Release);
     }
 
     /// Sets the initial fault settings.
@@ -87,14 +87,14 @@ impl FaultControl {
     }
 
     /// Returns whether each request must look up its fault settings and draw its faults.
-    pub fn is_armed(&self) -> bool {
-        self.armed.load(Ordering::Acquire)
+    pub fn needs_fault_draw(&self) -> bool {
+        self.needs_fault_draw.load(Ordering::Acquire)
     }
 
     /// Replaces the fault scenario; with `None`, all faults are drawn at random by the rates.
     pub fn run_scenario(&self, scenario: Option<Arc<ScenarioRun>>) {
         self.scenario.store(scenario);
-        self.armed.store(true, Ordering::Release);
+        self.needs_fault_draw.store(true, Ordering::Release);
     }
 
     /// Returns the fault settings of a request that arrives at `now`, and the faults drawn for it.

@@ -223,7 +223,7 @@ impl Service {
                     most + 1
                 );
                 let shown = vllm_sim_python::repr(&words.to_vec().into());
-                return Err(Fault::value(text, "bad_words", shown));
+                return Err(Fault::invalid_value(text, "bad_words", shown));
             }
         }
         Ok(())

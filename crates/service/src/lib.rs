@@ -299,7 +299,7 @@ impl Service {
     }
 
     fn admission(&self) -> Admission {
-        match self.faults.is_armed() {
+        match self.faults.needs_fault_draw() {
             true => self.faults.settings().admission,
             false => self.settings.admission,
         }

@@ -27,7 +27,7 @@ pub struct NgramLookup {
 }
 
 impl NgramLookup {
-    pub(super) fn of_script(&self, prompt: &[u32], script: &Script) -> Arc<[Draft]> {
+    pub(super) fn script_drafts(&self, prompt: &[u32], script: &Script) -> Arc<[Draft]> {
         let output: Vec<u32> = script.tokens().map(|token| token.id).collect();
         self.drafts(prompt, &output)
     }

@@ -30,7 +30,7 @@ impl RequestFaults {
         conn: Option<Arc<ConnHandle>>,
     ) -> Result<Self, FaultSpecError> {
         let control = &service.faults;
-        let (settings, drawn) = if control.is_armed() {
+        let (settings, drawn) = if control.needs_fault_draw() {
             control.decide(service.settings().seed, service.now(), request_id)
         } else {
             (control.settings(), Default::default())

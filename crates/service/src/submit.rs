@@ -253,7 +253,7 @@ impl Service {
         sequence.priority = job.request.priority;
         sequence.timeline = script.times.clone();
         let ngram = self.settings.ngram.as_ref();
-        sequence.drafts = ngram.map(|ngram| ngram.of_script(&prompt.tokens, script));
+        sequence.drafts = ngram.map(|ngram| ngram.script_drafts(&prompt.tokens, script));
         if script.calls.len() > 1 {
             sequence.tokens_without_gap = script.further_calls();
         }

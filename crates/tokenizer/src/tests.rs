@@ -501,7 +501,7 @@ fn encodes_both_ways_alike(tokenizer: &Tokenizer, text: &str) {
     for special in [Without, With] {
         assert_eq!(
             hf.encode(text, special),
-            hf.encode_generally(text, special),
+            hf.encode_with_library(text, special),
             "{text:?}"
         );
     }

@@ -113,7 +113,7 @@ pub struct Fault {
     pub status: u16,
     /// The error's `type` member.
     pub error_type: ErrorType,
-    /// The error message, before [`sanitize`].
+    /// The error message, before [`sanitize_message`].
     pub message: String,
     /// The error's `param` member: the name of the invalid parameter.
     pub param: Option<String>,
@@ -150,7 +150,11 @@ impl Fault {
 
     /// Creates a 400 `BadRequestError` with `(parameter=P, value=V)` appended to the message;
     /// `value` is Python's `repr`.
-    pub fn value(message: impl fmt::Display, param: &str, value: impl fmt::Display) -> Self {
+    pub fn invalid_value(
+        message: impl fmt::Display,
+        param: &str,
+        value: impl fmt::Display,
+    ) -> Self {
         Self {
             param: Some(param.to_owned()),
             ..Self::bad_request(format!("{message} (parameter={param}, value={value})"))
@@ -176,7 +180,7 @@ impl Fault {
     /// Creates the 400 for a prompt that exceeds the context length.
     pub fn context_length(most: usize, tokens: usize) -> Self {
         let least = if tokens == most + 1 { "at least " } else { "" };
-        Self::value(
+        Self::invalid_value(
             format!(
                 "This model's maximum context length is {most} tokens. However, your prompt \
                  contains {least}{tokens} input tokens, which exceeds this limit even without any \
@@ -229,12 +233,12 @@ impl Fault {
         format!(
             r#"{{"type":"error","error":{{"type":{},"message":{}}}}}"#,
             quoted(error_type),
-            quoted(&sanitize(&self.message))
+            quoted(&sanitize_message(&self.message))
         )
     }
 
     fn render(&self, comma: &str, colon: &str) -> String {
-        let message = quoted(&sanitize(&self.message));
+        let message = quoted(&sanitize_message(&self.message));
         match self.error_type {
             ErrorType::Detail => return format!(r#"{{"detail"{colon}{message}}}"#),
             ErrorType::Bare => return format!(r#"{{"error"{colon}{message}}}"#),
@@ -312,7 +316,7 @@ fn quoted(text: &str) -> String {
 /// whitespace.
 ///
 /// Source: `vllm/entrypoints/serve/exception_handling/utils.py`, `sanitize_message`.
-pub fn sanitize(message: &str) -> Cow<'_, str> {
+pub fn sanitize_message(message: &str) -> Cow<'_, str> {
     static ADDRESS: LazyLock<Regex> =
         LazyLock::new(|| Regex::new(r" at 0x[0-9a-fA-F]+>").expect("a constant pattern"));
     static TRACEBACK: LazyLock<Regex> = LazyLock::new(|| {
@@ -349,7 +353,7 @@ mod tests {
 
     #[test]
     fn the_envelope_has_four_keys_in_order() {
-        let fault = Fault::value("too é", "max_tokens", -1);
+        let fault = Fault::invalid_value("too é", "max_tokens", -1);
         assert_eq!(
             fault.to_json(),
             r#"{"error":{"message":"too é (parameter=max_tokens, value=-1)","type":"BadRequestError","param":"max_tokens","code":400}}"#
@@ -376,9 +380,9 @@ mod tests {
     #[test]
     fn paths_and_addresses_are_removed() {
         assert_eq!(
-            sanitize(" <f at 0x7fab>: /tmp/a/b.c or a/b/c.py "),
+            sanitize_message(" <f at 0x7fab>: /tmp/a/b.c or a/b/c.py "),
             "<f>: <path> or a<path>"
         );
-        assert_eq!(sanitize("adapters/nope"), "adapters/nope");
+        assert_eq!(sanitize_message("adapters/nope"), "adapters/nope");
     }
 }

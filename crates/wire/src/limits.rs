@@ -69,7 +69,7 @@ impl Limits {
             return Ok(());
         }
         let at_least = if tokens == limit + 1 { "at least " } else { "" };
-        Err(Fault::value(
+        Err(Fault::invalid_value(
             format_args!(
                 "This model's maximum context length is {limit} tokens. However, your prompt \
                  contains {at_least}{tokens} input tokens, which exceeds this limit even \
@@ -96,7 +96,7 @@ impl Limits {
         if characters <= most {
             return Ok(());
         }
-        Err(Fault::value(
+        Err(Fault::invalid_value(
             format_args!(
                 "This model's maximum context length is {limit} tokens. However, your prompt \
                  contains {characters} characters (more than {most} characters, which is the \
@@ -146,7 +146,7 @@ impl Limits {
     ) -> Result<(), Fault> {
         let limit = self.max_model_len;
         if let Some(asked) = max_tokens.filter(|asked| *asked > i128::from(limit)) {
-            return Err(Fault::value(
+            return Err(Fault::invalid_value(
                 format_args!(
                     "{name}={asked} cannot be greater than max_model_len={limit}. Please \
                      request fewer output tokens."
@@ -156,7 +156,7 @@ impl Limits {
             ));
         }
         if let Some(asked) = truncate.filter(|asked| *asked > i64::from(limit)) {
-            return Err(Fault::value(
+            return Err(Fault::invalid_value(
                 format_args!(
                     "truncate_prompt_tokens={asked} cannot be greater than max_model_len = \
                      {limit}. Please request a smaller truncation size."

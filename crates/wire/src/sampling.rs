@@ -257,7 +257,7 @@ pub(crate) fn token_bias<'b>(
         .collect();
     if !bad.is_empty() {
         let keys = python::repr(&Value::Array(bad));
-        return Err(Fault::value(
+        return Err(Fault::invalid_value(
             format_args!(
                 "logit_bias contains key(s) that cannot be converted to integer token IDs: {keys}"
             ),

@@ -209,7 +209,7 @@ impl SamplingParams {
         if (0..=prompt_tokens as i128).contains(&start) {
             return Ok(());
         }
-        Err(Fault::value(
+        Err(Fault::invalid_value(
             format_args!(
                 "routed_experts_prompt_start must be between 0 and the prompt length \
                  ({prompt_tokens}), inclusive."
@@ -225,7 +225,7 @@ impl SamplingParams {
         let most = whole(i128::from(limits.max_logprobs));
         let over = |count: Option<i128>| count.map(whole).filter(|count| *count > most);
         let too_many = |what: &str, name: &str, count: i128| {
-            Err(Fault::value(
+            Err(Fault::invalid_value(
                 format_args!(
                     "Requested {what} logprobs of {count}, which is greater than max allowed: \
                      {most}"
@@ -241,7 +241,7 @@ impl SamplingParams {
             let name = "logprob_token_ids";
             let n = ids.len();
             if n > MAX_LOGPROB_TOKEN_IDS {
-                return Err(Fault::value(
+                return Err(Fault::invalid_value(
                     format_args!(
                         "Requested logprob_token_ids of length {n}, which is greater than max \
                          allowed: {MAX_LOGPROB_TOKEN_IDS}"
@@ -252,7 +252,7 @@ impl SamplingParams {
             }
             in_vocabulary(name, ids.iter().copied(), limits)?;
             if let Some(logprobs) = self.logprobs.filter(|logprobs| *logprobs != n as i128) {
-                return Err(Fault::value(
+                return Err(Fault::invalid_value(
                     format_args!(
                         "When both logprobs and logprob_token_ids are set, logprobs must equal \
                          len(logprob_token_ids). Got logprobs={logprobs}, \
@@ -275,7 +275,7 @@ impl SamplingParams {
             return Ok(());
         };
         if ids.is_empty() {
-            return Err(Fault::value(
+            return Err(Fault::invalid_value(
                 "allowed_token_ids is not None and empty!",
                 name,
                 "[]",
@@ -286,7 +286,7 @@ impl SamplingParams {
             return Ok(());
         }
         let text = "allowed_token_ids contains out-of-vocab token id!";
-        Err(Fault::value(text, name, list(&unknown)))
+        Err(Fault::invalid_value(text, name, list(&unknown)))
     }
 }
 
@@ -310,7 +310,7 @@ fn refuse(message: String) -> Result<(), Fault> {
 
 /// Returns the sampling error `NAME must RULE, got VALUE.` with vLLM's details.
 fn out_of_range(name: &str, rule: &str, value: &str) -> Result<(), Fault> {
-    Err(Fault::value(
+    Err(Fault::invalid_value(
         format_args!("{name} must {rule}, got {value}."),
         name,
         value,
@@ -338,7 +338,7 @@ fn in_vocabulary(
     }
     let ids = list(&unknown);
     let size = limits.vocab_size.unwrap_or_default();
-    Err(Fault::value(
+    Err(Fault::invalid_value(
         format_args!(
             "token_id(s) {ids} in {name} contain out-of-vocab token ids. Vocabulary size: {size}"
         ),

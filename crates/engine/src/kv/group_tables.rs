@@ -220,7 +220,7 @@ impl BlockPool {
             self.hold_found(table, need.prefix / self.config().block_size);
         }
         self.take_in_groups(table, need, out);
-        self.cache_full(table, plan, need.cache.min(need.tokens), out);
+        self.cache_full_blocks(table, plan, need.cache.min(need.tokens), out);
         true
     }
 

@@ -68,7 +68,7 @@ pub(crate) struct BlockRequest {
     pub tokens: u32,
     /// Number of tokens that cannot be rejected as drafts. Blocks full of them enter the prefix
     /// cache immediately, before their step has run, as in vLLM. 0 leaves this to
-    /// [`BlockPool::cache_full`].
+    /// [`BlockPool::cache_full_blocks`].
     pub cache: u32,
     /// Number of tokens that must have room, although only `tokens` are allocated
     /// (`scheduler_reserve_full_isl`).
@@ -219,7 +219,7 @@ impl BlockPool {
             }
             self.take(&mut table.blocks, 0, fresh, out);
         }
-        self.cache_full(table, plan, need.cache.min(need.tokens), out);
+        self.cache_full_blocks(table, plan, need.cache.min(need.tokens), out);
         true
     }
 
@@ -329,7 +329,7 @@ impl BlockPool {
     /// one event.
     ///
     /// [`BlockPool::allocate`] does this itself; call it for loaded tokens.
-    pub(crate) fn cache_full(
+    pub(crate) fn cache_full_blocks(
         &mut self,
         table: &mut BlockTable,
         plan: Option<&Arc<BlockPlan>>,

@@ -20,7 +20,7 @@ use self::message_format::MessageFormat;
 use self::render::{MessageStream, failed_event, message};
 use super::app::App;
 use super::dialect::Endpoint;
-use super::generation::{self, GenerationBody, Read, RejectedRequest, Started};
+use super::generation::{self, GenerationBody, ParsedBody, RejectedRequest, Started};
 use super::openai::{chat, prepare};
 use super::{error, transfer};
 use crate::body::JsonRequest;
@@ -50,7 +50,7 @@ pub(super) async fn create(
 ) -> HandlerResult {
     let threshold = transfer::hit_threshold(&app, &head.headers, &value);
     // Errors of bodies that do not parse keep OpenAI's envelope.
-    let read = Read::new(&app, &head, Cow::Owned(value))?;
+    let read = ParsedBody::new(&app, &head, Cow::Owned(value))?;
     let answer = answer(&app, &head, read, threshold).await;
     Ok(answer.unwrap_or_else(|fault| app.dialect.message_error_response(&fault, app.version)))
 }
@@ -83,7 +83,7 @@ pub(super) async fn count_tokens(
 async fn answer(
     app: &Arc<App>,
     head: &RequestHead,
-    read: Read<MessagesRequest>,
+    read: ParsedBody<MessagesRequest>,
     threshold: Option<f64>,
 ) -> Result<Response<Body>, Fault> {
     let stream = read.request.stream.unwrap_or(false);

@@ -191,7 +191,7 @@ fn fits(app: &App, audio: &Bytes) -> Result<(), Fault> {
     }
     let megabytes = audio.len() as f64 / f64::from(1 << 20);
     let shown = vllm_sim_python::repr_float(megabytes);
-    Err(Fault::value(
+    Err(Fault::invalid_value(
         "Maximum file size exceeded",
         "audio_filesize_mb",
         shown,

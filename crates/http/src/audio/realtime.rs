@@ -38,7 +38,7 @@ use vllm_sim_service::generate::Channel;
 use vllm_sim_service::generate::request::{AudioInput, Prompt};
 use vllm_sim_service::{GenerationRequest, Reply};
 use vllm_sim_wire::check;
-use vllm_sim_wire::fault::sanitize;
+use vllm_sim_wire::fault::sanitize_message;
 use vllm_sim_wire::openai::audio::{Append, Commit};
 
 /// Sample rate of the audio in Hz; a sample has two bytes.
@@ -240,7 +240,9 @@ impl Session {
         let append: Append =
             match check::read_standalone("InputAudioBufferAppend", &Value::Object(event)) {
                 Ok(append) => append,
-                Err(fault) => return self.refuse(sanitize(&fault.message), "processing_error"),
+                Err(fault) => {
+                    return self.refuse(sanitize_message(&fault.message), "processing_error");
+                }
             };
         let text: Vec<u8> = append.audio.bytes().filter(is_base64).collect();
         let most = self.app.settings.speech.max_file_bytes;
@@ -291,7 +293,9 @@ impl Session {
         let commit: Commit =
             match check::read_standalone("InputAudioBufferCommit", &Value::Object(event)) {
                 Ok(commit) => commit,
-                Err(fault) => return self.refuse(sanitize(&fault.message), "processing_error"),
+                Err(fault) => {
+                    return self.refuse(sanitize_message(&fault.message), "processing_error");
+                }
             };
         if commit.is_final {
             self.end_segment();
@@ -390,7 +394,7 @@ impl Session {
             Ok(reply) => utterance.reply = Some(reply),
             Err(refused) => {
                 self.utterance = None;
-                self.refuse(sanitize(&refused.message), "processing_error");
+                self.refuse(sanitize_message(&refused.message), "processing_error");
             }
         }
     }

@@ -11,7 +11,7 @@ use crate::app::App;
 use crate::body::JsonRequest;
 use crate::dialect::Endpoint;
 use crate::error::HandlerResult;
-use crate::generation::{self, GenerationBody, Read, RejectedRequest, Started};
+use crate::generation::{self, GenerationBody, ParsedBody, RejectedRequest, Started};
 use crate::media;
 use crate::request_head::RequestHead;
 use crate::transfer::{self, TransferTerms};
@@ -43,7 +43,7 @@ pub(crate) async fn create(
 }
 
 pub(crate) async fn answer(app: &Arc<App>, head: &RequestHead, value: &Value) -> HandlerResult {
-    let read = Read::<ChatRequest>::new(app, head, legacy::body(app, value))?;
+    let read = ParsedBody::<ChatRequest>::new(app, head, legacy::body(app, value))?;
     let (mut request, resolved) = read.resolve(app, head)?;
     let stream = request.stream.unwrap_or(false);
     let interval = prepare::tokens_per_event(request.stream_interval);

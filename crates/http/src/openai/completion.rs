@@ -11,7 +11,7 @@ use crate::app::App;
 use crate::body::RawRequest;
 use crate::dialect::Endpoint;
 use crate::error::HandlerResult;
-use crate::generation::{self, GenerationBody, Read, RejectedRequest};
+use crate::generation::{self, GenerationBody, ParsedBody, RejectedRequest};
 use crate::request_head::RequestHead;
 use crate::transfer::{self, TransferTerms};
 use vllm_sim_service::generate::request::Prompt;
@@ -42,14 +42,14 @@ pub(crate) async fn create(State(app): State<Arc<App>>, received: RawRequest) ->
     let (head, bounds) = (&received.head, &app.rules.defaults.bounds);
     let text = received.schema_only_body(&app);
     if let Some((request, value)) = text.and_then(|t| CompletionRequest::read_long(t, bounds)) {
-        return respond(&app, head, &value, Read::of(request)).await;
+        return respond(&app, head, &value, ParsedBody::of(request)).await;
     }
     let value = received.parse_json(&app)?;
     answer(&app, head, &value).await
 }
 
 pub(crate) async fn answer(app: &Arc<App>, head: &RequestHead, value: &Value) -> HandlerResult {
-    let read = Read::new(app, head, legacy::body(app, value))?;
+    let read = ParsedBody::new(app, head, legacy::body(app, value))?;
     respond(app, head, value, read).await
 }
 
@@ -57,7 +57,7 @@ async fn respond(
     app: &Arc<App>,
     head: &RequestHead,
     value: &Value,
-    read: Read<CompletionRequest>,
+    read: ParsedBody<CompletionRequest>,
 ) -> HandlerResult {
     let (mut request, resolved) = read.resolve(app, head)?;
     if value.get("max_tokens").is_none_or(Value::is_null) {

@@ -287,7 +287,7 @@ impl Render for CompletionStream {
             }
         }
         if let Some(lists) = &lists {
-            self.so_far[step.index].1 = lists.offset();
+            self.so_far[step.index].1 = lists.next_text_offset();
         }
         self.chunk(out, choice, step, &text, lists.as_ref(), &ids);
     }

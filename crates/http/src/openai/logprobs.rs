@@ -248,7 +248,7 @@ impl CompletionLogprobs {
         }
     }
 
-    pub(super) fn offset(&self) -> usize {
+    pub(super) fn next_text_offset(&self) -> usize {
         self.offset
     }
 

@@ -11,7 +11,7 @@ use crate::app::App;
 use crate::body::RawRequest;
 use crate::dialect::Endpoint;
 use crate::error::HandlerResult;
-use crate::generation::{self, GenerationBody, Read, RejectedRequest};
+use crate::generation::{self, GenerationBody, ParsedBody, RejectedRequest};
 use crate::media;
 use crate::openai::prepare::{self, UsageOptions};
 use crate::request_head::RequestHead;
@@ -47,10 +47,10 @@ pub(crate) async fn create(State(app): State<Arc<App>>, received: RawRequest) ->
     let (head, bounds) = (&received.head, &app.rules.defaults.bounds);
     let text = received.schema_only_body(&app);
     if let Some((request, value)) = text.and_then(|text| GenerateRequest::read_long(text, bounds)) {
-        return answer(&app, head, &value, Read::of(request)).await;
+        return answer(&app, head, &value, ParsedBody::of(request)).await;
     }
     let value = received.parse_json(&app)?;
-    let read = Read::new(&app, head, Cow::Borrowed(&value))?;
+    let read = ParsedBody::new(&app, head, Cow::Borrowed(&value))?;
     answer(&app, head, &value, read).await
 }
 
@@ -68,7 +68,7 @@ async fn answer(
     app: &Arc<App>,
     head: &RequestHead,
     value: &Value,
-    read: Read<GenerateRequest>,
+    read: ParsedBody<GenerateRequest>,
 ) -> HandlerResult {
     let (mut request, resolved) = read.resolve(app, head)?;
     let stream = request.stream.unwrap_or(false);

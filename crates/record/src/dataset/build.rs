@@ -139,7 +139,7 @@ fn again(
     recording: Recording,
     writer: &mut Writer,
 ) -> Result<()> {
-    let Some(recording) = recording.in_tokens_of(tokenizer) else {
+    let Some(recording) = recording.retokenize(tokenizer) else {
         return Ok(());
     };
     let messages = recording.messages();

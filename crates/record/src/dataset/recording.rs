@@ -40,7 +40,7 @@ impl Recording {
     ///
     /// A token has the time of the recorded token in which it ends. Returns `None` if the prompt
     /// cannot be rendered.
-    pub(super) fn in_tokens_of(mut self, tokenizer: &Tokenizer) -> Option<Self> {
+    pub(super) fn retokenize(mut self, tokenizer: &Tokenizer) -> Option<Self> {
         let api = Api::named(&self.api)?;
         let prompt = prompts(api, &self.request, tokenizer)
             .ok()?
@@ -182,7 +182,7 @@ mod tests {
             ..Recording::default()
         };
         let cut = recording
-            .in_tokens_of(&Tokenizer::simulated())
+            .retokenize(&Tokenizer::simulated())
             .expect("a prompt");
         assert_eq!(cut.texts, ["One ", "two ", "three"]);
         assert_eq!(cut.micros, [5, 7, 9]);

@@ -432,10 +432,11 @@ impl Sink for Collector {
             }
         }
         if self.options.slo.is_set() {
-            self.over_time.request(outcome.arrival, self.good.0 > good);
+            self.over_time
+                .record_request(outcome.arrival, self.good.0 > good);
         }
         self.spans.request(outcome);
-        self.over_time.reuse(outcome);
+        self.over_time.record_reuse(outcome);
         match self.options.records {
             KeptRecords::None => {}
             KeptRecords::Below(most) if self.kept.len() + 1 >= most => {

@@ -76,11 +76,11 @@ impl OverTime {
         }
     }
 
-    pub(super) fn request(&mut self, arrival: SimTime, is_good: bool) {
+    pub(super) fn record_request(&mut self, arrival: SimTime, is_good: bool) {
         self.good.add(arrival, (u64::from(is_good), 1));
     }
 
-    pub(super) fn reuse(&mut self, outcome: &Outcome<'_>) {
+    pub(super) fn record_reuse(&mut self, outcome: &Outcome<'_>) {
         let reused = outcome.admissions.iter().map(|a| a.reused).max();
         let Some(reused) = reused else {
             return;
@@ -170,7 +170,7 @@ mod tests {
         // Only the second worker has a start event, and none has an end event.
         assert_eq!(over.cost(10.0, 9.5), [(0.5, 0.0), (10.0, 9.5)]);
         for second in 0..100_000 {
-            over.request(at(second * 1000), second % 4 > 0);
+            over.record_request(at(second * 1000), second % 4 > 0);
         }
         let seen = over.attainment();
         assert!(

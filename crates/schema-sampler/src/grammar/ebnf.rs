@@ -145,7 +145,7 @@ impl EbnfParser {
         let at = self.scanner.at;
         self.scanner.take_while(in_name);
         self.skip();
-        let found = self.scanner.starts("::=");
+        let found = self.scanner.starts_with("::=");
         self.scanner.at = at;
         found
     }

@@ -97,10 +97,10 @@ impl LarkParser {
     fn skip(&mut self) {
         loop {
             self.scanner.take_while(|c| c.is_whitespace() && c != '\n');
-            let comment = self.scanner.peek(0) == Some('#') || self.scanner.starts("//");
+            let comment = self.scanner.peek(0) == Some('#') || self.scanner.starts_with("//");
             if comment {
                 self.scanner.take_while(|c| c != '\n');
-            } else if self.scanner.starts("\\\n") {
+            } else if self.scanner.starts_with("\\\n") {
                 self.scanner.at += 2;
             } else {
                 return;
@@ -293,7 +293,7 @@ impl LarkParser {
         let mut parts = Vec::new();
         loop {
             self.skip_within(nesting);
-            if self.scanner.starts("->") {
+            if self.scanner.starts_with("->") {
                 break;
             }
             if matches!(

@@ -31,7 +31,7 @@ impl GrammarScanner {
         Some(c)
     }
 
-    pub(super) fn starts(&self, text: &str) -> bool {
+    pub(super) fn starts_with(&self, text: &str) -> bool {
         text.chars()
             .enumerate()
             .all(|(i, c)| self.peek(i) == Some(c))
@@ -39,7 +39,7 @@ impl GrammarScanner {
 
     /// Skips `text` if it comes next in the source; returns whether it did.
     pub(super) fn eat(&mut self, text: &str) -> bool {
-        let found = self.starts(text);
+        let found = self.starts_with(text);
         if found {
             self.at += text.chars().count();
         }
@@ -89,7 +89,7 @@ impl GrammarScanner {
             .hex(digits)
             .ok_or_else(|| self.lark_error(start, "bad hexadecimal escape"))?;
         // JSON writes characters beyond U+FFFF as two escapes.
-        let low = (0xd800..0xdc00).contains(&code) && self.starts("\\u");
+        let low = (0xd800..0xdc00).contains(&code) && self.starts_with("\\u");
         if low {
             self.at += 2;
             let low = self.hex(4).unwrap_or(0);

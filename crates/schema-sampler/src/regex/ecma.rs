@@ -40,7 +40,7 @@ impl Translator {
         self.chars.get(self.at + ahead).copied()
     }
 
-    fn starts(&self, text: &str) -> bool {
+    fn starts_with(&self, text: &str) -> bool {
         text.chars()
             .enumerate()
             .all(|(i, c)| self.peek(i) == Some(c))
@@ -109,7 +109,7 @@ impl Translator {
             ("(?<=", false),
             ("(?<!", false),
         ] {
-            if self.starts(open) {
+            if self.starts_with(open) {
                 let body = self.skip_group(open.len());
                 if positive {
                     self.out.look_aheads.push(body);
@@ -120,12 +120,12 @@ impl Translator {
                 return;
             }
         }
-        if self.starts("(?#") {
+        if self.starts_with("(?#") {
             self.skip_group(3);
-        } else if self.starts("(?>") {
+        } else if self.starts_with("(?>") {
             self.push("(?:");
             self.at += 3;
-        } else if self.starts("(?P=") {
+        } else if self.starts_with("(?P=") {
             self.skip_group(4);
             self.out.lossy = true;
             self.push("(?:)");
@@ -295,7 +295,7 @@ impl Translator {
             return;
         };
         self.at += 4;
-        let low = (self.starts("\\u"))
+        let low = (self.starts_with("\\u"))
             .then(|| self.hex4(2))
             .flatten()
             .filter(|low| (0xdc00..0xe000).contains(low));

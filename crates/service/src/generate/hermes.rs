@@ -13,7 +13,7 @@ const OPEN: &str = "<tool_call>";
 const CLOSE: &str = "</tool_call>";
 
 /// Texts of a reply in order, each with its channel, and the names of the tool calls.
-pub(super) type Pieces<'a> = (Vec<(&'a str, Channel)>, Vec<String>);
+pub(super) type ChannelPieces<'a> = (Vec<(&'a str, Channel)>, Vec<String>);
 
 #[derive(Deserialize)]
 struct Written<'a> {
@@ -40,7 +40,7 @@ pub fn calls(text: &str) -> Option<Vec<(String, String)>> {
 }
 
 /// Splits a text into content and tool-call arguments; `None` if it contains no valid call.
-pub(super) fn pieces(text: &str) -> Option<Pieces<'_>> {
+pub(super) fn pieces(text: &str) -> Option<ChannelPieces<'_>> {
     let (content, _) = text.split_once(OPEN)?;
     let mut pieces = vec![(content, Channel::Content)];
     let mut names = Vec::new();

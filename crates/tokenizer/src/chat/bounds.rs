@@ -43,7 +43,7 @@ pub(super) const LOOPED: &str = "__looped__";
 ///
 /// # Errors
 /// [`TemplateError::Rejected`] with the exceeded limit.
-pub(super) fn check_source(source: &str) -> Result<(), TemplateError> {
+pub(super) fn check_template_limits(source: &str) -> Result<(), TemplateError> {
     let refuse = |what: &str, most: usize| {
         let text = format!("the chat template is too large: {what}; at most {most} are allowed");
         Err(TemplateError::Rejected(text))

@@ -35,7 +35,7 @@ pub(super) struct CompiledTemplate {
 impl CompiledTemplate {
     /// Compiles the chat template `source`; its function `strftime_now` uses `clock`.
     pub(super) fn new(source: &str, clock: Clock) -> Result<Self, TemplateError> {
-        bounds::check_source(source)?;
+        bounds::check_template_limits(source)?;
         let mut env = Environment::new();
         env.set_trim_blocks(true);
         env.set_lstrip_blocks(true);

@@ -122,13 +122,13 @@ impl Hf {
                 ids
             };
         }
-        self.encode_generally(text, special)
+        self.encode_with_library(text, special)
     }
 
     fn around(&self, mut ids: Vec<u32>) -> Vec<u32> {
         let (before, after) = self.around.get_or_init(|| {
-            let plain = self.encode_generally("a", SpecialTokens::Without);
-            let around = self.encode_generally("a", SpecialTokens::With);
+            let plain = self.encode_with_library("a", SpecialTokens::Without);
+            let around = self.encode_with_library("a", SpecialTokens::With);
             let at = around
                 .windows(plain.len().max(1))
                 .position(|ids| *ids == plain);
@@ -142,7 +142,7 @@ impl Hf {
     }
 
     /// Encodes text to token ids with the general encoder of the tokenizers crate.
-    pub(crate) fn encode_generally(&self, text: &str, special: SpecialTokens) -> Vec<u32> {
+    pub(crate) fn encode_with_library(&self, text: &str, special: SpecialTokens) -> Vec<u32> {
         let encode = || {
             self.tokenizer
                 .encode_fast(text, special == SpecialTokens::With)

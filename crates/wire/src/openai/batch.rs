@@ -142,7 +142,7 @@ fn batch_mode(body: &mut Cow<'_, Body>) -> ValidatorResult {
     validators::structural_tag_format(body)?;
     validators::structural_tag(body)?;
     match given(body, "n") {
-        Some(n) if Py::of(n).number() != Some(1.0) => Err(Fault::value(
+        Some(n) if Py::of(n).number() != Some(1.0) => Err(Fault::invalid_value(
             "Batch chat completions do not support `n > 1`. Please set `n` to 1.",
             "n",
             python::str(n),

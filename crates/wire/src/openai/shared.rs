@@ -285,7 +285,7 @@ fn thinking_budget(value: &Value) -> Result<Option<Value>, Fault> {
         Py::Int(-1) => Ok(Some(Value::Null)),
         Py::Int(i) if i >= 0 => Ok(None),
         Py::BigInt(text) if !text.starts_with('-') => Ok(None),
-        _ => Err(Fault::value(
+        _ => Err(Fault::invalid_value(
             "`thinking_token_budget` must be a non-negative integer or -1 for unlimited.",
             "thinking_token_budget",
             python::str(value),

@@ -199,7 +199,7 @@ pub(crate) fn structural_tag(body: &Body) -> ValidatorResult {
 /// Checks that a body member like `logprobs` is absent or a number, so that it can be compared.
 pub(crate) fn number_or_absent(body: &Body, key: &str) -> ValidatorResult {
     match given(body, key) {
-        Some(value) if Py::of(value).number().is_none() => Err(Fault::value(
+        Some(value) if Py::of(value).number().is_none() => Err(Fault::invalid_value(
             format_args!("`{key}` must be an integer."),
             key,
             python::str(value),
@@ -230,7 +230,7 @@ pub(crate) fn prompt_logprobs(body: &Body) -> ValidatorResult {
 /// Rejects a request field with a negative number other than -1.
 pub(crate) fn positive_or_minus_one(key: &str, value: &Value) -> ValidatorResult {
     match Py::of(value).number() {
-        Some(count) if count < 0.0 && count != -1.0 => Err(Fault::value(
+        Some(count) if count < 0.0 && count != -1.0 => Err(Fault::invalid_value(
             format_args!("`{key}` must be a positive value or -1."),
             key,
             python::str(value),

@@ -342,7 +342,7 @@ impl HostTier {
 
     /// Returns whether some of the first `blocks` KV blocks of a sequence were not yet offered for
     /// storing.
-    pub(crate) fn is_behind(&self, id: SeqId, plan: &BlockPlan, blocks: u32) -> bool {
+    pub(crate) fn has_unstored_blocks(&self, id: SeqId, plan: &BlockPlan, blocks: u32) -> bool {
         let offered = self.seqs.get(&id).map_or(0, |seq| seq.offered);
         offered < self.full(plan, blocks)
     }

@@ -398,9 +398,10 @@ fn transferred_tokens_enter_the_cache_on_arrival() {
             .allocate(&mut table, Some(&a), &need, &mut |_| panic!("too early"))
     );
     assert_eq!(kv.pool.cached_prefix(&a, 97), 0);
-    kv.pool.cache_full(&mut table, Some(&a), 96, &mut |event| {
-        kv.said.push(said(event))
-    });
+    kv.pool
+        .cache_full_blocks(&mut table, Some(&a), 96, &mut |event| {
+            kv.said.push(said(event))
+        });
     assert_eq!(kv.take(), [stored(&a, 0, 3)]);
     assert_eq!(kv.pool.cached_prefix(&a, 97), 96);
 }

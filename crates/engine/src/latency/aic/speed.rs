@@ -27,7 +27,7 @@ impl GemmType {
         }
     }
 
-    pub(super) fn bytes(self) -> f64 {
+    pub(super) fn bytes_per_value(self) -> f64 {
         if self == Self::Bf16 { 2.0 } else { 1.0 }
     }
 }
@@ -51,7 +51,7 @@ impl HardwareSpeed {
 
     pub(super) fn gemm(&self, dtype: GemmType, m: u64, n: u64, k: u64) -> f64 {
         let (m, n, k) = (m as f64, n as f64, k as f64);
-        let bytes = dtype.bytes() * (m * n + m * k + n * k);
+        let bytes = dtype.bytes_per_value() * (m * n + m * k + n * k);
         self.least(2.0 * m * n * k, self.peak(dtype), bytes)
     }
 }

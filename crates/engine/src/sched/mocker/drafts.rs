@@ -102,7 +102,7 @@ impl Mocker {
         }
         let (plan, events) = (seq.plan.as_ref(), &mut pass.step.events);
         self.pool
-            .cache_full(&mut seq.table, plan, seq.computed, &mut |event| {
+            .cache_full_blocks(&mut seq.table, plan, seq.computed, &mut |event| {
                 events.push(event);
             });
         self.pool.trim(&mut seq.table, seq.known);

@@ -14,7 +14,7 @@ use super::Mocker;
 use crate::sched::vllm::seqs::{SeqState, Slot};
 
 impl Mocker {
-    pub(super) fn announce_prompt(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
+    pub(super) fn wait_for_prompt(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
         self.seqs[slot].state = SeqState::Fetching;
         self.fetching += 1;
         self.rules.destinations.pending.push_back(slot);
@@ -70,7 +70,7 @@ impl Mocker {
         (seq.computed, seq.cached) = (seq.prompt, 0);
         let (plan, upto) = (seq.plan.as_ref(), seq.prompt);
         self.pool
-            .cache_full(&mut seq.table, plan, upto, &mut |event| {
+            .cache_full_blocks(&mut seq.table, plan, upto, &mut |event| {
                 out.push_back((now, event));
             });
         seq.settled = seq.table.settled();

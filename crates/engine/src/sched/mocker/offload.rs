@@ -245,7 +245,7 @@ impl Mocker {
             }
             let (plan, upto) = (seq.plan.as_ref(), seq.cached + seq.load.tokens);
             self.pool
-                .cache_full(&mut seq.table, plan, upto, &mut |event| {
+                .cache_full_blocks(&mut seq.table, plan, upto, &mut |event| {
                     out.push_back((now, event));
                 });
             seq.settled = seq.table.settled();

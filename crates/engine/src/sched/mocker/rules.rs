@@ -141,7 +141,7 @@ impl SchedulingRules for MockerRules {
         let remote = engine.seqs[slot].request.transfer == Transfer::RemotePrefill;
         let expected = engine.rules.hands_over() && remote;
         if expected {
-            engine.announce_prompt(slot, now, out);
+            engine.wait_for_prompt(slot, now, out);
         }
         expected
     }

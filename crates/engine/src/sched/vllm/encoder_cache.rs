@@ -88,7 +88,7 @@ impl EncoderCache {
     }
 
     /// Returns the number of embeddings in the cache, and the number of those with references.
-    pub(super) fn counts(&self) -> (u32, u32) {
+    pub(super) fn embedding_counts(&self) -> (u32, u32) {
         (self.used, self.referenced)
     }
 
@@ -304,7 +304,7 @@ mod tests {
             compute(&mut cache, &mut items(&[(1, 0, 10), (2, 10, 10)])),
             [2]
         );
-        assert_eq!(cache.counts(), (30, 0));
+        assert_eq!(cache.embedding_counts(), (30, 0));
     }
 
     #[test]
@@ -317,7 +317,7 @@ mod tests {
         });
         let mut media = items(&[(1, 0, 10), (1, 20, 10)]);
         assert_eq!(compute(&mut cache, &mut media), [1]);
-        assert_eq!(cache.counts(), (10, 0));
+        assert_eq!(cache.embedding_counts(), (10, 0));
     }
 
     #[test]
@@ -338,7 +338,7 @@ mod tests {
         cache.release_all(&mut short);
         assert!(cache.undo(&short.inputs[0]));
         cache.take(&mut long, 0, 9, |_| {});
-        assert_eq!(cache.counts(), (11, 11));
+        assert_eq!(cache.embedding_counts(), (11, 11));
     }
 
     #[test]

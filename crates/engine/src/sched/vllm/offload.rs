@@ -29,7 +29,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             if seq.load.tokens > 0 {
                 let (plan, upto, events) = (seq.plan.as_ref(), seq.computed, &mut pass.step.events);
                 self.pool
-                    .cache_full(&mut seq.table, plan, upto, &mut |event| events.push(event));
+                    .cache_full_blocks(&mut seq.table, plan, upto, &mut |event| events.push(event));
                 seq.settled = seq.table.settled();
             }
             return None;
@@ -136,11 +136,11 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     /// Returns whether some prompt blocks of a sequence are not in host memory yet for lack of
     /// room; every step tries again.
-    pub(super) fn is_behind_in_host(&self, slot: Slot) -> bool {
+    pub(super) fn has_unstored_host_blocks(&self, slot: Slot) -> bool {
         let seq = &self.seqs[slot];
         let both = self.host.as_ref().zip(seq.plan.as_ref());
         both.is_some_and(|(host, plan)| {
-            host.is_behind(seq.id, plan, seq.prompt / self.config.block_size)
+            host.has_unstored_blocks(seq.id, plan, seq.prompt / self.config.block_size)
         })
     }
 

@@ -28,7 +28,7 @@ use crate::app::{App, LoadGuard};
 use crate::body::JsonRequest;
 use crate::dialect::Endpoint;
 use crate::error::HandlerResult;
-use crate::generation::{self, GenerationBody, Read, RejectedRequest, Started};
+use crate::generation::{self, GenerationBody, ParsedBody, RejectedRequest, Started};
 use crate::request_head::RequestHead;
 use crate::stream::EventStream;
 use crate::transfer::{self, TransferTerms};
@@ -60,7 +60,7 @@ pub(crate) async fn create(
     JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
     let threshold = transfer::hit_threshold(&app, &head.headers, &value);
-    let read = Read::<ResponsesRequest>::new(&app, &head, Cow::Owned(value))?;
+    let read = ParsedBody::<ResponsesRequest>::new(&app, &head, Cow::Owned(value))?;
     let (request, resolved) = read.resolve(&app, &head)?;
     answer(&app, &head, *request, resolved, threshold).await
 }
@@ -264,7 +264,7 @@ fn messages(
     checks(app, request)?;
     let previous = match &request.previous_response_id {
         Some(id) => {
-            let previous = ResponseStore::of(app).previous(id);
+            let previous = ResponseStore::of(app).previous_response(id);
             Some(previous.ok_or_else(|| not_stored(id))?)
         }
         None => None,

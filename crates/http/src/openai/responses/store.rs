@@ -192,7 +192,7 @@ impl ResponseStore {
 
     /// Returns the chat messages and output items of a stored response, which the next request
     /// continues.
-    pub(super) fn previous(&self, id: &str) -> Option<PreviousResponse> {
+    pub(super) fn previous_response(&self, id: &str) -> Option<PreviousResponse> {
         let entries = self.0.lock();
         let entry = entries.by_id.get(id)?;
         let output = entry.response["output"].as_array();

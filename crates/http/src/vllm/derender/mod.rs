@@ -26,7 +26,7 @@ use crate::error::HandlerResult;
 use crate::openai::ids::CallIds;
 use json_list::list;
 use options::RequestOptions;
-use parsed_text::{OutputParsers, ParsedText, Portion};
+use parsed_text::{OutputParsers, ParsedText, TextExtent};
 use reply::{finish_reason, model, output_tokens, token_count, usage, weight_versions};
 use token_choice::{TokenChoice, text_and_stop};
 use vllm_sim_engine::driver::unix_now;
@@ -72,7 +72,7 @@ pub(crate) async fn chat(
         };
         let (text, stop_reason) = text_and_stop(&app, &choice, &options, &prompt_ids, special);
         let parsed = match &parsers {
-            Some(parsers) => parsers.read(&text, Portion::Whole),
+            Some(parsers) => parsers.read(&text, TextExtent::Whole),
             None => ParsedText::plain(text),
         };
         let finish_reason = finish_reason(choice.finish().unwrap_or("stop"), &parsed);

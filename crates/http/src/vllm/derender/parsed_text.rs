@@ -35,7 +35,7 @@ pub(super) struct OutputParsers {
 
 /// Selects whether a reply text is complete or a prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Portion {
+pub(super) enum TextExtent {
     Whole,
     /// The text is a prefix of the reply; more text follows.
     Beginning,
@@ -54,8 +54,8 @@ impl OutputParsers {
 
     /// Splits a reply text into reasoning, content and tool calls; the end of a prefix is held back
     /// while it may be part of a tag such as `</think>`.
-    pub(super) fn read(&self, text: &str, portion: Portion) -> ParsedText {
-        let ended = portion == Portion::Whole;
+    pub(super) fn read(&self, text: &str, portion: TextExtent) -> ParsedText {
+        let ended = portion == TextExtent::Whole;
         let mut parsed = ParsedText::default();
         let mut rest = text;
         if self.reasoning {
@@ -101,8 +101,8 @@ fn some(text: &str) -> Option<String> {
 
 /// Returns a complete text unchanged, or a prefix without a possible start of the tag `marker` at
 /// its end.
-fn shown<'t>(text: &'t str, marker: &str, portion: Portion) -> &'t str {
-    if portion == Portion::Whole {
+fn shown<'t>(text: &'t str, marker: &str, portion: TextExtent) -> &'t str {
+    if portion == TextExtent::Whole {
         return text;
     }
     let held = (1..marker.len()).rev();
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_text_has_three_parts() {
-        let parsed = BOTH.read(TEXT, Portion::Whole);
+        let parsed = BOTH.read(TEXT, TextExtent::Whole);
         assert_eq!(parsed.reasoning.as_deref(), Some("Well."));
         assert_eq!(parsed.content.as_deref(), Some("Let me see. "));
         assert_eq!(parsed.calls, [("f".to_owned(), "{\"x\": 1}".to_owned())]);
@@ -137,7 +137,7 @@ mod tests {
                 .starts_with(a.as_deref().unwrap_or_default())
         };
         for end in 0..=TEXT.len() {
-            let parsed = BOTH.read(&TEXT[..end], Portion::Beginning);
+            let parsed = BOTH.read(&TEXT[..end], TextExtent::Beginning);
             // Text that resembles an opening marker is content once the text is complete.
             if end >= THOUGHT.0.len() {
                 assert!(grows(&before.reasoning, &parsed.reasoning), "{end}");
@@ -146,6 +146,6 @@ mod tests {
                 before = parsed;
             }
         }
-        assert_eq!(before, BOTH.read(TEXT, Portion::Whole));
+        assert_eq!(before, BOTH.read(TEXT, TextExtent::Whole));
     }
 }

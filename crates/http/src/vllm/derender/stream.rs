@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::json_list::list;
 use super::options::RequestOptions;
-use super::parsed_text::{NEEDS_REQUEST, OutputParsers, ParsedText, Portion};
+use super::parsed_text::{NEEDS_REQUEST, OutputParsers, ParsedText, TextExtent};
 use super::reply::{finish_reason, model, token_count, usage, weight_versions};
 use super::token_choice::{TokenChoice, prompt_ids, text};
 use super::{bounds, logprobs};
@@ -212,10 +212,10 @@ fn parsed(
     let (ids, stop_reason) = choice.output_ids(app, options);
     let before = text(app, &state.output_token_ids, &prompt, SpecialTokens::With);
     let whole = [&state.output_token_ids[..], ids].concat();
-    let before = parsers.read(&before, Portion::Beginning);
+    let before = parsers.read(&before, TextExtent::Beginning);
     let portion = match choice.finish() {
-        Some(_) => Portion::Whole,
-        None => Portion::Beginning,
+        Some(_) => TextExtent::Whole,
+        None => TextExtent::Beginning,
     };
     let now = parsers.read(&text(app, &whole, &prompt, SpecialTokens::With), portion);
     let reasoning = behind(&before.reasoning, &now.reasoning);

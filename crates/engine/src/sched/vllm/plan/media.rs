@@ -74,6 +74,6 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     /// Returns the number of embeddings in the encoder cache and of those referenced by sequences;
     /// `None` if no encoder is simulated.
     pub fn encoder_cache(&self) -> Option<(u32, u32)> {
-        Some(self.encoder.as_ref()?.counts())
+        Some(self.encoder.as_ref()?.embedding_counts())
     }
 }
