@@ -198,7 +198,7 @@ pub enum HostEvent {
     Copied {
         /// Direction of the copy.
         direction: CopyDirection,
-        /// Number of bytes, summed over all GPUs.
+        /// Number of copied bytes, summed over all GPUs.
         bytes: u64,
         /// Duration of the copy, without the wait for earlier copies.
         took: Duration,

@@ -99,8 +99,8 @@ pub struct Outcome<'a> {
     pub handoff: Option<HandoffTimes>,
     /// Number of prompt blocks cached on the chosen worker, as estimated by the router.
     pub overlap: u32,
-    /// Number of prompt blocks cached on the worker with most of them, for routers that score the
-    /// cache.
+    /// Maximum number of the prompt's blocks that any worker has cached, as estimated by the
+    /// router; `None` if the router does not score the cache.
     pub best_overlap: Option<u32>,
     /// Number of tokens per KV block, the unit of `overlap`.
     pub block_size: u32,

@@ -78,7 +78,7 @@ impl FaultInjector {
         self.plan.garbles()
     }
 
-    /// Returns how the stream ends, and counts an injected fault of its end.
+    /// Returns how the stream ends, and counts a fault injected into its end.
     pub fn end(&self) -> Ending {
         let ending = self.plan.ending();
         match ending {

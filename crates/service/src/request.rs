@@ -93,7 +93,7 @@ pub enum OutputBudget {
 /// The checks to run before a request is submitted to an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SubmissionChecks {
-    /// All checks of vLLM's engine.
+    /// vLLM's checks of the prompt length, token ids and sampling parameters.
     #[default]
     All,
     /// No checks, because vLLM creates these prompts and parameters itself (speech).

@@ -22,7 +22,7 @@ pub enum TokenizerError {
     /// The name of a model on the Hugging Face Hub is invalid.
     #[error("{repo:?} is not the name of a model: expected \"name\" or \"organisation/name\"")]
     BadName {
-        /// Model name as given.
+        /// The invalid model name.
         repo: String,
     },
     /// The model is not on disk and must not be downloaded.

@@ -290,7 +290,9 @@ impl SamplingParams {
     }
 }
 
-/// Mirrors vLLM's `_verify_num_sequences`.
+/// Returns vLLM's 400 if the number of sequences in the request field `name` is not in `1..=most`.
+///
+/// Source: vLLM's `_verify_num_sequences`.
 pub(crate) fn verify_count(count: i128, name: &str, most: i128) -> Result<(), Fault> {
     if count < 1 {
         return refuse(format!("{name} must be at least 1, got {count}."));

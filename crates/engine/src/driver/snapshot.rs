@@ -108,7 +108,7 @@ pub struct LiveSequences {
 /// Snapshot of the KV blocks of an engine, in order of their ids, as cells of equally many blocks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BlockMap {
-    /// Gauges of the engine, read before the blocks.
+    /// Gauges of the engine, read before the KV blocks; slightly older than [`Self::cells`].
     pub stats: Stats,
     /// Number of KV blocks per cell; the last cell may have fewer.
     pub blocks_per_cell: u32,

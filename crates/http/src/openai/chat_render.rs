@@ -236,7 +236,7 @@ const DELTA: &str = ",\"delta\":{";
 
 pub(crate) struct ChatStream {
     chat: Box<ChatView>,
-    /// JSON of a chat chunk of the first choice, up to the members of its delta.
+    /// Start of the JSON of a chat chunk for the first choice, up to and including `"delta":{`.
     head: String,
     /// Offset in `head` at which the JSON of the chat choices begins, in bytes.
     choices_at: usize,

@@ -38,11 +38,11 @@ pub struct PublisherConfig {
     pub endpoint: String,
     /// ZMQ endpoint of the replay socket, which always binds; `None` disables replay.
     pub replay_endpoint: Option<String>,
-    /// Number of newest batches that are kept for replay.
+    /// Number of newest KV event messages that are kept for the replay socket.
     pub buffer_steps: usize,
     /// High-water mark of the PUB socket: number of messages that libzmq queues per subscriber.
     pub hwm: i32,
-    /// Maximum number of batches queued for the publisher thread.
+    /// Maximum number of batches of KV events queued for the publisher thread.
     pub max_queue_size: usize,
     /// ZMQ topic, the first frame of each message.
     pub topic: String,

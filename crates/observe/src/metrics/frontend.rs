@@ -15,9 +15,9 @@ use super::settings::Clock;
 /// Form of the reply that the tool-call parser parses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolMode {
-    /// Deltas of a stream, one invocation of the parser each.
+    /// Streamed reply, one invocation of the tool-call parser per delta.
     Streaming,
-    /// Complete reply, one invocation of the parser per choice.
+    /// Complete reply, one invocation of the tool-call parser per choice.
     NonStreaming,
 }
 

@@ -43,7 +43,7 @@ impl FromStr for PercentileBound {
 }
 
 impl PercentileBound {
-    /// Returns the name of the metric in tables, where ITL is the mean gap of a request.
+    /// Returns the metric's name in tables; there ITL is a request's mean time between tokens.
     fn label(&self) -> &'static str {
         match self.curve {
             "ITL" => "single gap",

@@ -97,7 +97,7 @@ pub(super) enum TokenSource {
     Silent(u32),
 }
 
-/// One output token of a script.
+/// One output token of a reply, written before the request is submitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Token<'a> {
     /// Id of the output token.

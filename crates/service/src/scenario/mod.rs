@@ -92,7 +92,8 @@ impl Scenario {
 pub struct ReplicaOverride {
     /// Additional fault settings, merged over those of the phase.
     pub set: Map<String, Value>,
-    /// Actions at the start of the phase, after those for all replicas.
+    /// Additional actions for one replica at the start of the phase, after the actions for all
+    /// replicas.
     pub actions: Vec<PhaseAction>,
 }
 

@@ -37,7 +37,7 @@ struct Rule {
     times: Option<u64>,
     failed: AtomicU64,
     answered: AtomicU64,
-    /// JSON of the rule, as configured.
+    /// The rule for scripted replies as JSON, as the operator wrote it.
     source: Value,
 }
 

@@ -33,7 +33,8 @@ pub struct HostTierConfig {
     pub rules: HostRules,
     /// Eviction policy of the chunks in host memory.
     pub eviction: HostEviction,
-    /// Capacity of host memory, in chunks; at least 1.
+    /// Capacity of the prefix cache in host memory, in chunks of `blocks_per_chunk` KV blocks; at
+    /// least 1.
     pub chunks: u32,
     /// Number of KV blocks per chunk, at least 1. Default: 1.
     pub blocks_per_chunk: u32,

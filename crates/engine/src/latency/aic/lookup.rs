@@ -177,8 +177,8 @@ impl GemmTable {
         (weights > 0.0).then(|| sol(m, n, k) / (sum / weights))
     }
 
-    /// Returns the measured matrix shapes near on one axis, with their distances, if the other axis
-    /// is outside of all measured shapes.
+    /// Returns measured matrix shapes with their distances from `(n, k)`, in doublings, if exactly
+    /// one of `n` and `k` is larger than in any measured shape. The other one limits the distance.
     fn beyond<'a>(&self, asked: &[&'a GemmCurve], n: u64, k: u64) -> Vec<(f64, &'a GemmCurve)> {
         let range = |of: &dyn Fn(&(u64, u64)) -> u64| {
             let values = asked.iter().map(|site| of(&site.0));

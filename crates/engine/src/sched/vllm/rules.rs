@@ -17,8 +17,8 @@ use crate::{BlockPlan, Outbox, SeqId, Sequence, SimTime, SubmitError};
 
 /// Implements the decisions in which batching schedulers differ. The defaults are vLLM's rules.
 pub trait SchedulingRules: Debug + Sized {
-    /// Number of preemptions without a new token after which a sequence is not preempted, with
-    /// `PreemptionVictim::First`.
+    /// Number of preemptions since its last token after which a sequence is not preempted again if
+    /// another one can be, with `PreemptionVictim::First`.
     const MAX_RECENT_PREEMPTIONS: u8 = 3;
     /// Decides whether the preemption of a sequence that is already in the step keeps the next
     /// running sequence out of the step. If so, the step continues after a sequence that finds no
