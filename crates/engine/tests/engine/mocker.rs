@@ -67,6 +67,6 @@ fn a_host_tier_cannot_be_used_with_remote_prompts() {
         ..config()
     };
     let error = Mocker::new(config).unwrap_err().to_string();
-    let expected = "a tier of the mocker excludes prompts that another engine computes";
+    let expected = "a tier of the mocker cannot be used with prompts that another engine computes";
     assert_eq!(error, expected);
 }

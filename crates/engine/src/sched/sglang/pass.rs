@@ -36,7 +36,9 @@ impl Sglang {
         let may_prefill = self.rounds_without_prefill == 0 || self.running.is_empty();
         if may_prefill && !self.destinations.go_first() {
             self.form_prefill(now, pass, out);
-            if pass.slots.is_empty() && self.running.is_empty() && !self.waiting.is_empty() {
+            let is_stuck =
+                pass.slots.is_empty() && self.running.is_empty() && !self.waiting.is_empty();
+            if is_stuck && !self.pages_are_lent() {
                 // Chunks of several prompts hold all pages, and none can go on.
                 self.restart_chunks();
                 self.form_prefill(now, pass, out);
@@ -48,6 +50,16 @@ impl Sglang {
         }
         self.rounds_without_prefill = self.rounds_without_prefill.saturating_sub(1);
         self.form_decode(now, pass, out);
+    }
+
+    /// Returns whether sequences outside the queue and the batch hold pages. They free them for other
+    /// engines later; restarting prompts meanwhile would compute the same chunks for ever.
+    fn pages_are_lent(&self) -> bool {
+        let mut others = self.seqs.living().into_iter().filter(|slot| {
+            let seq = &self.seqs[*slot];
+            seq.pages > 0 && !self.waiting.contains(slot)
+        });
+        others.next().is_some()
     }
 
     /// Frees the pages of partly computed prompts, which are then computed from the start.
