@@ -155,7 +155,7 @@ fn a_page_of_one_worker_or_of_nothing_is_a_page_too() {
 fn many_workers_fit_on_a_page() {
     let html = page(&report(3000, 40), "Forty workers", &[], "vllm-sim replay");
     keep("forty", &html);
-    assert!(html.contains("One of 2 of the 3000 requests"));
+    assert!(html.contains("One in 2 of the 3000 requests"));
     balanced(&html);
     assert!(html.len() < 1 << 20, "{} bytes", html.len());
 }

@@ -324,7 +324,7 @@ mod tests {
             ),
             (
                 "- {fail: {error: oops}}",
-                "replies[0]: 'error' is rate_limit",
+                "replies[0]: 'error' must be rate_limit",
             ),
             (
                 "- {fail: {error: 200}}",

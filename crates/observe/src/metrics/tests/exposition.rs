@@ -266,7 +266,7 @@ mod tests {
             (format!("{head}a 1.0"), "no newline"),
             (format!("{head}{head}"), "second time"),
             (format!("{head}b 1.0\n"), "not of a"),
-            (format!("{head}a one\n"), "no number"),
+            (format!("{head}a one\n"), "not a number"),
             (format!("{head}a 1.0\na 2.0\n"), "twice"),
             (format!("{head}a{{y=\"1\",x=\"1\"}} 1.0\n"), "not sorted"),
             (format!("{head}a{{x=\"1\\t\"}} 1.0\n"), "escape"),
