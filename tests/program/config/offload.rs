@@ -256,7 +256,8 @@ fn a_wrong_key_names_the_source_of_its_flag() {
         ),
     ] {
         let refused = try_words(words, variables).unwrap_err().to_string();
-        let told = format!("\"fifo\" is not lru or arc (other values are not simulated) (from {source})");
+        let told =
+            format!("\"fifo\" is not lru or arc (other values are not simulated) (from {source})");
         assert!(refused.ends_with(&told), "{refused}");
     }
 }
