@@ -52,8 +52,8 @@ impl Sglang {
         self.form_decode(now, pass, out);
     }
 
-    /// Returns whether sequences outside the queue and the batch hold pages. They free them for other
-    /// engines later; restarting prompts meanwhile would compute the same chunks for ever.
+    /// Returns whether sequences outside the queue and the batch hold pages for another engine. While
+    /// they do, restarted prompts would compute the same chunks without end.
     fn pages_are_lent(&self) -> bool {
         let mut others = self.seqs.living().into_iter().filter(|slot| {
             let seq = &self.seqs[*slot];
