@@ -4,7 +4,7 @@ use std::io::Write;
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-/// What this thread logs, line by line, until dropped.
+/// Receives the log lines of this thread until dropped.
 pub(crate) struct Log {
     lines: UnboundedReceiver<String>,
     _guard: tracing::subscriber::DefaultGuard,

@@ -17,7 +17,7 @@ pub enum DatasetError {
         /// Reason why the download failed.
         why: String,
     },
-    /// This build has no SQLite, and cannot open datasets.
+    /// The program is built without SQLite, so it cannot open datasets.
     #[error("dataset {}: this program was built without the feature `sqlite`", path.display())]
     NotBuilt {
         /// Path of the dataset file.

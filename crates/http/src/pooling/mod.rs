@@ -145,7 +145,7 @@ async fn tokens(app: &Arc<App>, request: &PoolingRequest, body: &Value) -> Resul
 
 struct InputTokens {
     ids: Vec<u32>,
-    /// Whether the tokenizer added special tokens to the input; `None` if the client sent token
+    /// Special tokens that the tokenizer added to the input; `None` if the client sent token
     /// ids.
     special: Option<SpecialTokens>,
 }

@@ -493,7 +493,7 @@ mod tests {
         }
     }
 
-    /// These filters take time proportional to the length of their value. The byte limit must end
+    /// Filters that read their value take time proportional to its length. The byte limit must end
     /// the rendering long before the loop does.
     #[test]
     fn reading_long_values_counts_as_work() {

@@ -8,7 +8,7 @@ use vllm_sim_tokenizer::SpecialTokens;
 
 #[derive(Debug, Clone)]
 pub(super) struct RequestOptions {
-    /// Whether the text of the derendered response contains special tokens.
+    /// Treatment of special tokens in the text of the derendered response.
     pub(super) special: SpecialTokens,
     pub(super) include_reasoning: bool,
     pub(super) return_token_ids: bool,
