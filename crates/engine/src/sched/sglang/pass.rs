@@ -55,11 +55,8 @@ impl Sglang {
     /// Returns whether sequences outside the queue and the batch hold pages for another engine. While
     /// they do, restarted prompts would compute the same chunks without end.
     fn pages_are_lent(&self) -> bool {
-        let mut others = self.seqs.living().into_iter().filter(|slot| {
-            let seq = &self.seqs[*slot];
-            seq.pages > 0 && !self.waiting.contains(slot)
-        });
-        others.next().is_some()
+        let holds = |slot: &Slot| self.seqs[*slot].pages > 0 && !self.waiting.contains(slot);
+        self.seqs.living().iter().any(holds)
     }
 
     /// Frees the pages of partly computed prompts, which are then computed from the start.
