@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use vllm_sim::server::Server;
-use vllm_sim_config::{CliMode, Loaded};
+use vllm_sim::server::SimulatorServer;
+use vllm_sim_config::{CliMode, LoadedConfig};
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/tiny-llama");
 const END: &[u8] = b"0\r\n\r\n";
@@ -47,8 +47,10 @@ async fn measure(name: &str, path: &str, body: &str, clients: u32, times: u32, t
         "--seed",
         "7",
     ];
-    let loaded = Loaded::from_flags(CliMode::Vllm, &words).expect("flags that are right");
-    let server = Server::start(loaded.config).await.expect("a start");
+    let loaded = LoadedConfig::from_flags(CliMode::Vllm, &words).expect("flags that are right");
+    let server = SimulatorServer::start(loaded.config)
+        .await
+        .expect("a start");
     let address = server.address.expect("a TCP address");
     let length = body.len();
     let request = format!(

@@ -10,5 +10,5 @@ fn main() -> ExitCode {
     let args: Vec<String> = std::env::args_os()
         .map(|arg| arg.to_string_lossy().into_owned())
         .collect();
-    vllm_sim::cli::run(&args, &|name| std::env::var(name).ok())
+    vllm_sim::cli::run_cli(&args, &|name| std::env::var(name).ok())
 }

@@ -11,14 +11,14 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
 
-use vllm_sim_config::{Certificate, ClientCerts, Tls};
+use vllm_sim_config::{CertificateSource, ClientCerts, TlsConfig};
 
 /// Interval between checks of the certificate files.
-const RELOAD_INTERVAL: Duration = Duration::from_millis(500);
+const CERTIFICATE_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// An error of the TLS setup of a server.
 #[derive(Debug, thiserror::Error)]
-pub enum TlsError {
+pub enum ServerTlsError {
     /// A certificate or key file is missing or is not PEM.
     #[error("cannot read {what} {path}: {why}")]
     File {
@@ -42,40 +42,42 @@ pub enum TlsError {
 
 /// TLS configuration of a server, replaced when certificate files change.
 #[derive(Clone)]
-pub struct Acceptor(Arc<ArcSwap<ServerConfig>>);
+pub struct ReloadingTlsAcceptor(Arc<ArcSwap<ServerConfig>>);
 
-impl Acceptor {
+impl ReloadingTlsAcceptor {
     /// Loads the configured certificate, or creates a self-signed one for `names`.
     ///
     /// # Errors
-    /// [`TlsError`] if the certificate or an authority cannot be used.
-    pub fn new(tls: &Tls, names: Vec<String>) -> Result<Self, TlsError> {
-        Ok(Self(Arc::new(ArcSwap::from_pointee(load(tls, names)?))))
+    /// [`ServerTlsError`] if the certificate or an authority cannot be used.
+    pub fn new(tls: &TlsConfig, names: Vec<String>) -> Result<Self, ServerTlsError> {
+        Ok(Self(Arc::new(ArcSwap::from_pointee(load_server_config(
+            tls, names,
+        )?))))
     }
 
     /// Returns a TLS acceptor with the current certificate.
-    pub fn current(&self) -> tokio_rustls::TlsAcceptor {
+    pub fn current_acceptor(&self) -> tokio_rustls::TlsAcceptor {
         self.0.load_full().into()
     }
 
     /// Watches the certificate files until dropped.
     ///
     /// A change reloads them; if that fails, the old certificate is kept and a warning is logged.
-    pub async fn watch(self, tls: Tls) {
-        let Certificate::Files { cert, key } = &tls.certificate else {
+    pub async fn reload_on_change(self, tls: TlsConfig) {
+        let CertificateSource::Files { cert, key } = &tls.certificate else {
             return;
         };
-        let mut seen = (modified(cert), modified(key));
+        let mut seen = (modification_time(cert), modification_time(key));
         loop {
-            tokio::time::sleep(RELOAD_INTERVAL).await;
-            let now = (modified(cert), modified(key));
+            tokio::time::sleep(CERTIFICATE_CHECK_INTERVAL).await;
+            let now = (modification_time(cert), modification_time(key));
             if now == seen {
                 continue;
             }
             // Both files are replaced one after the other, so wait until the second is complete.
-            tokio::time::sleep(RELOAD_INTERVAL / 2).await;
-            seen = (modified(cert), modified(key));
-            match load(&tls, Vec::new()) {
+            tokio::time::sleep(CERTIFICATE_CHECK_INTERVAL / 2).await;
+            seen = (modification_time(cert), modification_time(key));
+            match load_server_config(&tls, Vec::new()) {
                 Ok(config) => {
                     self.0.store(Arc::new(config));
                     tracing::info!(cert = %cert.display(), "certificate reloaded");
@@ -86,14 +88,14 @@ impl Acceptor {
     }
 }
 
-fn modified(path: &Path) -> Option<SystemTime> {
+fn modification_time(path: &Path) -> Option<SystemTime> {
     std::fs::metadata(path).and_then(|m| m.modified()).ok()
 }
 
-fn load(tls: &Tls, names: Vec<String>) -> Result<ServerConfig, TlsError> {
+fn load_server_config(tls: &TlsConfig, names: Vec<String>) -> Result<ServerConfig, ServerTlsError> {
     let (chain, key) = match &tls.certificate {
-        Certificate::Files { cert, key } => (certificates(cert)?, private_key(key)?),
-        Certificate::SelfSigned => self_signed(names)?,
+        CertificateSource::Files { cert, key } => (read_certificates(cert)?, private_key(key)?),
+        CertificateSource::SelfSigned => self_signed(names)?,
     };
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ServerConfig::builder_with_provider(provider.clone())
@@ -101,7 +103,7 @@ fn load(tls: &Tls, names: Vec<String>) -> Result<ServerConfig, TlsError> {
     let builder = match (&tls.ca_certs, tls.client_certs) {
         (Some(path), wanted) if wanted != ClientCerts::None => {
             let mut roots = RootCertStore::empty();
-            for certificate in certificates(path)? {
+            for certificate in read_certificates(path)? {
                 roots.add(certificate)?;
             }
             let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), provider);
@@ -111,7 +113,7 @@ fn load(tls: &Tls, names: Vec<String>) -> Result<ServerConfig, TlsError> {
             };
             let verifier = verifier
                 .build()
-                .map_err(|e| TlsError::Verifier(e.to_string()))?;
+                .map_err(|e| ServerTlsError::Verifier(e.to_string()))?;
             builder.with_client_cert_verifier(verifier)
         }
         _ => builder.with_no_client_auth(),
@@ -121,8 +123,8 @@ fn load(tls: &Tls, names: Vec<String>) -> Result<ServerConfig, TlsError> {
     Ok(config)
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let failed = |why: String| TlsError::File {
+fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ServerTlsError> {
+    let failed = |why: String| ServerTlsError::File {
         what: "certificates",
         path: path.into(),
         why,
@@ -138,8 +140,8 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     }
 }
 
-fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
-    PrivateKeyDer::from_pem_file(path).map_err(|e| TlsError::File {
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, ServerTlsError> {
+    PrivateKeyDer::from_pem_file(path).map_err(|e| ServerTlsError::File {
         what: "private key",
         path: path.into(),
         why: e.to_string(),
@@ -148,7 +150,7 @@ fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
 
 type CertificateAndKey = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-fn self_signed(names: Vec<String>) -> Result<CertificateAndKey, TlsError> {
+fn self_signed(names: Vec<String>) -> Result<CertificateAndKey, ServerTlsError> {
     let made = rcgen::generate_simple_self_signed(names)?;
     let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
     Ok((vec![made.cert.der().clone()], key))

@@ -6,15 +6,15 @@ use anyhow::Result;
 use clap::builder::PossibleValuesParser;
 use clap::{Arg, Command};
 
-use super::tool::{typed, unknown};
+use super::tool::{explicitly_set_flags, unknown_flag_error};
 use crate::server;
-use vllm_sim_calibrate::{self as calibrate, Options};
+use vllm_sim_calibrate::{self as calibrate, CalibrateOptions};
 use vllm_sim_command_line::{UsageError, outputs, refuse};
-use vllm_sim_config::{CliMode, Loaded, load_engine};
-use vllm_sim_engine::latency::Coefficients;
-use vllm_sim_replay::load::Format;
+use vllm_sim_config::{CliMode, LoadedConfig, load_single_engine};
+use vllm_sim_engine::latency::RooflineCoefficients;
+use vllm_sim_replay::load::WorkloadFormat;
 
-const HELP: &str = "\
+const CALIBRATE_HELP: &str = "\
 Usage: vllm-sim calibrate --data FILE… [--out FILE] [options] [flags of `vllm-sim serve`]
        vllm-sim calibrate --runs DIR [--out FILE] [options]
 
@@ -41,14 +41,14 @@ simulated scheduler, and writes a profile for --config.
 /// Maximum value of `--front-end-ms` of `vllm-sim calibrate`, in milliseconds.
 const MAX_FRONT_END_MS: f64 = 10_000.0;
 
-pub(super) fn command() -> Command {
-    let options = HELP.lines().filter_map(|line| {
+pub(super) fn calibrate_clap_command() -> Command {
+    let options = CALIBRATE_HELP.lines().filter_map(|line| {
         let (name, rest) = line.strip_prefix("  --")?.split_once(' ')?;
         let (value, help) = rest.split_once("  ")?;
         let arg = Arg::new(name).long(name).value_name(value.trim());
         let arg = match name {
             "format" => {
-                let names = Format::NAMES.map(|(name, _)| name);
+                let names = WorkloadFormat::NAMES.map(|(name, _)| name);
                 arg.value_parser(PossibleValuesParser::new(names))
                     .hide_possible_values(true)
             }
@@ -62,17 +62,17 @@ pub(super) fn command() -> Command {
 }
 
 #[derive(Default)]
-struct Args {
+struct CalibrateArgs {
     data: Vec<PathBuf>,
-    format: Format,
+    format: WorkloadFormat,
     runs: Option<PathBuf>,
     out: Option<PathBuf>,
-    options: Options,
+    options: CalibrateOptions,
     help: bool,
     rest: Vec<String>,
 }
 
-fn front_end_us(text: &str) -> Result<f64, UsageError> {
+fn parse_front_end_ms_as_us(text: &str) -> Result<f64, UsageError> {
     let ms: Option<f64> = text.parse().ok();
     let ms = ms.filter(|ms| (0.0..=MAX_FRONT_END_MS).contains(ms));
     ms.map(|ms| ms * 1e3).ok_or_else(|| {
@@ -81,8 +81,8 @@ fn front_end_us(text: &str) -> Result<f64, UsageError> {
     })
 }
 
-fn read(words: &[String]) -> Result<Args> {
-    let mut typed = Args::default();
+fn parse_calibrate_args(words: &[String]) -> Result<CalibrateArgs> {
+    let mut typed = CalibrateArgs::default();
     let mut words = words.iter().peekable();
     while let Some(word) = words.next() {
         let (flag, joined) = match word.split_once('=') {
@@ -116,7 +116,7 @@ fn read(words: &[String]) -> Result<Args> {
             "--runs" => typed.runs = Some(value()?.into()),
             "--out" => typed.out = Some(value()?.into()),
             "--front-end-ms" => {
-                typed.options.front_end_us = Some(front_end_us(&value()?)?);
+                typed.options.front_end_us = Some(parse_front_end_ms_as_us(&value()?)?);
             }
             "--fit" => typed.options.fit = list(value()?),
             "--hold-out" => typed.options.hold_out = list(value()?),
@@ -130,10 +130,13 @@ fn read(words: &[String]) -> Result<Args> {
     Ok(typed)
 }
 
-pub(super) fn run(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<String> {
-    let typed = read(words)?;
+pub(super) fn run_calibrate(
+    words: &[String],
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<String> {
+    let typed = parse_calibrate_args(words)?;
     if typed.help {
-        return Ok(HELP.to_owned());
+        return Ok(CALIBRATE_HELP.to_owned());
     }
     let (fitted, base, deployment) = match (&typed.runs, typed.data.is_empty()) {
         (Some(_), false) => refuse!("--data and --runs cannot be used together"),
@@ -145,44 +148,47 @@ pub(super) fn run(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Res
                      deployments"
                 );
             }
-            let fitted = calibrate::from_recorded(folder, &typed.options)?;
+            let fitted = calibrate::fit_recorded_runs(folder, &typed.options)?;
             (
                 fitted,
-                measured_front_end(Coefficients::default(), &typed),
+                with_measured_front_end(RooflineCoefficients::default(), &typed),
                 Vec::new(),
             )
         }
         (None, false) => {
-            let (loaded, rest) = load_engine(&typed.rest, CliMode::Vllm, env)?;
+            let (loaded, rest) = load_single_engine(&typed.rest, CliMode::Vllm, env)?;
             if let Some(word) = rest.first() {
-                return Err(unknown("calibrate", word).into());
+                return Err(unknown_flag_error("calibrate", word).into());
             }
-            let (engine, setup) = server::modelled(&loaded.config)?;
+            let (engine, setup) = server::batching_engine_config(&loaded.config)?;
             let Some(setup) = setup else {
                 refuse!(
                     "calibrate fits the roofline: name --gpu, and a --model whose config.json is \
                      known"
                 );
             };
-            let fitted = calibrate::from_results(
+            let fitted = calibrate::fit_result_files(
                 &typed.data,
                 typed.format,
                 (&engine, &setup),
                 &typed.options,
             )?;
-            let base = measured_front_end(setup.coefficients, &typed);
-            (fitted, base, deployment(&loaded))
+            let base = with_measured_front_end(setup.coefficients, &typed);
+            (fitted, base, deployment_description(&loaded))
         }
     };
-    let profile = calibrate::yaml(&fitted, &base, &deployment);
+    let profile = calibrate::config_yaml(&fitted, &base, &deployment);
     let Some(file) = &typed.out else {
         return Ok(format!("{fitted}\n{profile}"));
     };
-    outputs::write(file, profile)?;
+    outputs::write_atomically(file, profile)?;
     Ok(format!("{fitted}\nprofile in {}", file.display()))
 }
 
-fn measured_front_end(mut base: Coefficients, typed: &Args) -> Coefficients {
+fn with_measured_front_end(
+    mut base: RooflineCoefficients,
+    typed: &CalibrateArgs,
+) -> RooflineCoefficients {
     if let Some(us) = typed.options.front_end_us {
         base.front_end_us = us;
     }
@@ -191,7 +197,7 @@ fn measured_front_end(mut base: Coefficients, typed: &Args) -> Coefficients {
 
 /// Returns the explicitly set flags with which a fitted latency profile describes its deployment,
 /// as names and YAML values.
-fn deployment(loaded: &Loaded) -> Vec<(String, String)> {
+fn deployment_description(loaded: &LoadedConfig) -> Vec<(String, String)> {
     let own = [
         "config",
         "latency-coefficients",
@@ -199,8 +205,8 @@ fn deployment(loaded: &Loaded) -> Vec<(String, String)> {
         "port",
         "host",
     ];
-    let typed =
-        typed(loaded).filter(|(flag, values)| !values.is_empty() && !own.contains(&flag.name));
+    let typed = explicitly_set_flags(loaded)
+        .filter(|(flag, values)| !values.is_empty() && !own.contains(&flag.name));
     let quoted = |text: &String| serde_json::Value::String(text.clone()).to_string();
     let pairs = typed.map(|(flag, values)| {
         let value = match values {

@@ -11,8 +11,8 @@ use http::{Request, Uri, header};
 use http_body_util::Full;
 
 use vllm_sim_command_line::{self as command_line, refuse};
-use vllm_sim_config::Command;
-use vllm_sim_http_client::{CertificateVerification, Client, Connector, Endpoint};
+use vllm_sim_config::ParsedCommand;
+use vllm_sim_http_client::{CertificateVerification, Connector, PooledHttpClient, ServerEndpoint};
 
 /// Maximum size of the server's response, in bytes.
 const MAX_RESPONSE_BYTES: usize = 1 << 20;
@@ -36,14 +36,17 @@ pub(super) struct HealthcheckArgs {
 ///
 /// # Errors
 /// A wrong URL; a server that does not answer in time, or with another status than 200.
-pub(super) fn run(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<String> {
-    let args = match command_line::parse::<HealthcheckArgs>(words)? {
+pub(super) fn run_healthcheck(
+    words: &[String],
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<String> {
+    let args = match command_line::parse_tool_args::<HealthcheckArgs>(words)? {
         Ok(args) => args,
         Err(help) => return Ok(help),
     };
     let url = args
         .url
-        .or_else(|| container_server(env))
+        .or_else(|| server_url_of_container(env))
         .unwrap_or_else(|| {
             let port = env("VLLM_SIM_PORT").unwrap_or_else(|| "8000".to_owned());
             format!("http://127.0.0.1:{port}")
@@ -52,15 +55,17 @@ pub(super) fn run(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Res
         refuse!("--timeout: {} is not a number of seconds", args.timeout);
     };
     let parsed = url.parse::<Uri>().ok();
-    let Some((uri, endpoint)) = parsed.and_then(|uri| endpoint(&uri).map(|found| (uri, found)))
+    let Some((uri, endpoint)) =
+        parsed.and_then(|uri| health_endpoint(&uri).map(|found| (uri, found)))
     else {
         refuse!("{url:?} is not a URL such as http://127.0.0.1:8000");
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let asked =
-        runtime.block_on(async { tokio::time::timeout(timeout, ask(&uri, endpoint)).await });
+    let asked = runtime.block_on(async {
+        tokio::time::timeout(timeout, request_health_status(&uri, endpoint)).await
+    });
     match asked {
         Ok(Ok(200)) => Ok(format!("{url}: healthy")),
         Ok(Ok(status)) => bail!("{url}: returned {status}"),
@@ -71,20 +76,23 @@ pub(super) fn run(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Res
 
 /// Returns the URL of the vllm-sim server that is process 1 of this container, from its command
 /// line.
-fn container_server(env: &dyn Fn(&str) -> Option<String>) -> Option<String> {
+fn server_url_of_container(env: &dyn Fn(&str) -> Option<String>) -> Option<String> {
     let program = std::fs::read_link("/proc/1/exe").ok()?;
     if program != std::env::current_exe().ok()? {
         return None;
     }
     let line = String::from_utf8(std::fs::read("/proc/1/cmdline").ok()?).ok()?;
     let words: Vec<String> = line.split_terminator('\0').map(str::to_owned).collect();
-    url_of(&words, env)
+    server_url_of_command_line(&words, env)
 }
 
 /// Returns the URL of the vllm-sim server that a command line starts.
-fn url_of(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Option<String> {
-    match vllm_sim_config::load(words, env).ok()? {
-        Command::Serve(loaded) => {
+fn server_url_of_command_line(
+    words: &[String],
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Option<String> {
+    match vllm_sim_config::load_config(words, env).ok()? {
+        ParsedCommand::Serve(loaded) => {
             let server = &loaded.config.server;
             let scheme = if server.tls.is_some() {
                 "https"
@@ -97,25 +105,25 @@ fn url_of(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Option<Stri
     }
 }
 
-fn endpoint(uri: &Uri) -> Option<Endpoint> {
+fn health_endpoint(uri: &Uri) -> Option<ServerEndpoint> {
     let scheme = uri.scheme()?;
     let secure = *scheme == Scheme::HTTPS;
     if !secure && *scheme != Scheme::HTTP {
         return None;
     }
-    Endpoint::new(secure, uri.authority()?)
+    ServerEndpoint::new(secure, uri.authority()?)
 }
 
 /// Returns the HTTP status of the server's response to a health check.
-async fn ask(uri: &Uri, endpoint: Endpoint) -> Result<u16> {
+async fn request_health_status(uri: &Uri, endpoint: ServerEndpoint) -> Result<u16> {
     let path = uri.path_and_query().map_or("/", PathAndQuery::as_str);
     let path = if path == "/" { "/health" } else { path };
     let host = uri.authority().map_or("", |authority| authority.as_str());
     let request = Request::get(path).header(header::HOST, host);
     let request = request.body(Full::<Bytes>::default())?;
     let connector = Connector::new(endpoint, &CertificateVerification::Disabled)?;
-    let client = Client::new(connector);
-    let response = client.fetch(request, MAX_RESPONSE_BYTES).await;
+    let client = PooledHttpClient::new(connector);
+    let response = client.fetch_body(request, MAX_RESPONSE_BYTES).await;
     let response = response.map_err(|why| anyhow!("{why}"))?;
     Ok(response.status().as_u16())
 }
@@ -125,11 +133,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_url_is_that_of_the_command_line() {
+    fn health_url_follows_server_flags() {
         let url = |line: &str| {
             let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
             let env = |name: &str| (name == "VLLM_SIM_PORT").then(|| "8100".to_owned());
-            url_of(&words, &env)
+            server_url_of_command_line(&words, &env)
         };
         let found = |port: &str| Some(format!("http://127.0.0.1:{port}"));
         assert_eq!(url("vllm-sim --model m --port 9000"), found("9000"));

@@ -14,7 +14,7 @@ pub(super) fn start_log(config: &Config) {
         LogLevel::Debug => "debug",
         LogLevel::Trace => "trace",
     };
-    let builder = builder(&format!("warn,vllm_sim={level}"));
+    let builder = log_subscriber(&format!("warn,vllm_sim={level}"));
     // The module path helps at debug level only.
     let builder = builder.with_target(matches!(log.level, LogLevel::Debug | LogLevel::Trace));
     // A second start in one process (tests) keeps the first log.
@@ -25,25 +25,27 @@ pub(super) fn start_log(config: &Config) {
 }
 
 pub(super) fn start_plain_log() {
-    let _ = builder("warn,vllm_sim=info").with_target(false).try_init();
+    let _ = log_subscriber("warn,vllm_sim=info")
+        .with_target(false)
+        .try_init();
 }
 
 /// Returns whether the log is coloured: standard error is a terminal and `NO_COLOR` is unset
 /// (<https://no-color.org>).
-fn colours() -> bool {
+fn log_uses_colours() -> bool {
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     std::io::stderr().is_terminal() && !plain
 }
 
 /// Builds a tracing subscriber that writes the log lines passing `filter` to standard error.
-fn builder(
+fn log_subscriber(
     filter: &str,
 ) -> SubscriberBuilder<DefaultFields, Format, EnvFilter, fn() -> std::io::Stderr> {
     // A line that cannot be written (a full disk, a closed pipe) is dropped. Reporting that on the
     // same standard error would panic in the code that logs.
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr as fn() -> std::io::Stderr)
-        .with_ansi(colours())
+        .with_ansi(log_uses_colours())
         .log_internal_errors(false)
         .with_env_filter(EnvFilter::new(filter))
 }

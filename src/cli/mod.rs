@@ -11,54 +11,56 @@ mod tool;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use crate::server::{Fleet, Headless, StartError};
+use crate::server::{HeadlessEngines, ServerFleet, StartError};
 use log::start_log;
-use signals::Signals;
-use start::{ReadyFile, log_listening, log_start, of_engines, of_servers};
+use signals::TerminationSignals;
+use start::{
+    ReadyFile, describe_headless_engines, describe_servers, log_listening, log_start_of_server,
+};
 use vllm_sim_calibrate::CalibrateError;
 use vllm_sim_calibrate::validate::ValidateError;
 use vllm_sim_command_line::progress;
 use vllm_sim_command_line::{RequirementFailed, UsageError};
-use vllm_sim_config::{Command, ConfigError, Loaded};
+use vllm_sim_config::{ConfigError, LoadedConfig, ParsedCommand};
 use vllm_sim_replay::workload::WorkloadError;
 use vllm_sim_tokenizer::TokenizerError;
 
 /// Exit code of vllm-sim for wrong arguments or configuration.
-const BAD_CONFIG: u8 = 2;
+const EXIT_USAGE_ERROR: u8 = 2;
 /// Exit code of vllm-sim for any failure except wrong arguments or configuration.
-const FAILED: u8 = 1;
+const EXIT_FAILURE: u8 = 1;
 
 /// Runs vllm-sim with the command line `args`, in which `args[0]` names the program.
-pub fn run(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> ExitCode {
-    match vllm_sim_config::load(args, env) {
-        Ok(Command::Serve(loaded)) => serve(*loaded),
-        Ok(Command::Config(loaded)) => {
+pub fn run_cli(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> ExitCode {
+    match vllm_sim_config::load_config(args, env) {
+        Ok(ParsedCommand::Serve(loaded)) => run_server_process(*loaded),
+        Ok(ParsedCommand::Config(loaded)) => {
             log::start_plain_log();
             for warning in &loaded.warnings {
                 tracing::warn!("{warning}");
             }
-            print(&loaded.to_yaml())
+            print_to_stdout(&loaded.to_yaml())
         }
-        Ok(Command::Version(text) | Command::Help(text)) => print(&text),
-        Ok(Command::Tool { name, args }) => match tool::run(name, &args, env) {
+        Ok(ParsedCommand::Version(text) | ParsedCommand::Help(text)) => print_to_stdout(&text),
+        Ok(ParsedCommand::Tool { name, args }) => match tool::run_tool(name, &args, env) {
             Ok(text) if progress::is_stopped() => {
-                print(&text);
+                print_to_stdout(&text);
                 print_error(
                     &"interrupted: the output is incomplete",
-                    signals::INTERRUPTED,
+                    signals::EXIT_INTERRUPTED,
                 )
             }
-            Ok(text) => print(&text),
+            Ok(text) => print_to_stdout(&text),
             Err(error) => {
                 if let Some(unmet) = error.downcast_ref::<RequirementFailed>() {
-                    print(&unmet.printed);
+                    print_to_stdout(&unmet.printed);
                 }
                 print_error(&format!("{error:#}"), exit_code(&error))
             }
         },
         // A call without arguments prints the usage.
         Err(error) if args.len() <= 1 => print_usage_error(&error),
-        Err(error) => print_error(&error, BAD_CONFIG),
+        Err(error) => print_error(&error, EXIT_USAGE_ERROR),
     }
 }
 
@@ -68,17 +70,21 @@ fn exit_code(error: &anyhow::Error) -> u8 {
     let usage = error.downcast_ref::<UsageError>().is_some()
         || error.downcast_ref::<ConfigError>().is_some()
         || error.downcast_ref::<StartError>().is_some_and(is_config)
-        || error.chain().any(is_missing);
-    if usage { BAD_CONFIG } else { FAILED }
+        || error.chain().any(is_missing_input_file);
+    if usage {
+        EXIT_USAGE_ERROR
+    } else {
+        EXIT_FAILURE
+    }
 }
 
-fn is_missing(cause: &(dyn std::error::Error + 'static)) -> bool {
+fn is_missing_input_file(cause: &(dyn std::error::Error + 'static)) -> bool {
     let is_file = |error: &std::io::Error| error.kind() == std::io::ErrorKind::NotFound;
     if let Some(CalibrateError::Workload(inner)) = cause.downcast_ref() {
-        return is_missing(inner);
+        return is_missing_input_file(inner);
     }
     if let Some(CalibrateError::Run(inner)) = cause.downcast_ref() {
-        return is_missing(inner);
+        return is_missing_input_file(inner);
     }
     match (cause.downcast_ref(), cause.downcast_ref()) {
         (Some(WorkloadError::Io { error, .. }), _) => is_file(error),
@@ -101,13 +107,13 @@ fn is_config(error: &StartError) -> bool {
     )
 }
 
-fn print(text: &str) -> ExitCode {
+fn print_to_stdout(text: &str) -> ExitCode {
     use std::io::Write;
     match writeln!(std::io::stdout().lock(), "{}", text.trim_end()) {
         Ok(()) => ExitCode::SUCCESS,
         // A reader such as `| head` closed the pipe.
         Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(error) => print_error(&error, FAILED),
+        Err(error) => print_error(&error, EXIT_FAILURE),
     }
 }
 
@@ -126,10 +132,10 @@ fn print_usage_error(error: &ConfigError) -> ExitCode {
         "{}\n",
         vllm_sim_config::program_help()
     );
-    print_error(error, BAD_CONFIG)
+    print_error(error, EXIT_USAGE_ERROR)
 }
 
-fn serve(loaded: Loaded) -> ExitCode {
+fn run_server_process(loaded: LoadedConfig) -> ExitCode {
     start_log(&loaded.config);
     for warning in &loaded.warnings {
         tracing::warn!("{warning}");
@@ -138,23 +144,23 @@ fn serve(loaded: Loaded) -> ExitCode {
     for unknown in vllm_sim_config::unknown_variables(names) {
         tracing::warn!("{unknown}");
     }
-    log_start(&loaded);
+    log_start_of_server(&loaded);
     log_ignored(&loaded);
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
     {
         Ok(runtime) => runtime,
-        Err(error) => return print_error(&error, FAILED),
+        Err(error) => return print_error(&error, EXIT_FAILURE),
     };
-    let code = runtime.block_on(until_signalled(loaded));
+    let code = runtime.block_on(serve_until_signalled(loaded));
     // Running blocking tasks, such as encoding a long prompt, are abandoned.
     runtime.shutdown_background();
     code
 }
 
 /// Logs every flag that has no effect; flags that matter to users of vLLM are logged as a warning.
-fn log_ignored(loaded: &Loaded) {
+fn log_ignored(loaded: &LoadedConfig) {
     let has_vllm_effect = |flag: &&String| loaded.ignored_with_effect.contains(flag);
     let (with_effect, rest): (Vec<&String>, Vec<&String>) =
         loaded.ignored.iter().partition(has_vllm_effect);
@@ -174,80 +180,84 @@ fn log_ignored(loaded: &Loaded) {
     }
 }
 
-async fn until_signalled(loaded: Loaded) -> ExitCode {
+async fn serve_until_signalled(loaded: LoadedConfig) -> ExitCode {
     let ready_file = loaded.config.server.ready_file.clone();
-    let cleared = ready_file.as_deref().map_or(Ok(()), ReadyFile::clear);
+    let cleared = ready_file
+        .as_deref()
+        .map_or(Ok(()), ReadyFile::remove_stale);
     if let Err(error) = cleared {
-        return print_error(&error, BAD_CONFIG);
+        return print_error(&error, EXIT_USAGE_ERROR);
     }
-    let mut signals = Signals::new();
+    let mut signals = TerminationSignals::new();
     if loaded.config.server.exit_on_stdin_eof {
-        signals = signals.with_end_of_input();
+        signals = signals.with_end_of_stdin();
     }
     if loaded.config.server.headless || loaded.config.engine.parallel.api_servers == 0 {
-        return engines_alone(loaded, signals, ready_file).await;
+        return run_headless_engines(loaded, signals, ready_file).await;
     }
     let started = tokio::select! {
-        started = Fleet::start(loaded) => started,
-        () = signals.next() => return ExitCode::SUCCESS,
+        started = ServerFleet::start(loaded) => started,
+        () = signals.next_signal() => return ExitCode::SUCCESS,
     };
     let fleet = match started {
         Ok(fleet) => fleet,
         Err(error) => {
             let code = if is_config(&error) {
-                BAD_CONFIG
+                EXIT_USAGE_ERROR
             } else {
-                FAILED
+                EXIT_FAILURE
             };
             return print_error(&error, code);
         }
     };
     // The file exists until this function returns, and before the log reports the address.
-    let ready_file = ready_file.map(|path| ReadyFile::write(&path, &of_servers(&fleet)));
+    let ready_file =
+        ready_file.map(|path| ReadyFile::write_atomically(&path, &describe_servers(&fleet)));
     if let Some(Err(error)) = &ready_file {
         fleet.shutdown().await;
-        return print_error(error, FAILED);
+        return print_error(error, EXIT_FAILURE);
     }
     log_listening(&fleet);
-    signals.next().await;
+    signals.next_signal().await;
     tracing::info!("shutting down; a second signal exits immediately");
     tokio::select! {
         () = fleet.shutdown() => ExitCode::SUCCESS,
-        () = signals.next() => ExitCode::from(FAILED),
+        () = signals.next_signal() => ExitCode::from(EXIT_FAILURE),
     }
 }
 
 /// Runs engines without an HTTP server, for an API server of vLLM (`--headless`).
-async fn engines_alone(
-    loaded: Loaded,
-    mut signals: Signals,
+async fn run_headless_engines(
+    loaded: LoadedConfig,
+    mut signals: TerminationSignals,
     ready_file: Option<PathBuf>,
 ) -> ExitCode {
     let engines = loaded.config.engine.parallel.local_ranks.1;
-    let description = of_engines(&loaded.config);
+    let description = describe_headless_engines(&loaded.config);
     tracing::info!("Launching {engines} data parallel engine(s) in headless mode");
     let started = tokio::select! {
-        started = Headless::start(loaded) => started,
-        () = signals.next() => return ExitCode::SUCCESS,
+        started = HeadlessEngines::start(loaded) => started,
+        () = signals.next_signal() => return ExitCode::SUCCESS,
     };
     let mut headless = match started {
         Ok(headless) => headless,
-        Err(error) if is_config(&error) => return print_error(&error, BAD_CONFIG),
-        Err(error) => return print_error(&error, FAILED),
+        Err(error) if is_config(&error) => return print_error(&error, EXIT_USAGE_ERROR),
+        Err(error) => return print_error(&error, EXIT_FAILURE),
     };
     let (failure, written) =
-        until_ended(&mut headless, &mut signals, ready_file, &description).await;
+        wait_for_engine_failure_or_signal(&mut headless, &mut signals, ready_file, &description)
+            .await;
     let unwritten = written.as_ref().and_then(|written| written.as_ref().err());
     if failure.is_none() {
         tracing::info!("shutting down; a second signal exits immediately");
     }
     tokio::select! {
         () = headless.shutdown() => {}
-        () = signals.next() => return ExitCode::from(FAILED),
+        () = signals.next_signal() => return ExitCode::from(EXIT_FAILURE),
     }
     match (failure, unwritten) {
-        (Some(error), _) => print_error(&error, FAILED),
-        (None, Some(error)) => print_error(error, FAILED),
+        (Some(error), _) => print_error(&error, EXIT_FAILURE),
+        (None, Some(error)) => print_error(error, EXIT_FAILURE),
         (None, None) => ExitCode::SUCCESS,
     }
 }
@@ -256,24 +266,24 @@ async fn engines_alone(
 ///
 /// Returns the failure, and the ready file, which is written once all engines have joined the API
 /// server.
-async fn until_ended(
-    headless: &mut Headless,
-    signals: &mut Signals,
+async fn wait_for_engine_failure_or_signal(
+    headless: &mut HeadlessEngines,
+    signals: &mut TerminationSignals,
     ready_file: Option<PathBuf>,
     description: &serde_json::Value,
 ) -> (Option<StartError>, Option<Result<ReadyFile, String>>) {
-    let joined = headless.joined();
+    let joined = headless.wait_until_joined();
     let mut ended = std::pin::pin!(async {
         tokio::select! {
-            error = headless.failed() => Some(error),
-            () = signals.next() => None,
+            error = headless.wait_for_failure() => Some(error),
+            () = signals.next_signal() => None,
         }
     });
     tokio::select! {
         ended = &mut ended => return (ended, None),
         () = joined => {}
     }
-    let written = ready_file.map(|path| ReadyFile::write(&path, description));
+    let written = ready_file.map(|path| ReadyFile::write_atomically(&path, description));
     match written {
         Some(Err(_)) => (None, written),
         _ => (ended.await, written),

@@ -9,33 +9,33 @@ use clap_mangen::Man;
 use super::tool::ValidateArgs;
 use super::{calibrate, healthcheck};
 use vllm_sim_command_line::{UsageError, refuse};
-use vllm_sim_config::{CliMode, TOOLS, clap_command, closest};
+use vllm_sim_config::{CliMode, TOOL_COMMANDS, clap_command, closest_name};
 use vllm_sim_engine::latency;
 use vllm_sim_plan::{plan, sweep};
 
 /// Subcommands of vllm-sim that are no tools, for completion scripts.
-const COMMANDS: [&str; 4] = ["serve", "config", "launch", "version"];
+const SERVER_COMMANDS: [&str; 4] = ["serve", "config", "launch", "version"];
 
-const SHELLS: &str = "bash, elvish, fish, powershell, zsh";
+const SUPPORTED_SHELLS: &str = "bash, elvish, fish, powershell, zsh";
 
 /// Runs `completions SHELL`: returns the completion script of the shell.
 ///
 /// # Errors
 /// An unknown shell.
-pub(super) fn completions(words: &[String]) -> Result<String> {
+pub(super) fn completion_script(words: &[String]) -> Result<String> {
     let [shell] = words else {
-        refuse!("completions needs the name of a shell: {SHELLS}");
+        refuse!("completions needs the name of a shell: {SUPPORTED_SHELLS}");
     };
     let Ok(shell) = shell.parse::<Shell>() else {
-        let hint = closest(shell, SHELLS.split(", "));
+        let hint = closest_name(shell, SUPPORTED_SHELLS.split(", "));
         let hint = hint.map_or_else(String::new, |name| format!("; did you mean {name}?"));
-        refuse!("unknown shell {shell:?}; supported are {SHELLS}{hint}");
+        refuse!("unknown shell {shell:?}; supported are {SUPPORTED_SHELLS}{hint}");
     };
     let mut script = Vec::new();
-    generate(shell, &mut program(), "vllm-sim", &mut script);
+    generate(shell, &mut program_clap_command(), "vllm-sim", &mut script);
     let script = String::from_utf8(script).context("the completion script")?;
     Ok(match shell {
-        Shell::Bash => mended_for_bash(&script),
+        Shell::Bash => fix_bash_completion_script(&script),
         _ => script,
     })
 }
@@ -43,9 +43,9 @@ pub(super) fn completions(words: &[String]) -> Result<String> {
 /// Corrects a bash completion script of clap_complete, and makes it offer commands before flags.
 ///
 /// The generator writes the program's hyphen in two ways, so that no branch of a command matches.
-fn mended_for_bash(script: &str) -> String {
+fn fix_bash_completion_script(script: &str) -> String {
     let script = script.replace("vllm__subcmd__sim", "vllm__sim");
-    let commands: Vec<&str> = COMMANDS.into_iter().chain(TOOLS).collect();
+    let commands: Vec<&str> = SERVER_COMMANDS.into_iter().chain(TOOL_COMMANDS).collect();
     let branch = "        vllm__sim)\n";
     let first = format!(
         "{branch}            if [[ ${{COMP_CWORD}} -eq 1 && ${{cur}} != -* ]] ; then\n\
@@ -62,8 +62,8 @@ fn mended_for_bash(script: &str) -> String {
 ///
 /// # Errors
 /// An unknown command.
-pub(super) fn man(words: &[String]) -> Result<String> {
-    let mut command = program();
+pub(super) fn manual_page(words: &[String]) -> Result<String> {
+    let mut command = program_clap_command();
     let mut name = "vllm-sim".to_owned();
     for word in words {
         let found = command.find_subcommand(word).cloned();
@@ -84,7 +84,7 @@ pub(super) fn man(words: &[String]) -> Result<String> {
 }
 
 /// Flags on the help page of `explain`, a selection of all flags of `serve`.
-const EXPLAINED: [&str; 14] = [
+const EXPLAIN_HELP_FLAGS: [&str; 14] = [
     "config",
     "gpu",
     "hf-config-path",
@@ -109,15 +109,15 @@ Examples:
 Every flag of `vllm-sim serve` is taken: `vllm-sim serve --help=all` lists them.";
 
 /// Returns the help text of a tool that does not render its own help.
-pub(super) fn help(name: &'static str) -> String {
-    let command = tool(name).bin_name(format!("vllm-sim {name}"));
+pub(super) fn tool_help_text(name: &'static str) -> String {
+    let command = tool_clap_command(name).bin_name(format!("vllm-sim {name}"));
     let mut command = match name {
         "explain" => command
             .override_usage("vllm-sim explain [MODEL] [FLAGS]")
             .after_help(EXPLAIN_EXAMPLES)
             .mut_args(|arg| {
                 let own = arg.get_help_heading().is_none();
-                let shown = own || EXPLAINED.contains(&arg.get_id().as_str());
+                let shown = own || EXPLAIN_HELP_FLAGS.contains(&arg.get_id().as_str());
                 arg.hide(!shown)
             }),
         "completions" => command.override_usage("vllm-sim completions SHELL"),
@@ -127,8 +127,8 @@ pub(super) fn help(name: &'static str) -> String {
 }
 
 /// Returns the list of built-in models and GPUs that `explain --list` prints.
-pub(super) fn known_hardware() -> String {
-    let models: Vec<&str> = latency::known_models().collect();
+pub(super) fn list_builtin_models_and_gpus() -> String {
+    let models: Vec<&str> = latency::known_model_names().collect();
     let gpus: Vec<String> = latency::GPUS
         .iter()
         .map(|gpu| format!("  {:<12} {:>6.1} GiB", gpu.name, gpu.memory_gib))
@@ -142,8 +142,8 @@ pub(super) fn known_hardware() -> String {
 }
 
 /// Returns the long flag names of a tool of vllm-sim, without the flags of `serve`.
-pub(super) fn long_names(name: &'static str) -> Vec<String> {
-    let command = tool(name);
+pub(super) fn long_flag_names_of_tool(name: &'static str) -> Vec<String> {
+    let command = tool_clap_command(name);
     let commands = std::iter::once(&command).chain(command.get_subcommands());
     let names = commands.flat_map(Command::get_arguments).flat_map(|arg| {
         let aliases = arg.get_all_aliases().unwrap_or_default();
@@ -153,8 +153,8 @@ pub(super) fn long_names(name: &'static str) -> Vec<String> {
 }
 
 /// Returns the complete command line of vllm-sim: both modes of `serve`, and the tools.
-fn program() -> Command {
-    let models = PossibleValuesParser::new(latency::known_models());
+fn program_clap_command() -> Command {
+    let models = PossibleValuesParser::new(latency::known_model_names());
     let model = Arg::new("model_tag")
         .value_name("MODEL")
         .value_parser(models)
@@ -177,16 +177,17 @@ fn program() -> Command {
         .subcommand(config)
         .subcommand(launch)
         .subcommand(Command::new("version").about("Print the version"))
-        .subcommands(TOOLS.map(tool))
+        .subcommands(TOOL_COMMANDS.map(tool_clap_command))
 }
 
-fn tool(name: &'static str) -> Command {
+fn tool_clap_command(name: &'static str) -> Command {
     let command = match name {
-        "replay" | "bench" => with_flags_of_serve(vllm_sim_replay_cli::command()),
-        "sweep" => with_flags_of_serve(sweep::command()),
-        "plan" => with_flags_of_serve(plan::command()),
-        "gateway" => vllm_sim_gateway_score::command().mut_subcommand("score", with_flags_of_serve),
-        "calibrate" => with_flags_of_serve(calibrate::command()),
+        "replay" | "bench" => add_flags_of_serve(vllm_sim_replay_cli::replay_clap_command()),
+        "sweep" => add_flags_of_serve(sweep::sweep_command()),
+        "plan" => add_flags_of_serve(plan::plan_command()),
+        "gateway" => vllm_sim_gateway_score::gateway_clap_command()
+            .mut_subcommand("score", add_flags_of_serve),
+        "calibrate" => add_flags_of_serve(calibrate::calibrate_clap_command()),
         "explain" => clap_command(CliMode::Vllm)
             .about("Explain the step times of a deployment")
             .arg(
@@ -203,9 +204,9 @@ fn tool(name: &'static str) -> Command {
         "validate" => ValidateArgs::command(),
         "healthcheck" => healthcheck::HealthcheckArgs::command(),
         #[cfg(feature = "sqlite")]
-        "dataset" => vllm_sim_record::dataset::command(),
+        "dataset" => vllm_sim_record::dataset::dataset_clap_command(),
         #[cfg(feature = "sqlite")]
-        "record" => vllm_sim_record::command(),
+        "record" => vllm_sim_record::record_clap_command(),
         "completions" => Command::new(name)
             .about("Print a script that completes the command line in a shell")
             .arg(Arg::new("shell").value_parser(value_parser!(Shell))),
@@ -214,7 +215,9 @@ fn tool(name: &'static str) -> Command {
             .arg(
                 Arg::new("command")
                     .num_args(0..)
-                    .value_parser(PossibleValuesParser::new(COMMANDS.into_iter().chain(TOOLS)))
+                    .value_parser(PossibleValuesParser::new(
+                        SERVER_COMMANDS.into_iter().chain(TOOL_COMMANDS),
+                    ))
                     .hide_possible_values(true),
             ),
         _ => Command::new(name),
@@ -224,7 +227,7 @@ fn tool(name: &'static str) -> Command {
 
 /// Adds the flags of `serve` to a tool, except those with the name of a flag that the tool already
 /// has.
-fn with_flags_of_serve(own: Command) -> Command {
+fn add_flags_of_serve(own: Command) -> Command {
     let names: Vec<String> = own
         .get_arguments()
         .flat_map(|arg| {
@@ -247,7 +250,7 @@ mod tests {
 
     #[test]
     fn every_command_has_a_page_and_completions() {
-        program().debug_assert();
+        program_clap_command().debug_assert();
         for (command, flag) in [
             ("serve", "max-num-seqs"),
             ("config", "max-num-seqs"),
@@ -265,15 +268,15 @@ mod tests {
             ("dataset inspect", "table-name"),
         ] {
             let words: Vec<String> = command.split(' ').map(str::to_owned).collect();
-            let page = man(&words).unwrap();
+            let page = manual_page(&words).unwrap();
             let shown = flag.replace('-', "\\-");
             assert!(page.contains(&shown), "{command}: --{flag}");
         }
-        for tool in TOOLS {
-            let page = man(&[tool.to_owned()]).unwrap();
+        for tool in TOOL_COMMANDS {
+            let page = manual_page(&[tool.to_owned()]).unwrap();
             assert!(page.contains("DESCRIPTION"), "{tool}");
         }
-        let script = completions(&["bash".to_owned()]).unwrap();
+        let script = completion_script(&["bash".to_owned()]).unwrap();
         for flag in [
             "--hold-out",
             "--request-rate",
@@ -283,26 +286,26 @@ mod tests {
         ] {
             assert!(script.contains(flag), "{flag}");
         }
-        assert!(man(&["nothing".to_owned()]).is_err());
+        assert!(manual_page(&["nothing".to_owned()]).is_err());
     }
 
     #[test]
     fn completions_contain_the_values_of_every_choice() {
-        use vllm_sim_config::{FlagKind, flags};
-        use vllm_sim_replay::load::Format;
-        let script = completions(&["zsh".to_owned()]).unwrap();
-        let choices = flags().filter_map(|flag| match flag.kind {
+        use vllm_sim_config::{FlagKind, all_effective_flags};
+        use vllm_sim_replay::load::WorkloadFormat;
+        let script = completion_script(&["zsh".to_owned()]).unwrap();
+        let choices = all_effective_flags().filter_map(|flag| match flag.kind {
             FlagKind::Choice(words) => Some((flag.name, words.join(" "))),
             _ => None,
         });
-        let formats = Format::NAMES.map(|(name, _)| name).join(" ");
+        let formats = WorkloadFormat::NAMES.map(|(name, _)| name).join(" ");
         for (flag, words) in choices.chain([("format", formats)]) {
             let found = script
                 .lines()
                 .any(|line| line.contains(&format!("--{flag}=")) && line.contains(&words));
             assert!(found, "--{flag}: {words}");
         }
-        for command in COMMANDS.into_iter().chain(TOOLS) {
+        for command in SERVER_COMMANDS.into_iter().chain(TOOL_COMMANDS) {
             assert!(script.contains(&format!("({command})")), "{command}");
         }
     }

@@ -4,7 +4,7 @@ use tokio::sync::oneshot;
 use vllm_sim_command_line::progress;
 
 /// Receives SIGINT, SIGTERM and SIGHUP; signals before the first call of `next` are kept.
-pub(super) struct Signals {
+pub(super) struct TerminationSignals {
     both: Option<(Signal, Signal)>,
     /// SIGHUP; `None` if the process was started with `nohup`.
     hangup: Option<Signal>,
@@ -12,7 +12,7 @@ pub(super) struct Signals {
     input: Option<oneshot::Receiver<()>>,
 }
 
-impl Signals {
+impl TerminationSignals {
     pub(super) fn new() -> Self {
         let terminate = signal(SignalKind::terminate());
         let interrupt = signal(SignalKind::interrupt());
@@ -28,7 +28,7 @@ impl Signals {
     }
 
     /// Treats the end of standard input, for example when the parent process exits, as a signal.
-    pub(super) fn with_end_of_input(mut self) -> Self {
+    pub(super) fn with_end_of_stdin(mut self) -> Self {
         let (ended, input) = oneshot::channel();
         let read = move || {
             let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
@@ -40,7 +40,7 @@ impl Signals {
         self
     }
 
-    pub(super) async fn next(&mut self) {
+    pub(super) async fn next_signal(&mut self) {
         let Self {
             both,
             hangup,
@@ -92,12 +92,12 @@ fn hangup_is_ignored() -> bool {
 
 /// Waits for a signal that ends a server: SIGINT, SIGTERM or SIGHUP.
 #[cfg(feature = "sqlite")]
-pub(super) async fn signalled() {
-    Signals::new().next().await;
+pub(super) async fn wait_for_termination_signal() {
+    TerminationSignals::new().next_signal().await;
 }
 
 /// Exit code after SIGINT, as in shells.
-pub(super) const INTERRUPTED: u8 = 130;
+pub(super) const EXIT_INTERRUPTED: u8 = 130;
 
 /// Makes SIGINT stop a long-running tool early with its partial result; a second SIGINT ends the
 /// process.
@@ -114,9 +114,9 @@ pub(super) fn stop_jobs_on_interrupt() {
                 return;
             };
             interrupt.recv().await;
-            progress::stop();
+            progress::request_stop_of_all_jobs();
             interrupt.recv().await;
-            std::process::exit(INTERRUPTED.into());
+            std::process::exit(EXIT_INTERRUPTED.into());
         });
     };
     // Without this thread, SIGINT ends the process by default.

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use crate::server::{Fleet, Server};
+use crate::server::{ServerFleet, SimulatorServer};
 use vllm_sim_command_line::outputs;
-use vllm_sim_config::{CliMode, Config, Loaded};
+use vllm_sim_config::{CliMode, Config, LoadedConfig};
 
 /// Logs one line with the imitated release and the command-line mode.
-pub(super) fn log_start(loaded: &Loaded) {
+pub(super) fn log_start_of_server(loaded: &LoadedConfig) {
     let model = &loaded.config.model;
     let command_line = match model.cli_mode {
         CliMode::Llmd => "llm-d-inference-sim",
@@ -23,20 +23,20 @@ pub(super) fn log_start(loaded: &Loaded) {
         model.vllm_version,
     );
     // The `Debug` output of the configuration would contain keys.
-    let configuration = Value::Object(loaded.to_json());
+    let configuration = Value::Object(loaded.to_admin_json());
     tracing::debug!(%configuration, "all arguments");
 }
 
 /// Logs the addresses of the pages, and last the address of the server.
-pub(super) fn log_listening(fleet: &Fleet) {
+pub(super) fn log_listening(fleet: &ServerFleet) {
     let Some(first) = fleet.servers().first() else {
         return;
     };
     let config = first.config();
     let model = config.model.served_names.first();
     let model = model.map(String::as_str).unwrap_or_default();
-    let seed = first.app().service().settings().seed;
-    let url = url(first);
+    let seed = first.app_state().service().settings().seed;
+    let url = client_url(first);
     if let Some(url) = &url {
         tracing::info!("API {url}/v1");
         if !config.server.routes.disable_fastapi_docs {
@@ -45,7 +45,7 @@ pub(super) fn log_listening(fleet: &Fleet) {
         tracing::info!("dashboard {url}/dashboard");
         tracing::info!("metrics {url}/metrics");
         if let Some(address) = first.grpc_address {
-            tracing::info!("gRPC {}", reachable(address));
+            tracing::info!("gRPC {}", loopback_if_unspecified(address));
         }
     }
     let place = match (url, &config.server.uds) {
@@ -61,18 +61,18 @@ pub(super) fn log_listening(fleet: &Fleet) {
 }
 
 /// Returns the URL of a server for clients on this machine; `None` for a Unix socket.
-fn url(server: &Server) -> Option<String> {
+fn client_url(server: &SimulatorServer) -> Option<String> {
     let address = server.address?;
     let scheme = match server.config().server.tls {
         Some(_) => "https",
         None => "http",
     };
-    Some(format!("{scheme}://{}", reachable(address)))
+    Some(format!("{scheme}://{}", loopback_if_unspecified(address)))
 }
 
 /// Replaces an unspecified IP address such as `0.0.0.0` by loopback, because some clients cannot
 /// connect to it.
-fn reachable(address: SocketAddr) -> SocketAddr {
+fn loopback_if_unspecified(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         ip if !ip.is_unspecified() => ip,
         IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -93,11 +93,11 @@ impl ReadyFile {
     ///
     /// # Errors
     /// A message that names the file, if it is neither empty nor a ready file.
-    pub(super) fn clear(path: &Path) -> Result<(), String> {
+    pub(super) fn remove_stale(path: &Path) -> Result<(), String> {
         let Ok(found) = path.symlink_metadata() else {
             return Ok(());
         };
-        let ours = found.is_file() && (found.len() == 0 || pid_of(path).is_some());
+        let ours = found.is_file() && (found.len() == 0 || pid_in_ready_file(path).is_some());
         if !ours {
             let shown = path.display();
             return Err(format!(
@@ -113,7 +113,7 @@ impl ReadyFile {
     ///
     /// # Errors
     /// A message that names the file.
-    pub(super) fn write(path: &Path, description: &Value) -> Result<Self, String> {
+    pub(super) fn write_atomically(path: &Path, description: &Value) -> Result<Self, String> {
         let written = outputs::write_new(path, format!("{description}\n"));
         written.map_err(|error| format!("--ready-file {}: {error}", path.display()))?;
         Ok(Self(path.to_owned()))
@@ -123,14 +123,14 @@ impl ReadyFile {
 impl Drop for ReadyFile {
     fn drop(&mut self) {
         // Another server may have replaced the file.
-        if pid_of(&self.0) == Some(std::process::id()) {
+        if pid_in_ready_file(&self.0) == Some(std::process::id()) {
             let _ = std::fs::remove_file(&self.0);
         }
     }
 }
 
 /// Returns the process id in a ready file; `None` if the file is not a ready file.
-fn pid_of(path: &Path) -> Option<u32> {
+fn pid_in_ready_file(path: &Path) -> Option<u32> {
     let file = std::fs::File::open(path).ok()?;
     let ready: Value = serde_json::from_reader(file.take(MAX_READY_FILE_BYTES)).ok()?;
     let known = ready.get("servers").or_else(|| ready.get("ranks"));
@@ -142,16 +142,16 @@ fn pid_of(path: &Path) -> Option<u32> {
 /// …, "grpc": …}]}`.
 ///
 /// A server on a Unix socket is `{"uds": …}`.
-pub(super) fn of_servers(fleet: &Fleet) -> Value {
+pub(super) fn describe_servers(fleet: &ServerFleet) -> Value {
     let servers: Vec<Value> = fleet
         .servers()
         .iter()
         .map(|server| {
             let config = server.config();
-            match (url(server), server.address) {
+            match (client_url(server), server.address) {
                 (Some(url), Some(address)) => {
                     let grpc = server.grpc_address.unwrap_or(address);
-                    json!({"url": url, "grpc": reachable(grpc).to_string()})
+                    json!({"url": url, "grpc": loopback_if_unspecified(grpc).to_string()})
                 }
                 _ => json!({"uds": config.server.uds}),
             }
@@ -164,7 +164,7 @@ pub(super) fn of_servers(fleet: &Fleet) -> Value {
 
 /// Returns the contents of the ready file of headless engines: `{"pid": …, "model": …, "front_end":
 /// …, "ranks": […]}`.
-pub(super) fn of_engines(config: &Config) -> Value {
+pub(super) fn describe_headless_engines(config: &Config) -> Value {
     let parallel = &config.engine.parallel;
     let (first, count) = parallel.local_ranks;
     json!({

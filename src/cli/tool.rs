@@ -8,24 +8,24 @@ use clap::Parser;
 use parking_lot::Mutex;
 
 use super::{healthcheck, shell};
-use crate::server::{self, Fleet, StartError};
+use crate::server::{self, ServerFleet, StartError};
 use vllm_sim_calibrate::validate;
 use vllm_sim_command_line::{self as command_line, RequirementFailed, UsageError, outputs, refuse};
 use vllm_sim_config::{
-    CliMode, Command, FlagSpec, LatencySource, Loaded, SchedulerKind, TOOLS, ValueSource, flags,
-    load_engine, load_known, mask_passwords, nearest_flag,
+    CliMode, FlagSpec, LatencySource, LoadedConfig, ParsedCommand, SchedulerKind, TOOL_COMMANDS,
+    ValueSource, all_effective_flags, load_known, load_single_engine, mask_passwords, nearest_flag,
 };
-use vllm_sim_engine::latency::Coefficients;
+use vllm_sim_engine::latency::RooflineCoefficients;
 use vllm_sim_explain as explain;
-use vllm_sim_gateway_score::{RunningPods, StartingPods};
+use vllm_sim_gateway_score::{StartPodsFuture, StopPodsFuture};
 use vllm_sim_plan::{plan, sweep};
-use vllm_sim_replay_cli::{self as replay, Deployment, DoesNotFit, StepTimes};
+use vllm_sim_replay_cli::{self as replay, Deployment, StepTimeOrigin, WeightsDoNotFit};
 
 /// Runs the tool `name` of vllm-sim with its arguments; returns the text for standard output.
 ///
 /// # Errors
 /// An error in the arguments, or an error of the tool.
-pub(super) fn run(
+pub(super) fn run_tool(
     name: &'static str,
     words: &[String],
     env: &dyn Fn(&str) -> Option<String>,
@@ -34,11 +34,11 @@ pub(super) fn run(
     let plain = ["explain", "completions", "man"].contains(&name);
     let asks = |word: &String| matches!(word.as_str(), "-h" | "--help");
     if plain && words.iter().any(asks) {
-        return Ok(shell::help(name));
+        return Ok(shell::tool_help_text(name));
     }
     // These two do not overwrite files.
     if !["record", "dataset"].contains(&name) && !words.iter().any(asks) {
-        outputs::check(words, env)?;
+        outputs::check_output_conflicts(words, env)?;
     }
     // Simulations in virtual time stop early with their partial result.
     let online = words.iter().any(|word| word.starts_with("--target"));
@@ -47,10 +47,10 @@ pub(super) fn run(
     }
     match name {
         #[cfg(feature = "sqlite")]
-        "dataset" => vllm_sim_record::dataset::run(words, env),
+        "dataset" => vllm_sim_record::dataset::run_dataset_command(words, env),
         #[cfg(not(feature = "sqlite"))]
-        "dataset" | "record" => bail!("{name}: {}", server::without("sqlite")),
-        "calibrate" => super::calibrate::run(words, env),
+        "dataset" | "record" => bail!("{name}: {}", server::feature_not_built_message("sqlite")),
+        "calibrate" => super::calibrate::run_calibrate(words, env),
         "validate" => run_validate(words),
         // The same tool replays a workload on simulated engines or against real servers.
         "bench"
@@ -64,24 +64,29 @@ pub(super) fn run(
         }
         "replay" | "bench" => {
             super::log::start_plain_log();
-            let sort = |words: &[String]| sort(name, words, env);
-            replay::run(words, &sort, &|words| deploy(words, env))
+            let sort = |words: &[String]| split_serve_flags(name, words, env);
+            replay::run_replay_command(words, &sort, &|words| build_deployment(words, env))
         }
         "sweep" => {
             super::log::start_plain_log();
-            let sort = |words: &[String]| sort(name, words, env);
-            sweep::run(words, &sort, &|words| deploy(words, env))
+            let sort = |words: &[String]| split_serve_flags(name, words, env);
+            sweep::run_sweep(words, &sort, &|words| build_deployment(words, env))
         }
         "plan" => {
             super::log::start_plain_log();
-            let sort = |words: &[String]| sort(name, words, env);
-            plan::run(words, &sort, &|words| deploy(words, env))
+            let sort = |words: &[String]| split_serve_flags(name, words, env);
+            plan::run_plan(words, &sort, &|words| build_deployment(words, env))
         }
         "gateway" => {
             super::log::start_plain_log();
-            let sort = |words: &[String]| sort(name, words, env);
-            let serve = |words: &[String]| serve(words, env).map(start_fleet);
-            vllm_sim_gateway_score::run(words, &sort, &|words| deploy(words, env), &serve)
+            let sort = |words: &[String]| split_serve_flags(name, words, env);
+            let serve = |words: &[String]| load_server_config(words, env).map(start_fleet);
+            vllm_sim_gateway_score::run_gateway_command(
+                words,
+                &sort,
+                &|words| build_deployment(words, env),
+                &serve,
+            )
         }
         "explain" => {
             super::log::start_plain_log();
@@ -90,18 +95,25 @@ pub(super) fn run(
         #[cfg(feature = "sqlite")]
         "record" => {
             super::log::start_plain_log();
-            vllm_sim_record::run(words, env, super::signals::signalled())
+            vllm_sim_record::run_record_command(
+                words,
+                env,
+                super::signals::wait_for_termination_signal(),
+            )
         }
-        "completions" => shell::completions(words),
-        "healthcheck" => healthcheck::run(words, env),
-        "man" => shell::man(words),
-        _ => bail!("there is no tool `{name}`; known are {}", TOOLS.join(", ")),
+        "completions" => shell::completion_script(words),
+        "healthcheck" => healthcheck::run_healthcheck(words, env),
+        "man" => shell::manual_page(words),
+        _ => bail!(
+            "there is no tool `{name}`; known are {}",
+            TOOL_COMMANDS.join(", ")
+        ),
     }
 }
 
 /// Predict recorded runs, and say how far off the predictions are.
 #[derive(Debug, Parser)]
-#[command(name = "vllm-sim validate", no_binary_name = true, after_help = EXAMPLES)]
+#[command(name = "vllm-sim validate", no_binary_name = true, after_help = TOOL_HELP_EXAMPLES)]
 pub(super) struct ValidateArgs {
     /// A folder of recorded runs.
     #[arg(long, value_name = "DIR")]
@@ -125,36 +137,38 @@ pub(super) struct ValidateArgs {
 }
 
 fn run_validate(words: &[String]) -> Result<String> {
-    match command_line::parse::<ValidateArgs>(words)? {
+    match command_line::parse_tool_args::<ValidateArgs>(words)? {
         Ok(args) => {
             let file = args.latency_coefficients.as_deref();
-            let coefficients =
-                file.map_or(Ok(Coefficients::default()), server::read_coefficients)?;
+            let coefficients = file.map_or(
+                Ok(RooflineCoefficients::default()),
+                server::read_coefficients,
+            )?;
             if let Some(folder) = &args.out {
                 let shown = folder.display();
                 std::fs::create_dir_all(folder).with_context(|| format!("cannot write {shown}"))?;
             }
             let validation =
-                validate::validate(&args.runs, &coefficients, args.aic_data.as_deref())?;
+                validate::validate_runs(&args.runs, &coefficients, args.aic_data.as_deref())?;
             if let Some(folder) = &args.out {
                 for run in &validation.runs {
                     let file = folder.join(format!("{}.json", run.id));
                     let text = serde_json::to_string_pretty(&run.predicted)? + "\n";
-                    outputs::write(&file, text)?;
+                    outputs::write_atomically(&file, text)?;
                 }
             }
             if let Some(file) = &args.html {
-                let typed = command_line::command_line("validate", words);
-                outputs::write(file, validation.page(&typed))?;
+                let typed = command_line::format_command_line("validate", words);
+                outputs::write_atomically(file, validation.html_page(&typed))?;
             }
             if let Some(file) = &args.json {
                 let text = serde_json::to_string_pretty(&validation.to_json())? + "\n";
                 if file.as_os_str() == "-" {
                     return Ok(text);
                 }
-                outputs::write(file, text)?;
+                outputs::write_atomically(file, text)?;
             }
-            let printed = validation.table();
+            let printed = validation.text_table();
             if validation.runs.is_empty() {
                 let missed = "no run can be predicted".to_owned();
                 return Err(RequirementFailed { printed, missed }.into());
@@ -166,23 +180,23 @@ fn run_validate(words: &[String]) -> Result<String> {
 }
 
 /// Separates the flags of `serve` from the positional arguments of a tool.
-fn sort(
+fn split_serve_flags(
     tool: &'static str,
     words: &[String],
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<(Vec<String>, Vec<String>)> {
-    let (_, rest) = load_engine(words, CliMode::Vllm, env)?;
+    let (_, rest) = load_single_engine(words, CliMode::Vllm, env)?;
     if let Some(word) = rest.iter().find(|word| word.starts_with('-')) {
-        return Err(unknown(tool, word).into());
+        return Err(unknown_flag_error(tool, word).into());
     }
     Ok((words.to_vec(), rest))
 }
 
 /// Returns the error for a flag that neither the tool nor `serve` accepts.
-pub(super) fn unknown(tool: &'static str, word: &str) -> UsageError {
+pub(super) fn unknown_flag_error(tool: &'static str, word: &str) -> UsageError {
     let typed = word.split('=').next().unwrap_or(word);
     let typed = typed.trim_start_matches('-').replace('_', "-");
-    let hint = match nearest_flag(&typed, &shell::long_names(tool)) {
+    let hint = match nearest_flag(&typed, &shell::long_flag_names_of_tool(tool)) {
         Some(name) => format!("; did you mean --{name}?"),
         None => String::new(),
     };
@@ -192,10 +206,14 @@ pub(super) fn unknown(tool: &'static str, word: &str) -> UsageError {
 }
 
 /// Returns the explicitly set flags of `serve` that are not secret, with their values.
-pub(super) fn typed(loaded: &Loaded) -> impl Iterator<Item = (&'static FlagSpec, &[String])> {
-    let typed = flags().zip(&loaded.resolved_flags).filter(|(flag, value)| {
-        !flag.secret && !matches!(value.source, ValueSource::Default | ValueSource::Derived)
-    });
+pub(super) fn explicitly_set_flags(
+    loaded: &LoadedConfig,
+) -> impl Iterator<Item = (&'static FlagSpec, &[String])> {
+    let typed = all_effective_flags()
+        .zip(&loaded.resolved_flags)
+        .filter(|(flag, value)| {
+            !flag.secret && !matches!(value.source, ValueSource::Default | ValueSource::Derived)
+        });
     typed.map(|(flag, value)| (flag, &value.values[..]))
 }
 
@@ -203,9 +221,9 @@ pub(super) fn typed(loaded: &Loaded) -> impl Iterator<Item = (&'static FlagSpec,
 ///
 /// Without configured step times the deployment uses Dynamo's polynomial, because zero latency
 /// gives no result.
-fn deploy(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Deployment> {
+fn build_deployment(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Deployment> {
     let mut flags = words.to_vec();
-    let (mut loaded, _) = load_engine(&flags, CliMode::Vllm, env)?;
+    let (mut loaded, _) = load_single_engine(&flags, CliMode::Vllm, env)?;
     let engine = &loaded.config.engine;
     let timeless = engine.timing.latency_source == LatencySource::Delays
         && engine.scheduler != SchedulerKind::Pool
@@ -215,26 +233,26 @@ fn deploy(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Depl
         && engine.timing.delays.prefill_per_token.is_zero();
     if timeless {
         flags.push("--latency-model=polynomial".to_owned());
-        (loaded, _) = load_engine(&flags, CliMode::Vllm, env)?;
+        (loaded, _) = load_single_engine(&flags, CliMode::Vllm, env)?;
     }
     tell_once(&loaded.without_effect);
     let config = &loaded.config;
     let parallel = &config.engine.parallel;
-    let typed = typed(&loaded).map(|(flag, values)| {
+    let typed = explicitly_set_flags(&loaded).map(|(flag, values)| {
         let values = mask_passwords(&values.join(" "));
         (format!("--{}", flag.name), values)
     });
     Ok(Deployment {
-        engine: server::engine_spec(config).map_err(does_not_fit)?,
+        engine: server::engine_spec(config).map_err(convert_does_not_fit_error)?,
         gpus: parallel.world_size(),
         ranks: match config.engine.lock_step || parallel.expert {
             true => parallel.data.max(1),
             false => 1,
         },
-        evidence: evidence(config),
+        evidence: deployment_evidence(config),
         step_times: match timeless {
-            true => StepTimes::Default,
-            false => StepTimes::Configured,
+            true => StepTimeOrigin::Default,
+            false => StepTimeOrigin::Configured,
         },
         seed: config.content.seed.unwrap_or(0),
         about: typed.collect(),
@@ -255,42 +273,45 @@ fn tell_once(without_effect: &[String]) {
 }
 
 /// Converts an error that the model does not fit on its GPUs to [`DoesNotFit`].
-fn does_not_fit(error: StartError) -> anyhow::Error {
+fn convert_does_not_fit_error(error: StartError) -> anyhow::Error {
     match error {
-        StartError::DoesNotFit(why) => DoesNotFit(why).into(),
+        StartError::DoesNotFit(why) => WeightsDoNotFit(why).into(),
         other => other.into(),
     }
 }
 
-fn start_fleet(loaded: Loaded) -> StartingPods {
+fn start_fleet(loaded: LoadedConfig) -> StartPodsFuture {
     Box::pin(async move {
-        let fleet = Fleet::start(loaded).await?;
-        Ok(Box::pin(fleet.shutdown()) as RunningPods)
+        let fleet = ServerFleet::start(loaded).await?;
+        Ok(Box::pin(fleet.shutdown()) as StopPodsFuture)
     })
 }
 
 /// Returns the prediction errors known from measured deployments like this one; `None` if there are
 /// none or it is invalid.
-fn evidence(config: &vllm_sim_config::Config) -> Option<explain::DeploymentEvidence> {
+fn deployment_evidence(config: &vllm_sim_config::Config) -> Option<explain::DeploymentEvidence> {
     if config.engine.scheduler != SchedulerKind::Vllm {
         return None;
     }
-    let (engine, setup) = server::modelled(config).ok()?;
-    explain::evidence(&engine, setup.as_ref())
+    let (engine, setup) = server::batching_engine_config(config).ok()?;
+    explain::deployment_evidence(&engine, setup.as_ref())
 }
 
 /// Returns the configuration of the servers that `serve` would start with the flags `words`.
-fn serve(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Loaded> {
+fn load_server_config(
+    words: &[String],
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<LoadedConfig> {
     let typed = ["vllm-sim", "serve"].map(str::to_owned);
-    match vllm_sim_config::load(&[&typed[..], words].concat(), env)? {
-        Command::Serve(loaded) => Ok(*loaded),
+    match vllm_sim_config::load_config(&[&typed[..], words].concat(), env)? {
+        ParsedCommand::Serve(loaded) => Ok(*loaded),
         _ => bail!("these flags start no server"),
     }
 }
 
 fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<String> {
     if words.iter().any(|word| word == "--list") {
-        return Ok(shell::known_hardware());
+        return Ok(shell::list_builtin_models_and_gpus());
     }
     // The first positional argument is the model, as in `serve`.
     let mut words = words.to_vec();
@@ -299,7 +320,7 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
     }
     let (loaded, rest) = load_known(&words, CliMode::Vllm, env)?;
     if let Some(word) = rest.first() {
-        return Err(unknown("explain", word).into());
+        return Err(unknown_flag_error("explain", word).into());
     }
     let model = loaded
         .resolved_flags
@@ -311,14 +332,14 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
         return Err(UsageError(format!("which model? Name one, {hint}")).into());
     }
     tell_once(&loaded.without_effect);
-    let (mut engine, setup) = server::modelled(&loaded.config)?;
+    let (mut engine, setup) = server::batching_engine_config(&loaded.config)?;
     // `explain` does not wait for ranks of other processes.
     engine.lock_step &= loaded.config.engine.parallel.local_ranks.1 > 1;
-    let sampling = server::sampling(&loaded.config).because;
+    let sampling = server::default_sampling(&loaded.config).because;
     let utilization = loaded.config.engine.memory.gpu_memory_utilization;
     let setup = setup.as_ref().map(|setup| (setup, utilization));
     let derived = loaded.resolved_flags.iter().filter_map(|setting| {
-        Some(explain::Derived {
+        Some(explain::DerivedSetting {
             flag: setting.name,
             value: setting.values.first()?,
             rule: setting.rule.as_deref()?,
@@ -326,17 +347,17 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
     });
     let derived: Vec<_> = derived.collect();
     let name = &loaded.config.model.name;
-    let caches = explain::Caches {
+    let caches = explain::CacheSizes {
         kv: loaded.config.engine.kv_cache.as_ref(),
         host: loaded.config.engine.kv_offload.as_ref(),
         encoder: loaded.config.engine.encoder.as_ref(),
     };
-    Ok(explain::explain(
+    Ok(explain::explain_engine(
         name, &engine, setup, &sampling, &derived, caches,
     ))
 }
 
 /// Example commands below the help text of a tool.
-const EXAMPLES: &str = "\
+const TOOL_HELP_EXAMPLES: &str = "\
 Examples:\n\
 \x20 vllm-sim validate --runs recorded --html accuracy.html";

@@ -17,23 +17,23 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::reset::{ResetOnClose, ResettableStream};
-use super::socket::{Connection, ServerSocket};
-use super::uvicorn::UvicornErrors;
-use crate::tls::Acceptor;
+use super::socket::{AcceptedConnection, ServerSocket};
+use super::uvicorn::UvicornErrorStream;
+use crate::tls::ReloadingTlsAcceptor;
 use vllm_sim_http::{Availability, HttpService};
 use vllm_sim_service::RequestContext;
-use vllm_sim_service::fault::ConnHandle;
+use vllm_sim_service::fault::ConnectionHandle;
 
 /// Maximum number of concurrent streams of an HTTP/2 connection.
 const MAX_STREAMS: u32 = 16_384;
 
 /// Buffer size of a connection for responses and for request heads, in bytes.
-const MAX_BUFFER: usize = 40 * 1024;
+const CONNECTION_BUFFER_BYTES: usize = 40 * 1024;
 
-pub(super) async fn run(
+pub(super) async fn accept_connections(
     socket: ServerSocket,
     http: Arc<HttpService>,
-    acceptor: Option<Acceptor>,
+    acceptor: Option<ReloadingTlsAcceptor>,
     mut stopping: watch::Receiver<Availability>,
     keep_alive: Duration,
 ) {
@@ -57,35 +57,49 @@ pub(super) async fn run(
             }
         };
         if stopping.borrow().down {
-            if let Connection::Tcp(stream) = connection {
+            if let AcceptedConnection::Tcp(stream) = connection {
                 stream.reset_on_close();
             }
             continue;
         }
         let client = match &connection {
-            Connection::Tcp(stream) => stream.peer_addr().ok(),
-            Connection::Unix(_) => None,
+            AcceptedConnection::Tcp(stream) => stream.peer_addr().ok(),
+            AcceptedConnection::Unix(_) => None,
         };
         let (http, stopping) = (http.clone(), stopping.clone());
-        let tls = acceptor.as_ref().map(Acceptor::current);
+        let tls = acceptor
+            .as_ref()
+            .map(ReloadingTlsAcceptor::current_acceptor);
         tokio::spawn(async move {
             match (connection, tls) {
-                (Connection::Tcp(stream), None) => {
-                    let Some(protocol) = detect(&stream, keep_alive).await else {
+                (AcceptedConnection::Tcp(stream), None) => {
+                    let Some(protocol) = detect_http_protocol(&stream, keep_alive).await else {
                         return;
                     };
-                    serve(stream, client, protocol, http, stopping, keep_alive).await;
+                    serve_connection(stream, client, protocol, http, stopping, keep_alive).await;
                 }
-                (Connection::Tcp(stream), Some(tls)) => {
-                    let Some(stream) = handshake(tls, stream, keep_alive).await else {
+                (AcceptedConnection::Tcp(stream), Some(tls)) => {
+                    let Some(stream) = tls_handshake(tls, stream, keep_alive).await else {
                         return;
                     };
                     let h2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-                    let protocol = if h2 { Protocol::Http2 } else { Protocol::Http1 };
-                    serve(*stream, client, protocol, http, stopping, keep_alive).await;
+                    let protocol = if h2 {
+                        HttpProtocol::Http2
+                    } else {
+                        HttpProtocol::Http1
+                    };
+                    serve_connection(*stream, client, protocol, http, stopping, keep_alive).await;
                 }
-                (Connection::Unix(stream), _) => {
-                    serve(stream, client, Protocol::Http1, http, stopping, keep_alive).await;
+                (AcceptedConnection::Unix(stream), _) => {
+                    serve_connection(
+                        stream,
+                        client,
+                        HttpProtocol::Http1,
+                        http,
+                        stopping,
+                        keep_alive,
+                    )
+                    .await;
                 }
             }
         });
@@ -93,7 +107,7 @@ pub(super) async fn run(
 }
 
 /// Runs the TLS handshake of a connection; `None` if it fails or takes too long.
-async fn handshake(
+async fn tls_handshake(
     tls: TlsAcceptor,
     stream: TcpStream,
     within: Duration,
@@ -107,7 +121,7 @@ async fn handshake(
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Protocol {
+enum HttpProtocol {
     Http1,
     Http2,
 }
@@ -118,17 +132,17 @@ enum Protocol {
 ///
 /// hyper-util's detection consumes the bytes and returns them with the next read, which makes hyper
 /// double its read buffer to 8 KiB per connection.
-async fn detect(stream: &TcpStream, within: Duration) -> Option<Protocol> {
-    const PREFACE: &[u8] = b"PRI ";
+async fn detect_http_protocol(stream: &TcpStream, within: Duration) -> Option<HttpProtocol> {
+    const HTTP2_PREFACE_START: &[u8] = b"PRI ";
     let look = async {
-        let mut first = [0; PREFACE.len()];
+        let mut first = [0; HTTP2_PREFACE_START.len()];
         loop {
             let seen = stream.peek(&mut first).await.ok().filter(|n| *n > 0)?;
-            if first[..seen] != PREFACE[..seen] {
-                return Some(Protocol::Http1);
+            if first[..seen] != HTTP2_PREFACE_START[..seen] {
+                return Some(HttpProtocol::Http1);
             }
-            if seen == PREFACE.len() {
-                return Some(Protocol::Http2);
+            if seen == HTTP2_PREFACE_START.len() {
+                return Some(HttpProtocol::Http2);
             }
             // Part of the preface has arrived; the rest follows.
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -137,17 +151,17 @@ async fn detect(stream: &TcpStream, within: Duration) -> Option<Protocol> {
     tokio::time::timeout(within, look).await.ok().flatten()
 }
 
-async fn serve<S>(
+async fn serve_connection<S>(
     stream: S,
     client: Option<SocketAddr>,
-    protocol: Protocol,
+    protocol: HttpProtocol,
     http: Arc<HttpService>,
     mut stopping: watch::Receiver<Availability>,
     keep_alive: Duration,
 ) where
     S: AsyncRead + AsyncWrite + ResetOnClose + Unpin + Send + 'static,
 {
-    let conn = Arc::new(ConnHandle::default());
+    let conn = Arc::new(ConnectionHandle::default());
     let opened = *stopping.borrow_and_update();
     let stream = ResettableStream::new(stream, conn.clone());
     let context = RequestContext {
@@ -158,7 +172,7 @@ async fn serve<S>(
     let service = service_fn(move |request: Request<Incoming>| http.call(request, context.clone()));
     // Boxed: a future that a connection is moved into would reserve its size twice.
     let ended = match protocol {
-        Protocol::Http1 => {
+        HttpProtocol::Http1 => {
             let connection = http1::Builder::new()
                 .timer(TokioTimer::new())
                 // The timeout starts at the end of the previous response, so it also closes idle
@@ -166,15 +180,15 @@ async fn serve<S>(
                 .header_read_timeout(keep_alive)
                 // A connection opened while the server is leaving serves one request.
                 .keep_alive(!opened.leaving)
-                .max_buf_size(MAX_BUFFER)
+                .max_buf_size(CONNECTION_BUFFER_BYTES)
                 // Halves the CPU time per small chunk: copying is cheaper than a vectored write.
                 .writev(false)
-                .serve_connection(TokioIo::new(UvicornErrors::new(stream)), service)
+                .serve_connection(TokioIo::new(UvicornErrorStream::new(stream)), service)
                 .with_upgrades();
             let shut_down = http1::UpgradeableConnection::graceful_shutdown;
             run_connection((Box::pin(connection), shut_down), &conn, opened, stopping).await
         }
-        Protocol::Http2 => {
+        HttpProtocol::Http2 => {
             let connection = http2::Builder::new(TokioExecutor::new())
                 .timer(TokioTimer::new())
                 // A gRPC client sends all calls on one connection.
@@ -196,7 +210,7 @@ type GracefulShutdown<C> = fn(Pin<&mut C>);
 /// or stops.
 async fn run_connection<C: Future<Output = hyper::Result<()>>>(
     (mut connection, shut_down): (Pin<Box<C>>, GracefulShutdown<C>),
-    conn: &ConnHandle,
+    conn: &ConnectionHandle,
     opened: Availability,
     mut stopping: watch::Receiver<Availability>,
 ) -> hyper::Result<()> {
@@ -205,7 +219,7 @@ async fn run_connection<C: Future<Output = hyper::Result<()>>>(
         tokio::select! {
             // Checks for a broken connection first: it must not send anything more.
             biased;
-            () = conn.broken() => return Ok(()),
+            () = conn.wait_until_broken() => return Ok(()),
             changed = stopping.changed() => {
                 let link = *stopping.borrow_and_update();
                 if changed.is_err() || link.stopping {
@@ -216,7 +230,7 @@ async fn run_connection<C: Future<Output = hyper::Result<()>>>(
                     shut_down(connection.as_mut());
                 }
                 if link.lives != opened.lives {
-                    conn.reset();
+                    conn.reset_connection();
                 }
             }
             ended = connection.as_mut() => return ended,

@@ -10,15 +10,15 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 /// Delay before the next accept after a failed one.
-const RETRY: Duration = Duration::from_millis(50);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// Serves HTTP/1.1 on a listener until dropped, which also closes the connections.
-pub(super) async fn serve(listener: TcpListener, routes: Router) {
+pub(super) async fn serve_http1_routes(listener: TcpListener, routes: Router) {
     let mut open = JoinSet::new();
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             // Out of file descriptors; waits until others are closed.
-            tokio::time::sleep(RETRY).await;
+            tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
             continue;
         };
         while open.try_join_next().is_some() {}

@@ -2,50 +2,52 @@
 
 use std::time::{Duration, Instant};
 
-use super::error::{StartError, wrong};
-use super::observers::EngineObservers;
+use super::error::{StartError, engine_start_error};
+use super::observers::ServerObservers;
 use super::{setup, timing};
-use vllm_sim_config::{Compat, Config, Encoder, Engine, SchedulerKind};
-use vllm_sim_engine::driver::{LiveEngine, LiveRanks, Observer, Observers, TimerTuning};
-use vllm_sim_engine::latency::{EncoderLatency, HostLink, RooflineSetup, Speed, gpu};
-use vllm_sim_engine::sched::EngineSpec;
-use vllm_sim_engine::sched::pool::PoolConfig;
+use vllm_sim_config::{Compat, Config, EngineConfig, MediaEncoderConfig, SchedulerKind};
+use vllm_sim_engine::driver::{
+    EngineObserver, EngineObservers, LiveEngine, LiveRankGroup, TimerTuning,
+};
+use vllm_sim_engine::latency::{EncoderLatency, HostLink, RooflineSetup, SpeedFactors, find_gpu};
+use vllm_sim_engine::sched::SchedulerSpec;
+use vllm_sim_engine::sched::pool::SlotSchedulerConfig;
 use vllm_sim_engine::sched::sglang::SglangConfig;
 use vllm_sim_engine::sched::vllm::{
-    EncoderConfig, LoraConfig, PrefillConfig, ReportingConfig, Speculation, TransferConfig,
-    VllmConfig,
+    ChunkedPrefillConfig, EncoderConfig, LoraConfig, ReportingConfig, SpeculationConfig,
+    TransferConfig, VllmConfig,
 };
 
 /// Starts one engine for each data-parallel rank of this process.
 ///
 /// `epoch` is the start of the engines' clock and `port` the port of their server. `extra` observes
 /// the first engine in addition to `observers`. With `ranks`, all engines run every step together.
-pub(super) fn start(
+pub(super) fn start_engines(
     config: &Config,
     seed: u64,
     (epoch, port): (Instant, u16),
-    observers: &EngineObservers,
-    (mut extra, ranks): (Option<Box<dyn Observer>>, Option<LiveRanks>),
+    observers: &ServerObservers,
+    (mut extra, ranks): (Option<Box<dyn EngineObserver>>, Option<LiveRankGroup>),
 ) -> Result<Vec<LiveEngine>, StartError> {
     let (first, count) = config.engine.parallel.local_ranks;
     let mut live = Vec::new();
     for (index, rank) in (first..first + count).enumerate() {
-        let mut observers = observers.of_engine(config, (index, rank), epoch, port)?;
+        let mut observers = observers.for_engine(config, (index, rank), epoch, port)?;
         observers.extend(extra.take());
-        let mut spec = spec(config, seed)?;
-        if let EngineSpec::Vllm(config) = &mut spec {
+        let mut spec = build_engine_spec(config, seed)?;
+        if let SchedulerSpec::Vllm(config) = &mut spec {
             config.lock_step = ranks.is_some();
         }
-        let scheduler = spec.scheduler().map_err(wrong)?;
+        let scheduler = spec.build_scheduler().map_err(engine_start_error)?;
         let name = format!("engine-{rank}");
         // Avoids the indirection for a single observer.
-        let observers: Box<dyn Observer> = match observers.len() {
+        let observers: Box<dyn EngineObserver> = match observers.len() {
             1 => observers.remove(0),
-            _ => Box::new(Observers(observers)),
+            _ => Box::new(EngineObservers(observers)),
         };
         let tuning = TimerTuning::default();
         live.push(match &ranks {
-            Some(ranks) => ranks.join(scheduler, observers),
+            Some(ranks) => ranks.join_engine(scheduler, observers),
             None => LiveEngine::start(&name, epoch, scheduler, observers, tuning)
                 .map_err(StartError::Thread)?,
         });
@@ -55,22 +57,22 @@ pub(super) fn start(
 
 /// Creates the group of `count` ranks of this process that run every step together; `None` if they
 /// run independently.
-pub(super) fn in_step(
+pub(super) fn lockstep_rank_group(
     config: &Config,
     count: u32,
     epoch: Instant,
-) -> Result<Option<LiveRanks>, StartError> {
+) -> Result<Option<LiveRankGroup>, StartError> {
     if !config.engine.lock_step || count < 2 {
         return Ok(None);
     }
-    let ranks = LiveRanks::start("engines", epoch, TimerTuning::default());
+    let ranks = LiveRankGroup::start("engines", epoch, TimerTuning::default());
     ranks.map(Some).map_err(StartError::Thread)
 }
 
-pub(super) fn spec(config: &Config, seed: u64) -> Result<EngineSpec, StartError> {
+pub(super) fn build_engine_spec(config: &Config, seed: u64) -> Result<SchedulerSpec, StartError> {
     let engine = &config.engine;
     if engine.scheduler == SchedulerKind::Pool {
-        return Ok(EngineSpec::Pool(Box::new(PoolConfig {
+        return Ok(SchedulerSpec::Pool(Box::new(SlotSchedulerConfig {
             slots: engine.max_num_seqs as usize,
             queue: engine.queue.max_waiting_queue_length.map(|n| n as usize),
             delays: engine.timing.delays.clone(),
@@ -80,21 +82,21 @@ pub(super) fn spec(config: &Config, seed: u64) -> Result<EngineSpec, StartError>
                 .enabled
                 .then_some(config.lora.max_loras as usize),
             lora_load: config.lora.load_time,
-            kv: setup::kv(config),
+            kv: setup::pool_kv_config(config),
             caches_whole_prompts: engine.prefix_cache.enable_kvcache,
             prompt_blocks_only: config.model.compat == Compat::Llmd,
             delays_at_start: config.model.compat == Compat::Llmd,
-            lease: setup::lease(config),
+            lease: setup::kv_block_lease(config),
         })));
     }
-    let (vllm, _) = modelled(config, seed)?;
+    let (vllm, _) = batching_engine_config(config, seed)?;
     Ok(match engine.scheduler {
-        SchedulerKind::Sglang => EngineSpec::Sglang(Box::new(sglang(config, vllm))),
-        _ => EngineSpec::Vllm(Box::new(vllm)),
+        SchedulerKind::Sglang => SchedulerSpec::Sglang(Box::new(sglang_config(config, vllm))),
+        _ => SchedulerSpec::Vllm(Box::new(vllm)),
     })
 }
 
-fn sglang(config: &Config, shared: VllmConfig) -> SglangConfig {
+fn sglang_config(config: &Config, shared: VllmConfig) -> SglangConfig {
     let chosen = &config.engine.sglang;
     SglangConfig {
         latency: shared.latency,
@@ -119,39 +121,45 @@ fn sglang(config: &Config, shared: VllmConfig) -> SglangConfig {
 ///
 /// Pipeline stages run one after the other, on one GPU each. vLLM's kernels read the weights over
 /// the bus without overlap.
-fn weights_from_host(engine: &Engine) -> Duration {
-    let link = engine.gpu.as_deref().and_then(gpu).map(HostLink::of);
+fn host_weight_read_time(engine: &EngineConfig) -> Duration {
+    let link = engine
+        .gpu
+        .as_deref()
+        .and_then(find_gpu)
+        .map(HostLink::of_gpu);
     let link = link.filter(|_| engine.timing.latency_source.uses_gpu());
     let bytes = engine.kv_cache.as_ref().map(|cache| cache.offloaded_bytes);
     let Some((link, bytes)) = link.zip(bytes) else {
         return Duration::ZERO;
     };
     let stages = f64::from(engine.parallel.pipeline);
-    let seconds = stages * bytes / (link.to_device * 1e9) / engine.step_speedup();
+    let seconds = stages * bytes / (link.to_device * 1e9) / engine.total_step_speedup();
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }
 
 /// Returns the configuration of the batching engine, and the deployment that its roofline latency
 /// model describes.
-pub(super) fn modelled(
+pub(super) fn batching_engine_config(
     config: &Config,
     seed: u64,
 ) -> Result<(VllmConfig, Option<RooflineSetup>), StartError> {
     let engine = &config.engine;
-    let (latency, setup) = timing::latency(config)?;
+    let (latency, setup) = timing::build_latency_model(config)?;
     let encoder = engine.encoder.as_ref();
-    let encoder = encoder.map(|chosen| self::encoder(chosen, setup.as_ref()));
-    let drafting = setup.as_ref().map(|setup| timing::drafting(config, setup));
+    let encoder = encoder.map(|chosen| self::encoder_limits_and_latency(chosen, setup.as_ref()));
+    let drafting = setup
+        .as_ref()
+        .map(|setup| timing::build_drafter_latency(config, setup));
     let vllm = VllmConfig {
         drafting: drafting.transpose()?.flatten(),
-        weights_from_host: weights_from_host(engine),
+        weights_from_host: host_weight_read_time(engine),
         latency,
-        speed: Speed {
-            all: engine.step_speedup(),
+        speed: SpeedFactors {
+            all: engine.total_step_speedup(),
             decode: engine.speedup.decode_speedup_ratio,
         },
         // vLLM's count includes a null block that is never used.
-        num_gpu_blocks: setup::blocks(config).saturating_sub(1),
+        num_gpu_blocks: setup::kv_block_count(config).saturating_sub(1),
         block_size: engine.block_size,
         layer_groups: engine.kv_cache.as_ref().and_then(|cache| {
             cache
@@ -161,7 +169,7 @@ pub(super) fn modelled(
         max_num_seqs: engine.max_num_seqs,
         max_num_batched_tokens: engine.queue.max_num_scheduled_tokens,
         max_model_len: config.model.max_model_len,
-        prefill: PrefillConfig {
+        prefill: ChunkedPrefillConfig {
             enable_chunked_prefill: engine.scheduling.enable_chunked_prefill,
             long_prefill_token_threshold: engine.scheduling.long_prefill_token_threshold,
             long_prefill_token_threshold_adaptive: engine
@@ -176,7 +184,7 @@ pub(super) fn modelled(
         async_scheduling: engine.scheduling.async_scheduling,
         victim: engine.scheduling.victim,
         watermark: engine.scheduling.watermark,
-        speculation: engine.speculative.as_ref().map(|s| Speculation {
+        speculation: engine.speculative.as_ref().map(|s| SpeculationConfig {
             accept: s.acceptance.clone(),
             drops_last_block: s.drops_last_block,
         }),
@@ -192,8 +200,8 @@ pub(super) fn modelled(
         encoder: encoder.transpose()?,
         max_waiting: engine.queue.max_waiting_queue_length.map(|n| n as usize),
         transfer: TransferConfig {
-            fetch: fetch(config),
-            lease: setup::lease(config),
+            fetch: kv_fetch_times(config),
+            lease: setup::kv_block_lease(config),
             ..TransferConfig::default()
         },
         lock_step: engine.lock_step,
@@ -208,8 +216,8 @@ pub(super) fn modelled(
 }
 
 /// Returns the limits of the media encoder, and its latency if model and GPU are known.
-fn encoder(
-    chosen: &Encoder,
+fn encoder_limits_and_latency(
+    chosen: &MediaEncoderConfig,
     setup: Option<&RooflineSetup>,
 ) -> Result<Box<EncoderConfig>, StartError> {
     let latency =
@@ -218,13 +226,16 @@ fn encoder(
         budget: chosen.budget,
         cache_size: chosen.budget,
         chunked_input: chosen.chunked_input,
-        latency: latency.transpose().map_err(wrong)?.map(Box::new),
+        latency: latency
+            .transpose()
+            .map_err(engine_start_error)?
+            .map(Box::new),
     }))
 }
 
 /// Returns the time to fetch the KV cache of a prompt from another server: a fixed time, and a time
 /// per token.
-fn fetch(config: &Config) -> (Duration, Duration) {
+fn kv_fetch_times(config: &Config) -> (Duration, Duration) {
     let delays = &config.engine.timing.delays;
     let per_token = match (
         config.engine.transfer.kv_bytes_per_token,

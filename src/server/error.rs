@@ -1,6 +1,6 @@
 use std::io;
 
-use crate::tls::TlsError;
+use crate::tls::ServerTlsError;
 use vllm_sim_config::ConfigError;
 use vllm_sim_dataset::DatasetError;
 use vllm_sim_tokenizer::TokenizerError;
@@ -9,7 +9,7 @@ use vllm_sim_tokenizer::TokenizerError;
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The server's socket address or path cannot be bound.
-    #[error("cannot listen on {address}: {why}{}", hint(address, why))]
+    #[error("cannot listen on {address}: {why}{}", port_in_use_hint(address, why))]
     Listen {
         /// Socket address or path of the server.
         address: String,
@@ -18,7 +18,7 @@ pub enum StartError {
     },
     /// TLS of the server cannot be set up.
     #[error(transparent)]
-    Tls(#[from] TlsError),
+    Tls(#[from] ServerTlsError),
     /// The tokenizer cannot be loaded.
     #[error(transparent)]
     Tokenizer(#[from] TokenizerError),
@@ -51,7 +51,7 @@ pub enum StartError {
     #[error("engine: {0}")]
     Engine(String),
     /// The program was built without a Cargo feature that the configuration needs.
-    #[error("{flags}: {}", without(feature))]
+    #[error("{flags}: {}", feature_not_built_message(feature))]
     MissingFeature {
         /// Flags that need the Cargo feature.
         flags: &'static str,
@@ -64,24 +64,24 @@ pub enum StartError {
     /// An engine cannot join vLLM's API server, or lost the connection to it.
     #[cfg(feature = "zmq")]
     #[error("engine core: {0}")]
-    Core(#[from] vllm_sim_engine_core::CoreError),
+    Core(#[from] vllm_sim_engine_core::EngineCoreError),
     /// A thread of the server could not be started.
     #[error("cannot start the engine thread: {0}")]
     Thread(io::Error),
 }
 
 /// Returns the error message for a Cargo feature that the program was built without.
-pub(crate) fn without(feature: &str) -> String {
+pub(crate) fn feature_not_built_message(feature: &str) -> String {
     format!("this program was built without the feature `{feature}`")
 }
 
 /// Converts an error to [`StartError::Engine`].
-pub(super) fn wrong(problem: impl ToString) -> StartError {
+pub(super) fn engine_start_error(problem: impl ToString) -> StartError {
     StartError::Engine(problem.to_string())
 }
 
 /// Returns the remedy for an address that cannot be bound because its port is in use.
-fn hint(address: &str, why: &io::Error) -> &'static str {
+fn port_in_use_hint(address: &str, why: &io::Error) -> &'static str {
     let is_path = address.contains('/');
     match why.kind() {
         io::ErrorKind::AddrInUse if !is_path => "; name another --port, or --port 0 for a free one",

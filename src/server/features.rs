@@ -4,15 +4,15 @@ use super::error::StartError;
 use super::setup;
 use vllm_sim_config::Config;
 
-struct Part {
+struct OptionalFeature {
     feature: &'static str,
     built: bool,
     flags: &'static str,
     is_wanted: fn(&Config) -> bool,
 }
 
-const PARTS: [Part; 8] = [
-    Part {
+const OPTIONAL_FEATURES: [OptionalFeature; 8] = [
+    OptionalFeature {
         feature: "download",
         built: cfg!(feature = "download"),
         flags: "--dataset-url",
@@ -24,43 +24,43 @@ const PARTS: [Part; 8] = [
                 .is_some_and(|d| d.url.is_some())
         },
     },
-    Part {
+    OptionalFeature {
         feature: "download",
         built: cfg!(feature = "download"),
         flags: "--download-tokenizer",
         is_wanted: |config| config.model.tokenizer.download,
     },
-    Part {
+    OptionalFeature {
         feature: "grpc",
         built: cfg!(feature = "grpc"),
         flags: "--grpc-port",
         is_wanted: |config| config.server.grpc_port.is_some(),
     },
-    Part {
+    OptionalFeature {
         feature: "otel",
         built: cfg!(feature = "otel"),
         flags: "--otlp-traces-endpoint",
         is_wanted: |config| config.server.otlp.traces_endpoint.is_some(),
     },
-    Part {
+    OptionalFeature {
         feature: "sqlite",
         built: cfg!(feature = "sqlite"),
         flags: "--dataset-path",
         is_wanted: |config| config.content.dataset.is_some(),
     },
-    Part {
+    OptionalFeature {
         feature: "zmq",
         built: cfg!(feature = "zmq"),
         flags: "KV events (--kv-events-config, --zmq-endpoint, --enable-kvcache)",
-        is_wanted: |config| config.kv_events.enabled && setup::has_cache(config),
+        is_wanted: |config| config.kv_events.enabled && setup::has_prefix_cache(config),
     },
-    Part {
+    OptionalFeature {
         feature: "zmq",
         built: cfg!(feature = "zmq"),
         flags: "--kv-transfer-config",
         is_wanted: |config| config.kv_transfer.is_some(),
     },
-    Part {
+    OptionalFeature {
         feature: "zmq",
         built: cfg!(feature = "zmq"),
         flags: "--headless",
@@ -68,9 +68,9 @@ const PARTS: [Part; 8] = [
     },
 ];
 
-pub(super) fn check(config: &Config) -> Result<(), StartError> {
-    let missing = |part: &&Part| !part.built && (part.is_wanted)(config);
-    match PARTS.iter().find(missing) {
+pub(super) fn check_required_features(config: &Config) -> Result<(), StartError> {
+    let missing = |part: &&OptionalFeature| !part.built && (part.is_wanted)(config);
+    match OPTIONAL_FEATURES.iter().find(missing) {
         Some(part) => Err(StartError::MissingFeature {
             flags: part.flags,
             feature: part.feature,
@@ -82,14 +82,17 @@ pub(super) fn check(config: &Config) -> Result<(), StartError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vllm_sim_config::{CliMode, Loaded};
+    use vllm_sim_config::{CliMode, LoadedConfig};
 
     #[test]
-    fn flags_require_their_feature() {
+    fn flags_require_cargo_feature() {
         let asks = |args: &[&str]| -> Vec<&str> {
             let args = [&["--model", "m"], args].concat();
-            let loaded = Loaded::from_flags(CliMode::Vllm, &args).expect("flags that are right");
-            let parts = PARTS.iter().filter(|part| (part.is_wanted)(&loaded.config));
+            let loaded =
+                LoadedConfig::from_flags(CliMode::Vllm, &args).expect("flags that are right");
+            let parts = OPTIONAL_FEATURES
+                .iter()
+                .filter(|part| (part.is_wanted)(&loaded.config));
             parts.map(|part| part.flags).collect()
         };
         assert!(asks(&[]).is_empty());

@@ -8,9 +8,9 @@ use tokio::task::JoinSet;
 
 use super::error::StartError;
 use super::shared_assets::SharedAssets;
-use super::supervisor::Supervisor;
-use super::{Server, engines, features, scenario};
-use vllm_sim_config::{Config, Engine, LoadBalancing, Loaded};
+use super::supervisor::HealthSupervisor;
+use super::{SimulatorServer, engines, features, scenario};
+use vllm_sim_config::{Config, EngineConfig, LoadBalancing, LoadedConfig};
 use vllm_sim_observe::kv_events;
 
 /// Servers of one process on consecutive ports: the data-parallel ranks of the first replica, then
@@ -18,12 +18,12 @@ use vllm_sim_observe::kv_events;
 ///
 /// Each server has its own engines, queues, metrics and settings. All share the tokenizer and the
 /// dataset.
-pub struct Fleet {
-    servers: Vec<Server>,
-    supervisor: Option<Supervisor>,
+pub struct ServerFleet {
+    servers: Vec<SimulatorServer>,
+    supervisor: Option<HealthSupervisor>,
 }
 
-impl Fleet {
+impl ServerFleet {
     /// Starts the configured servers: one, or several for replicas or for a port per data-parallel
     /// rank.
     ///
@@ -33,11 +33,11 @@ impl Fleet {
         clippy::disallowed_methods,
         reason = "the engines' clock may start here"
     )]
-    pub async fn start(loaded: Loaded) -> Result<Self, StartError> {
-        features::check(&loaded.config)?;
+    pub async fn start(loaded: LoadedConfig) -> Result<Self, StartError> {
+        features::check_required_features(&loaded.config)?;
         let texts = SharedAssets::open(&loaded.config).await?;
-        let scenario = scenario::read(&loaded.config)?;
-        let members = members(&loaded.config)?;
+        let scenario = scenario::read_fault_scenario(&loaded.config)?;
+        let members = config_per_server(&loaded.config)?;
         // Ranks of a replica share one admin state; replicas are independent.
         let ranks = members.len() / loaded.config.engine.replicas.count.max(1) as usize;
         let mut fleet = Self {
@@ -49,16 +49,18 @@ impl Fleet {
             let mut member = loaded.clone();
             member.config = config.clone();
             if index % ranks == 0 {
-                tokio::time::sleep(pause(&config.engine, index / ranks)).await;
+                tokio::time::sleep(replica_start_delay(&config.engine, index / ranks)).await;
                 // With a port per rank, the engines of several servers may run in lockstep.
-                in_step = engines::in_step(&config, ranks as u32, Instant::now())?;
+                in_step = engines::lockstep_rank_group(&config, ranks as u32, Instant::now())?;
             }
             let admin_state = match fleet.servers.last() {
-                Some(last) if index % ranks != 0 => last.app().admin_state().clone(),
+                Some(last) if index % ranks != 0 => last.app_state().admin_state().clone(),
                 _ => Arc::default(),
             };
             let shared = (admin_state, in_step.clone());
-            match Server::begin(config, Some(member), shared, texts.clone()).await {
+            match SimulatorServer::start_with_assets(config, Some(member), shared, texts.clone())
+                .await
+            {
                 Ok(server) => fleet.servers.push(server),
                 Err(error) => {
                     if let Some(in_step) = in_step {
@@ -72,22 +74,26 @@ impl Fleet {
         let apps = fleet
             .servers
             .iter()
-            .map(|server| Arc::downgrade(server.app()));
+            .map(|server| Arc::downgrade(server.app_state()));
         let apps: Vec<_> = apps.collect();
         for server in &fleet.servers {
-            server.app().set_fleet(apps.clone());
+            server.app_state().set_dashboard_fleet(apps.clone());
         }
         for server in fleet.servers.iter().step_by(ranks) {
-            let (state, config) = (server.app().admin_state(), server.config());
-            if let Err(error) = scenario::start(state, config, scenario.clone()) {
+            let (state, config) = (server.app_state().admin_state(), server.config());
+            if let Err(error) = scenario::start_fault_scenario(state, config, scenario.clone()) {
                 fleet.shutdown().await;
                 return Err(error);
             }
         }
         if let Some(port) = loaded.config.engine.parallel.supervisor_port {
-            let apps: Vec<_> = fleet.servers.iter().map(|s| s.app().clone()).collect();
+            let apps: Vec<_> = fleet
+                .servers
+                .iter()
+                .map(|s| s.app_state().clone())
+                .collect();
             let host = loaded.config.server.host.as_deref();
-            match Supervisor::start(host, port, &apps).await {
+            match HealthSupervisor::start(host, port, &apps).await {
                 Ok(supervisor) => fleet.supervisor = Some(supervisor),
                 Err(error) => {
                     fleet.shutdown().await;
@@ -96,27 +102,30 @@ impl Fleet {
             }
         }
         // Scripts take these lines for the start of the whole deployment.
-        fleet.servers.iter().for_each(Server::log_serving);
+        fleet
+            .servers
+            .iter()
+            .for_each(SimulatorServer::log_accepting_requests);
         Ok(fleet)
     }
 
     /// Returns the address of the health endpoint for all servers, which vLLM's multi-port mode
     /// has.
-    pub fn supervisor(&self) -> Option<SocketAddr> {
+    pub fn supervisor_address(&self) -> Option<SocketAddr> {
         self.supervisor.as_ref().map(|s| s.address)
     }
 
     /// Returns the running servers, in the order of their ports.
-    pub fn servers(&self) -> &[Server] {
+    pub fn servers(&self) -> &[SimulatorServer] {
         &self.servers
     }
 
     /// Returns the address of the first server; `None` for a Unix socket.
-    pub fn address(&self) -> Option<SocketAddr> {
+    pub fn first_address(&self) -> Option<SocketAddr> {
         self.servers.first().and_then(|server| server.address)
     }
 
-    /// Shuts down all servers at the same time, as [`Server::shutdown`] does for each.
+    /// Shuts down all servers at the same time, as [`SimulatorServer::shutdown`] does for each.
     pub async fn shutdown(self) {
         let mut ending = JoinSet::new();
         for server in self.servers {
@@ -129,7 +138,7 @@ impl Fleet {
 /// Returns the delay before the start of a replica; zero for the first replica.
 ///
 /// Source: dynamo-mocker 1.6.1 `dynamo/mocker/main.py`.
-fn pause(engine: &Engine, replica: usize) -> Duration {
+fn replica_start_delay(engine: &EngineConfig, replica: usize) -> Duration {
     if replica == 0 || engine.replicas.stagger_delay.is_zero() {
         return Duration::ZERO;
     }
@@ -140,7 +149,7 @@ fn pause(engine: &Engine, replica: usize) -> Duration {
     engine.replicas.stagger_delay + batch
 }
 
-fn members(config: &Config) -> Result<Vec<Config>, StartError> {
+fn config_per_server(config: &Config) -> Result<Vec<Config>, StartError> {
     let (first, count) = config.engine.parallel.local_ranks;
     let apart = config.engine.parallel.balance == LoadBalancing::PortPerRank && count > 1;
     let ranks = if apart { count } else { 1 };
@@ -152,9 +161,9 @@ fn members(config: &Config) -> Result<Vec<Config>, StartError> {
             if apart {
                 member.engine.parallel.local_ranks = (first + rank, 1);
             }
-            move_ports(&mut member, replica * ranks + rank)?;
-            move_events(&mut member, replica * count)?;
-            move_transfer(&mut member, replica, rank)?;
+            offset_ports(&mut member, replica * ranks + rank)?;
+            offset_kv_event_ports(&mut member, replica * count)?;
+            set_transfer_ports(&mut member, replica, rank)?;
             if replica > 0
                 && let Some(name) = &mut member.server.pod.name
             {
@@ -167,14 +176,14 @@ fn members(config: &Config) -> Result<Vec<Config>, StartError> {
 }
 
 /// Moves the sockets of a server by `by` ports; port 0 stays 0, and a Unix path gets a suffix.
-fn move_ports(config: &mut Config, by: u32) -> Result<(), StartError> {
+fn offset_ports(config: &mut Config, by: u32) -> Result<(), StartError> {
     let server = &mut config.server;
     for port in [Some(&mut server.port), server.grpc_port.as_mut()]
         .into_iter()
         .flatten()
         .filter(|port| **port != 0)
     {
-        *port = moved(*port, by)?;
+        *port = offset_port(*port, by)?;
     }
     if by > 0
         && let Some(path) = &mut server.uds
@@ -184,7 +193,7 @@ fn move_ports(config: &mut Config, by: u32) -> Result<(), StartError> {
     Ok(())
 }
 
-fn moved(port: u16, by: u32) -> Result<u16, StartError> {
+fn offset_port(port: u16, by: u32) -> Result<u16, StartError> {
     let moved = u32::from(port) + by;
     u16::try_from(moved).map_err(|_| StartError::Engine(format!("port {moved} is above 65535")))
 }
@@ -193,17 +202,17 @@ fn moved(port: u16, by: u32) -> Result<u16, StartError> {
 ///
 /// Ranks listen on consecutive ports, the first rank runs Mooncake's registry, and engine ids are
 /// unique.
-fn move_transfer(config: &mut Config, replica: u32, rank: u32) -> Result<(), StartError> {
+fn set_transfer_ports(config: &mut Config, replica: u32, rank: u32) -> Result<(), StartError> {
     let of_each = config.engine.parallel.data;
     let Some(transfer) = &mut config.kv_transfer else {
         return Ok(());
     };
     transfer.bootstrap_port = match transfer.bootstrap_port {
-        Some(port) if rank == 0 => Some(moved(port, replica)?),
+        Some(port) if rank == 0 => Some(offset_port(port, replica)?),
         _ => None,
     };
     let channel = &mut transfer.side_channel;
-    channel.port = moved(channel.port, replica * of_each)?;
+    channel.port = offset_port(channel.port, replica * of_each)?;
     if replica > 0
         && let Some(name) = &mut transfer.engine_id
     {
@@ -214,7 +223,7 @@ fn move_transfer(config: &mut Config, replica: u32, rank: u32) -> Result<(), Sta
 
 /// Adds `by` to the ports of a replica's KV event sockets; its data-parallel ranks add their own
 /// offset.
-fn move_events(config: &mut Config, by: u32) -> Result<(), StartError> {
+fn offset_kv_event_ports(config: &mut Config, by: u32) -> Result<(), StartError> {
     let events = &mut config.kv_events;
     if !events.enabled || by == 0 {
         return Ok(());
@@ -222,7 +231,7 @@ fn move_events(config: &mut Config, by: u32) -> Result<(), StartError> {
     let moved = |endpoint: &str| {
         kv_events::for_rank(endpoint, by).map_err(|error| StartError::Engine(error.to_string()))
     };
-    if kv_events::binds(&events.endpoint) {
+    if kv_events::is_bind_endpoint(&events.endpoint) {
         events.endpoint = moved(&events.endpoint)?;
     }
     if let Some(endpoint) = &mut events.replay_endpoint {
@@ -234,20 +243,20 @@ fn move_events(config: &mut Config, by: u32) -> Result<(), StartError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vllm_sim_config::Command;
+    use vllm_sim_config::ParsedCommand;
 
-    fn loaded(line: &str) -> Loaded {
+    fn loaded(line: &str) -> LoadedConfig {
         let args: Vec<String> = line.split(' ').map(str::to_owned).collect();
-        match vllm_sim_config::load(&args, &|name| {
+        match vllm_sim_config::load_config(&args, &|name| {
             (name == "POD_NAME").then(|| "pod".to_owned())
         }) {
-            Ok(Command::Serve(loaded)) => *loaded,
+            Ok(ParsedCommand::Serve(loaded)) => *loaded,
             other => panic!("{other:?}"),
         }
     }
 
     fn shapes(line: &str) -> Vec<(u16, (u32, u32), String)> {
-        let members = members(&loaded(line).config).unwrap();
+        let members = config_per_server(&loaded(line).config).unwrap();
         let shape = |c: Config| {
             let ranks = c.engine.parallel.local_ranks;
             (c.server.port, ranks, c.server.pod.name.unwrap_or_default())
@@ -277,10 +286,10 @@ mod tests {
     }
 
     #[test]
-    fn replica_starts_are_staggered_and_more_after_32() {
+    fn replica_starts_are_staggered() {
         let pauses = |line: &str| {
             let engine = loaded(line).config.engine;
-            [0, 1, 31, 32, 33, 64].map(|replica| pause(&engine, replica).as_millis())
+            [0, 1, 31, 32, 33, 64].map(|replica| replica_start_delay(&engine, replica).as_millis())
         };
         let line = |flags: &str| format!("vllm-sim --model m --port 9000 {flags}");
         assert_eq!(pauses(&line("--replicas 100")), [0; 6]);
@@ -317,7 +326,7 @@ mod tests {
             )
         };
         let seen = |connector: &str, data: u32| -> Vec<_> {
-            let members = members(&loaded(&line(connector, data)).config).unwrap();
+            let members = config_per_server(&loaded(&line(connector, data)).config).unwrap();
             let transfers = members.into_iter().map(|c| c.kv_transfer.unwrap());
             transfers
                 .map(|t| (t.side_channel.port, t.bootstrap_port, t.engine_id.unwrap()))

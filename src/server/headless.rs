@@ -6,23 +6,24 @@ use std::{sync::Arc, time::Instant};
 
 use tokio::task::JoinSet;
 
-use super::backend::Backend;
 #[cfg(feature = "zmq")]
-use super::backend::BackendParts;
+use super::backend::BackendInputs;
+use super::backend::EngineBackend;
 use super::error::StartError;
 #[cfg(feature = "zmq")]
 use super::{
     engines, features, http_settings, replies, rules, scenario, shared_assets::SharedAssets,
     stats_log,
 };
-use vllm_sim_config::Loaded;
+use vllm_sim_config::LoadedConfig;
 #[cfg(feature = "zmq")]
 use {
     vllm_sim_config::Config,
-    vllm_sim_engine::driver::LiveRanks,
+    vllm_sim_engine::driver::LiveRankGroup,
     vllm_sim_engine::latency::ModelShape,
     vllm_sim_engine_core::{
-        CoreError, EngineCore, EngineCoreParts, ReasoningMarkers, Steps, Waves, observe,
+        DataParallelWaves, EngineCore, EngineCoreError, EngineCoreParts, EngineSteps,
+        ReasoningMarkers, observe_engine,
     },
     vllm_sim_http::{AdminState, Availability, ServerControls},
     vllm_sim_service::scripted::ReplyRules,
@@ -30,16 +31,16 @@ use {
 
 /// The headless engines of this process, one per data-parallel rank; each has its own request
 /// service.
-pub struct Headless {
-    ranks: Vec<Rank>,
+pub struct HeadlessEngines {
+    ranks: Vec<HeadlessRank>,
     #[cfg(feature = "zmq")]
     admin_state: AdminState,
     logging: JoinSet<()>,
     shutdown_timeout: Duration,
 }
 
-struct Rank {
-    backend: Backend,
+struct HeadlessRank {
+    backend: EngineBackend,
     /// Connection to vLLM's API server; set once all settings are applied.
     #[cfg(feature = "zmq")]
     core: Option<EngineCore>,
@@ -48,7 +49,7 @@ struct Rank {
 }
 
 #[cfg(feature = "zmq")]
-impl Headless {
+impl HeadlessEngines {
     /// Starts the engines, which join vLLM's API server as soon as it is up.
     ///
     /// # Errors
@@ -57,25 +58,25 @@ impl Headless {
         clippy::disallowed_methods,
         reason = "the engines' clock may start here"
     )]
-    pub async fn start(loaded: Loaded) -> Result<Self, StartError> {
+    pub async fn start(loaded: LoadedConfig) -> Result<Self, StartError> {
         let started = Instant::now();
         let config = loaded.config.clone();
-        features::check(&config)?;
+        features::check_required_features(&config)?;
         let texts = SharedAssets::open(&config).await?;
-        if texts.tokenizer.eos().is_none() {
+        if texts.tokenizer.eos_id().is_none() {
             tracing::warn!(
                 "this tokenizer has no end-of-sequence token: the front end may use another \
                  tokenizer, and its texts then differ from the intended ones"
             );
         }
-        let flags = without_effect(&loaded);
+        let flags = set_http_only_flags(&loaded);
         if !flags.is_empty() {
             let flags = flags.join(" ");
             tracing::warn!(flags, "flags without effect behind vLLM's API server");
         }
-        let replies = replies::read(&config)?;
-        let thoughts = thoughts(&config, &texts);
-        if texts.hashes_conversations() {
+        let replies = replies::read_scripted_replies(&config)?;
+        let thoughts = reasoning_markers(&config, &texts);
+        if texts.looks_up_replies_by_text() {
             tracing::warn!(
                 "this dataset finds replies by the texts of conversations, which vLLM's API \
                  server does not send: replies are found only for prompts of completions"
@@ -87,11 +88,15 @@ impl Headless {
             logging: JoinSet::new(),
             shutdown_timeout: config.server.timeouts.shutdown,
         };
-        let shared = Shared {
-            waves: waves(&config),
+        let shared = SharedByRanks {
+            waves: data_parallel_waves(&config),
             thoughts,
             replies,
-            ranks: engines::in_step(&config, config.engine.parallel.local_ranks.1, started)?,
+            ranks: engines::lockstep_rank_group(
+                &config,
+                config.engine.parallel.local_ranks.1,
+                started,
+            )?,
         };
         match headless.start_ranks(&loaded, &texts, &shared) {
             Ok(()) => Ok(headless),
@@ -107,21 +112,21 @@ impl Headless {
 
     fn start_ranks(
         &mut self,
-        loaded: &Loaded,
+        loaded: &LoadedConfig,
         texts: &SharedAssets,
-        shared: &Shared,
+        shared: &SharedByRanks,
     ) -> Result<(), StartError> {
         let config = &loaded.config;
-        let scenario = scenario::read(config)?;
+        let scenario = scenario::read_fault_scenario(config)?;
         let (first, count) = config.engine.parallel.local_ranks;
         let mut cores = Vec::new();
         for rank in first..first + count {
             let mut loaded = loaded.clone();
             loaded.config.engine.parallel.local_ranks = (rank, 1);
-            cores.push(self.add(loaded, texts.clone(), shared)?);
+            cores.push(self.start_rank(loaded, texts.clone(), shared)?);
         }
         // Starts the scenario first, so that it covers the first request.
-        scenario::start(&self.admin_state, config, scenario)?;
+        scenario::start_fault_scenario(&self.admin_state, config, scenario)?;
         for (rank, (parts, steps)) in self.ranks.iter_mut().zip(cores) {
             rank.core = Some(EngineCore::start(parts, steps)?);
         }
@@ -129,52 +134,59 @@ impl Headless {
     }
 
     #[expect(clippy::disallowed_methods, reason = "the engine's clock starts here")]
-    fn add(
+    fn start_rank(
         &mut self,
-        loaded: Loaded,
+        loaded: LoadedConfig,
         texts: SharedAssets,
-        shared: &Shared,
-    ) -> Result<(EngineCoreParts, Steps), StartError> {
+        shared: &SharedByRanks,
+    ) -> Result<(EngineCoreParts, EngineSteps), StartError> {
         let config = loaded.config.clone();
-        let (observer, steps) = observe(&config);
+        let (observer, steps) = observe_engine(&config);
         let ranks = shared.ranks.clone();
-        let parts = BackendParts {
+        let parts = BackendInputs {
             texts,
             paths: Vec::new(),
-            started: ranks.as_ref().map_or_else(Instant::now, LiveRanks::epoch),
+            started: ranks
+                .as_ref()
+                .map_or_else(Instant::now, LiveRankGroup::epoch),
             port: config.server.port,
             observer: Some(Box::new(observer)),
             ranks,
             reasoning_end: shared
                 .thoughts
                 .as_ref()
-                .map(|thoughts| thoughts.end().to_vec()),
+                .map(|thoughts| thoughts.end_ids().to_vec()),
         };
-        let backend = Backend::start(&config, parts)?;
-        backend.service.replies.set(shared.replies.clone());
+        let backend = EngineBackend::start(&config, parts)?;
+        backend
+            .service
+            .replies
+            .replace_rules(shared.replies.clone());
         let (service, metrics) = (backend.service.clone(), backend.metrics.clone());
         let controls = Arc::new(ServerControls::new(
-            &http_settings::controls(&config),
+            &http_settings::initial_control_settings(&config),
             service,
             metrics,
             backend.observers.event_loss.clone(),
         ));
-        self.admin_state.join(&controls, loaded);
+        self.admin_state.add_server(&controls, loaded);
         let availability = controls.availability();
-        if let Some((engines, every)) = stats_log::engines(&config, &backend.metrics, &backend.live)
+        if let Some((engines, every)) =
+            stats_log::engines_to_log(&config, &backend.metrics, &backend.live)
         {
-            self.logging.spawn(stats_log::run(engines, every));
+            self.logging
+                .spawn(stats_log::log_stats_periodically(engines, every));
         }
         let parts = EngineCoreParts {
             rank: config.engine.parallel.local_ranks.0,
-            rules: rules::engine_core(&config, &backend.service),
+            rules: rules::engine_core_request_rules(&config, &backend.service),
             service: backend.service.clone(),
             config: Arc::new(config),
-            is_gone: Arc::new(move || is_gone(&availability.borrow())),
+            is_gone: Arc::new(move || is_restart_simulated(&availability.borrow())),
             waves: shared.waves.clone(),
             thoughts: shared.thoughts.clone(),
         };
-        self.ranks.push(Rank {
+        self.ranks.push(HeadlessRank {
             backend,
             core: None,
             controls,
@@ -183,9 +195,9 @@ impl Headless {
     }
 
     /// Waits until all engines have joined vLLM's API server; call it only once.
-    pub fn joined(&mut self) -> impl Future<Output = ()> + Send + use<> {
+    pub fn wait_until_joined(&mut self) -> impl Future<Output = ()> + Send + use<> {
         let cores = self.ranks.iter_mut().filter_map(|rank| rank.core.as_mut());
-        let joined: Vec<_> = cores.map(EngineCore::joined).collect();
+        let joined: Vec<_> = cores.map(EngineCore::wait_until_joined).collect();
         async move {
             for joined in joined {
                 joined.await;
@@ -194,7 +206,7 @@ impl Headless {
     }
 
     /// Waits until one of the engines fails, and returns the error.
-    pub async fn failed(&mut self) -> StartError {
+    pub async fn wait_for_failure(&mut self) -> StartError {
         use std::future::Future;
         use std::pin::pin;
         use std::task::Poll;
@@ -202,7 +214,7 @@ impl Headless {
         let mut failures: Vec<_> = self
             .ranks
             .iter_mut()
-            .map(|rank| Box::pin(rank.failed()))
+            .map(|rank| Box::pin(rank.wait_for_failure()))
             .collect();
         let mut first = pin!(std::future::poll_fn(move |cx| {
             let mut found = failures.iter_mut().map(|f| f.as_mut().poll(cx));
@@ -213,60 +225,60 @@ impl Headless {
 }
 
 #[cfg(feature = "zmq")]
-impl Rank {
+impl HeadlessRank {
     /// Waits until the engine fails, or a scenario simulates a restart of its process.
-    async fn failed(&mut self) -> CoreError {
+    async fn wait_for_failure(&mut self) -> EngineCoreError {
         let mut availability = self.controls.availability();
         let Some(core) = &mut self.core else {
             return std::future::pending().await;
         };
         tokio::select! {
-            error = core.failed() => return error,
-            Ok(_) = availability.wait_for(is_gone) => {}
+            error = core.wait_until_failed() => return error,
+            Ok(_) = availability.wait_for(is_restart_simulated) => {}
         }
         core.kill();
-        core.failed().await
+        core.wait_until_failed().await
     }
 }
 
 /// Returns whether a restart of the engine's process was simulated; an engine that has joined
 /// cannot come back.
 #[cfg(feature = "zmq")]
-fn is_gone(availability: &Availability) -> bool {
+fn is_restart_simulated(availability: &Availability) -> bool {
     availability.lives > 0
 }
 
 /// Objects shared by all data-parallel ranks of the process.
 #[cfg(feature = "zmq")]
-struct Shared {
-    waves: Option<Arc<Waves>>,
+struct SharedByRanks {
+    waves: Option<Arc<DataParallelWaves>>,
     thoughts: Option<ReasoningMarkers>,
     /// Scripted replies of `--replies`; their use counts cover all data-parallel ranks.
     replies: Option<Arc<ReplyRules>>,
     /// Group of data-parallel ranks for running every step together; `None` if they run
     /// independently.
-    ranks: Option<LiveRanks>,
+    ranks: Option<LiveRankGroup>,
 }
 
 /// Returns the request waves that data-parallel ranks of a mixture-of-experts model share, as in
 /// vLLM.
 #[cfg(feature = "zmq")]
-fn waves(config: &Config) -> Option<Arc<Waves>> {
+fn data_parallel_waves(config: &Config) -> Option<Arc<DataParallelWaves>> {
     let parallel = &config.engine.parallel;
     let model = config.model.hf_config.as_deref();
     let shape = model.and_then(|config| ModelShape::from_config(config).ok());
     let experts = shape.is_some_and(|shape| shape.moe.is_some());
-    (experts && parallel.data > 1).then(|| Arc::new(Waves::new(parallel.local_ranks.0)))
+    (experts && parallel.data > 1).then(|| Arc::new(DataParallelWaves::new(parallel.local_ranks.0)))
 }
 
 #[cfg(not(feature = "zmq"))]
-impl Headless {
+impl HeadlessEngines {
     /// Returns an error: this program was built without the Cargo feature `zmq`.
     ///
     /// # Errors
     /// [`StartError::MissingFeature`].
     #[expect(clippy::unused_async, reason = "as with the feature")]
-    pub async fn start(_: Loaded) -> Result<Self, StartError> {
+    pub async fn start(_: LoadedConfig) -> Result<Self, StartError> {
         Err(StartError::MissingFeature {
             flags: "--headless",
             feature: "zmq",
@@ -274,17 +286,17 @@ impl Headless {
     }
 
     /// Never resolves: without the Cargo feature `zmq` there are no engines.
-    pub fn joined(&mut self) -> impl Future<Output = ()> + Send + use<> {
+    pub fn wait_until_joined(&mut self) -> impl Future<Output = ()> + Send + use<> {
         std::future::pending()
     }
 
     /// Never resolves: without the Cargo feature `zmq` there are no engines.
-    pub async fn failed(&mut self) -> StartError {
+    pub async fn wait_for_failure(&mut self) -> StartError {
         std::future::pending().await
     }
 }
 
-impl Headless {
+impl HeadlessEngines {
     /// Stops the headless engines.
     ///
     /// The engines take no new requests. Running requests may end within the shutdown timeout and
@@ -295,13 +307,13 @@ impl Headless {
         for rank in self.ranks {
             let patience = self.shutdown_timeout;
             ending.spawn(async move {
-                rank.backend.service.drain();
-                rank.backend.drain(patience).await;
+                rank.backend.service.start_draining();
+                rank.backend.drain_requests(patience).await;
                 #[cfg(feature = "zmq")]
                 if let Some(core) = rank.core {
                     core.stop().await;
                 }
-                rank.backend.close().await;
+                rank.backend.stop_and_flush().await;
             });
         }
         ending.join_all().await;
@@ -309,9 +321,10 @@ impl Headless {
 }
 
 #[cfg(feature = "zmq")]
-fn thoughts(config: &Config, texts: &SharedAssets) -> Option<ReasoningMarkers> {
+fn reasoning_markers(config: &Config, texts: &SharedAssets) -> Option<ReasoningMarkers> {
     let parser = config.api.reasoning_parser.as_ref()?;
-    let thoughts = ReasoningMarkers::of(parser, config.api.reasoning_ratio, &texts.tokenizer);
+    let thoughts =
+        ReasoningMarkers::for_parser(parser, config.api.reasoning_ratio, &texts.tokenizer);
     if thoughts.is_none() {
         tracing::warn!(
             "--reasoning-parser {parser}: replies have no reasoning because its format is not \
@@ -323,7 +336,7 @@ fn thoughts(config: &Config, texts: &SharedAssets) -> Option<ReasoningMarkers> {
 
 /// Flags that only affect HTTP, so they have no effect on headless engines.
 #[cfg(feature = "zmq")]
-const OF_HTTP: &[&str] = &[
+const HTTP_ONLY_FLAGS: &[&str] = &[
     "admin-api-key",
     "allow-credentials",
     "allowed-headers",
@@ -371,10 +384,12 @@ const OF_HTTP: &[&str] = &[
     "uds",
 ];
 
-/// Returns the flags of [`OF_HTTP`] that were explicitly set.
+/// Returns the flags of [`HTTP_ONLY_FLAGS`] that were explicitly set.
 #[cfg(feature = "zmq")]
-fn without_effect(loaded: &Loaded) -> Vec<String> {
-    let chosen = loaded.to_json_set();
-    let given = OF_HTTP.iter().filter(|flag| chosen.contains_key(**flag));
+fn set_http_only_flags(loaded: &LoadedConfig) -> Vec<String> {
+    let chosen = loaded.to_admin_json_explicit();
+    let given = HTTP_ONLY_FLAGS
+        .iter()
+        .filter(|flag| chosen.contains_key(**flag));
     given.map(|flag| format!("--{flag}")).collect()
 }

@@ -3,19 +3,19 @@
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use vllm_sim_config::{CliMode, Config, Fingerprint};
-use vllm_sim_http::is_administered;
+use vllm_sim_config::{CliMode, Config, SystemFingerprintForm};
+use vllm_sim_http::serves_admin_config;
 use vllm_sim_http::settings::{
-    AnswerSettings, CacheSettings, ControlSettings, ImageOutputSettings, ModelSettings,
-    ParserSettings, PoolingSettings, ServerSettings, Settings,
+    CacheSettings, HttpSettings, ImageOutputSettings, ModelSettings, ParserSettings,
+    PoolingSettings, ResponseSettings, RuntimeSettings, ServerSettings,
 };
 use vllm_sim_service::generate::TextMode;
 
-pub(super) fn of(config: &Config) -> Settings {
+pub(super) fn http_api_settings(config: &Config) -> HttpSettings {
     let engine = &config.engine;
     let is_llmd_mode = config.model.cli_mode == CliMode::Llmd;
-    Settings {
-        model: model(config),
+    HttpSettings {
+        model: model_settings(config),
         parsers: ParserSettings {
             tools: config.api.tool_call_parser.clone(),
             auto_tool_choice: config.api.enable_auto_tool_choice,
@@ -23,7 +23,7 @@ pub(super) fn of(config: &Config) -> Settings {
             reasoning: config.api.reasoning_parser.clone(),
             reasoning_ratio: config.api.reasoning_ratio,
         },
-        answers: answers(config),
+        answers: answer_settings(config),
         pooling: PoolingSettings {
             task: config.api.task,
             num_labels: config.api.num_labels,
@@ -36,37 +36,37 @@ pub(super) fn of(config: &Config) -> Settings {
         parallel: engine.parallel.clone(),
         cache: CacheSettings {
             block_size: engine.block_size,
-            finds_prefixes: finds_prefixes(config),
+            finds_prefixes: prefix_caching_enabled(config),
             hit_threshold: engine.prefix_cache.cache_hit_threshold,
         },
         kv_transfer: config.kv_transfer.clone(),
         offloads_kv: engine.kv_offload.is_some(),
         kv_events: config.kv_events.clone(),
-        server: server(config),
+        server: server_settings(config),
         compat: config.model.compat,
         takes_any_audio: is_llmd_mode,
         takes_any_adapter: is_llmd_mode,
         transfers_unasked: is_llmd_mode,
-        controls: controls(config),
+        controls: initial_control_settings(config),
     }
 }
 
 /// Returns the initial values of the settings that can change at run time.
-pub(super) fn controls(config: &Config) -> ControlSettings {
-    ControlSettings {
+pub(super) fn initial_control_settings(config: &Config) -> RuntimeSettings {
+    RuntimeSettings {
         has_images: config.content.omni,
-        images: ImageOutputSettings::of(config),
+        images: ImageOutputSettings::from_config(config),
         fake_metrics: config.metrics.fake.clone().unwrap_or_default(),
-        finds_prefixes: finds_prefixes(config),
+        finds_prefixes: prefix_caching_enabled(config),
     }
 }
 
-fn finds_prefixes(config: &Config) -> bool {
+fn prefix_caching_enabled(config: &Config) -> bool {
     let cache = &config.engine.prefix_cache;
     cache.enable_kvcache || cache.enable_prefix_caching
 }
 
-fn model(config: &Config) -> ModelSettings {
+fn model_settings(config: &Config) -> ModelSettings {
     let model = &config.model;
     ModelSettings {
         name: model.name.clone(),
@@ -76,14 +76,14 @@ fn model(config: &Config) -> ModelSettings {
         chat_template_kwargs: model.chat_template_kwargs.clone(),
         response_role: model.response_role.clone(),
         vllm_version: model.vllm_version.clone(),
-        fingerprint: fingerprint(config).map(Into::into),
+        fingerprint: system_fingerprint(config).map(Into::into),
     }
 }
 
-fn answers(config: &Config) -> AnswerSettings {
+fn answer_settings(config: &Config) -> ResponseSettings {
     let api = &config.api;
     let speculative = config.engine.speculative.as_ref();
-    AnswerSettings {
+    ResponseSettings {
         force_include_usage: api.answers.force_include_usage,
         prompt_tokens_details: api.answers.enable_prompt_tokens_details,
         per_request_metrics: api.answers.per_request_metrics,
@@ -99,7 +99,7 @@ fn answers(config: &Config) -> AnswerSettings {
     }
 }
 
-fn server(config: &Config) -> ServerSettings {
+fn server_settings(config: &Config) -> ServerSettings {
     let server = &config.server;
     let mut shown_config = engine_config(config);
     shown_config.insert("seed".to_owned(), json!(config.content.seed));
@@ -110,7 +110,7 @@ fn server(config: &Config) -> ServerSettings {
         startup_duration: server.timeouts.startup,
         pod: server.pod.clone(),
         admin_key: server.admin_key.clone(),
-        is_administered: is_administered(config),
+        is_administered: serves_admin_config(config),
         dashboard_control: server.dashboard.control,
         dev_mode: server.routes.dev_mode,
         enable_sleep_mode: server.routes.enable_sleep_mode,
@@ -153,13 +153,13 @@ fn engine_config(config: &Config) -> Map<String, Value> {
 
 /// Returns the `system_fingerprint`, `vllm-VERSION[-tpN][-ppN][-dpN][-ep]-HASH`, which is constant
 /// for a server.
-fn fingerprint(config: &Config) -> Option<String> {
+fn system_fingerprint(config: &Config) -> Option<String> {
     let parallel = &config.engine.parallel;
     match &config.api.fingerprint {
-        Fingerprint::None => None,
-        Fingerprint::Custom => config.api.fingerprint_value.clone(),
-        Fingerprint::Hash => Some(hash(config)),
-        Fingerprint::Full => {
+        SystemFingerprintForm::None => None,
+        SystemFingerprintForm::Custom => config.api.fingerprint_value.clone(),
+        SystemFingerprintForm::Hash => Some(config_hash(config)),
+        SystemFingerprintForm::Full => {
             let mut text = format!("vllm-{}", config.model.vllm_version);
             for (name, degree) in [
                 ("tp", parallel.tensor),
@@ -173,13 +173,13 @@ fn fingerprint(config: &Config) -> Option<String> {
             if parallel.expert {
                 text.push_str("-ep");
             }
-            Some(format!("{text}-{}", hash(config)))
+            Some(format!("{text}-{}", config_hash(config)))
         }
     }
 }
 
 /// Returns a hash of the configuration of `/server_info`, in eight hex digits.
-fn hash(config: &Config) -> String {
+fn config_hash(config: &Config) -> String {
     let shown = Value::Object(engine_config(config)).to_string();
     let digest = Sha256::digest(shown.as_bytes());
     let digits = digest.iter().take(4);

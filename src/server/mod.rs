@@ -32,83 +32,90 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
-use crate::tls::Acceptor;
-use vllm_sim_config::{Compat, Config, Loaded};
-use vllm_sim_engine::driver::LiveRanks;
+use crate::tls::ReloadingTlsAcceptor;
+use vllm_sim_config::{Compat, Config, LoadedConfig};
+use vllm_sim_engine::driver::LiveRankGroup;
 use vllm_sim_engine::latency::RooflineSetup;
-use vllm_sim_engine::sched::EngineSpec;
+use vllm_sim_engine::sched::SchedulerSpec;
 use vllm_sim_engine::sched::vllm::VllmConfig;
 use vllm_sim_http::{AdminState, App, AppParts, HttpService};
 
-use backend::{Backend, BackendParts};
+use backend::{BackendInputs, EngineBackend};
 use shared_assets::SharedAssets;
 use socket::{ServerSocket, ServerSockets};
 
 pub use error::StartError;
 #[cfg(not(feature = "sqlite"))]
-pub(crate) use error::without;
-pub use fleet::Fleet;
-pub use headless::Headless;
-pub use timing::{Sampling, read_coefficients};
+pub(crate) use error::feature_not_built_message;
+pub use fleet::ServerFleet;
+pub use headless::HeadlessEngines;
+pub use timing::{DefaultSampling, read_coefficients};
 
 /// Returns the configuration of the batching engine, and the deployment that its roofline latency
 /// model describes.
 ///
 /// # Errors
 /// [`StartError`] for an unknown model or GPU.
-pub fn modelled(config: &Config) -> Result<(VllmConfig, Option<RooflineSetup>), StartError> {
-    engines::modelled(config, config.content.seed.unwrap_or(0))
+pub fn batching_engine_config(
+    config: &Config,
+) -> Result<(VllmConfig, Option<RooflineSetup>), StartError> {
+    engines::batching_engine_config(config, config.content.seed.unwrap_or(0))
 }
 
 /// Returns the sampling of requests that set no sampling parameters.
-pub fn sampling(config: &Config) -> Sampling {
-    timing::sampling(config)
+pub fn default_sampling(config: &Config) -> DefaultSampling {
+    timing::default_sampling(config)
 }
 
 /// Returns the specification of the engine of one data-parallel rank.
 ///
 /// # Errors
 /// [`StartError`] if a model, GPU or file cannot be used.
-pub fn engine_spec(config: &Config) -> Result<EngineSpec, StartError> {
-    engines::spec(config, config.content.seed.unwrap_or(0))
+pub fn engine_spec(config: &Config) -> Result<SchedulerSpec, StartError> {
+    engines::build_engine_spec(config, config.content.seed.unwrap_or(0))
 }
 
 /// A running server: engines, request service and HTTP and gRPC APIs.
-pub struct Server {
+pub struct SimulatorServer {
     /// Address of the server's HTTP socket; `None` for a Unix socket.
     pub address: Option<SocketAddr>,
     /// Address of the separate gRPC port; `None` if gRPC uses the main address.
     pub grpc_address: Option<SocketAddr>,
     app: Arc<App>,
     config: Arc<Config>,
-    backend: Backend,
+    backend: EngineBackend,
     accepting: JoinSet<()>,
     shutdown_timeout: Duration,
     socket: Option<PathBuf>,
 }
 
-impl Server {
+impl SimulatorServer {
     /// Starts a server that accepts requests when this function returns.
     ///
     /// # Errors
     /// [`StartError`]; everything that was started is stopped.
     pub async fn start(config: Config) -> Result<Self, StartError> {
-        features::check(&config)?;
+        features::check_required_features(&config)?;
         let texts = SharedAssets::open(&config).await?;
-        Self::begin(config, None, (Arc::default(), None), texts).await
+        Self::start_with_assets(config, None, (Arc::default(), None), texts).await
     }
 
     /// Starts a server whose settings can be changed at run time.
     ///
     /// # Errors
     /// Same errors as [`Self::start`].
-    pub async fn start_loaded(loaded: Loaded) -> Result<Self, StartError> {
-        features::check(&loaded.config)?;
+    pub async fn start_loaded(loaded: LoadedConfig) -> Result<Self, StartError> {
+        features::check_required_features(&loaded.config)?;
         let texts = SharedAssets::open(&loaded.config).await?;
         let config = loaded.config.clone();
-        let scenario = scenario::read(&config)?;
-        let server = Self::begin(config, Some(loaded), (Arc::default(), None), texts).await?;
-        match scenario::start(server.app().admin_state(), server.config(), scenario) {
+        let scenario = scenario::read_fault_scenario(&config)?;
+        let server =
+            Self::start_with_assets(config, Some(loaded), (Arc::default(), None), texts).await?;
+        match scenario::start_fault_scenario(
+            server.app_state().admin_state(),
+            server.config(),
+            scenario,
+        ) {
             Ok(()) => Ok(server),
             Err(error) => {
                 server.shutdown().await;
@@ -118,25 +125,27 @@ impl Server {
     }
 
     #[expect(clippy::disallowed_methods, reason = "the server's clock starts here")]
-    async fn begin(
+    async fn start_with_assets(
         config: Config,
-        loaded: Option<Loaded>,
-        (admin_state, ranks): (Arc<AdminState>, Option<LiveRanks>),
+        loaded: Option<LoadedConfig>,
+        (admin_state, ranks): (Arc<AdminState>, Option<LiveRankGroup>),
         texts: SharedAssets,
     ) -> Result<Self, StartError> {
-        let started = ranks.as_ref().map_or_else(Instant::now, LiveRanks::epoch);
+        let started = ranks
+            .as_ref()
+            .map_or_else(Instant::now, LiveRankGroup::epoch);
         let config = Arc::new(config);
         let tls = config.server.tls.as_ref();
-        let acceptor = tls.map(|tls| Acceptor::new(tls, certificate_names(&config)));
+        let acceptor = tls.map(|tls| ReloadingTlsAcceptor::new(tls, certificate_names(&config)));
         let acceptor = acceptor.transpose()?;
-        let replies = replies::read(&config)?;
-        let peers = peers::configured(&config)?;
+        let replies = replies::read_scripted_replies(&config)?;
+        let peers = peers::dashboard_peers(&config)?;
         let sockets = ServerSockets::bind(&config).await?;
-        let address = sockets.http.address();
-        let grpc_address = sockets.grpc.as_ref().and_then(ServerSocket::address);
+        let address = sockets.http.tcp_address();
+        let grpc_address = sockets.grpc.as_ref().and_then(ServerSocket::tcp_address);
         let port = address.map_or(config.server.port, |a| a.port());
-        let (index, routes) = vllm_sim_http::routes(&config);
-        let parts = BackendParts {
+        let (index, routes) = vllm_sim_http::build_routes(&config);
+        let parts = BackendInputs {
             reasoning_end: None,
             texts,
             paths: index.paths(),
@@ -145,14 +154,14 @@ impl Server {
             observer: None,
             ranks,
         };
-        let backend = Backend::start(&config, parts)?;
+        let backend = EngineBackend::start(&config, parts)?;
         let service = backend.service.clone();
-        service.replies.set(replies);
-        startup_log::engines(&config);
-        let logged = stats_log::engines(&config, &backend.metrics, &backend.live);
+        service.replies.replace_rules(replies);
+        startup_log::log_engine_start(&config);
+        let logged = stats_log::engines_to_log(&config, &backend.metrics, &backend.live);
         let parts = AppParts {
-            settings: http_settings::of(&config),
-            rules: rules::http(&config, &service),
+            settings: http_settings::http_api_settings(&config),
+            rules: rules::http_request_rules(&config, &service),
             service: service.clone(),
             metrics: backend.metrics.clone(),
             routes: index,
@@ -163,27 +172,30 @@ impl Server {
             peers,
         };
         let app = Arc::new(App::new(parts));
-        let registry = prefill::registry(&config, &app).await?;
+        let registry = prefill::start_mooncake_bootstrap(&config, &app).await?;
         match loaded {
-            Some(loaded) => app.join_admin_state(loaded),
-            None => app.service().faults.begin(setup::tuned(&config)),
+            Some(loaded) => app.add_to_admin_state(loaded),
+            None => app
+                .service()
+                .faults
+                .set_initial_settings(setup::initial_live_settings(&config)),
         }
         let mut accepting = JoinSet::new();
         if let Some(registry) = registry {
             accepting.spawn(registry);
         }
         if let Some((engines, every)) = logged {
-            accepting.spawn(stats_log::run(engines, every));
+            accepting.spawn(stats_log::log_stats_periodically(engines, every));
         }
         #[cfg(feature = "grpc")]
-        let grpc = Some(vllm_sim_grpc::router(vllm_sim_grpc::GrpcState {
-            settings: Arc::new(setup::grpc(&config, &service)),
+        let grpc = Some(vllm_sim_grpc::grpc_router(vllm_sim_grpc::GrpcState {
+            settings: Arc::new(setup::grpc_settings(&config, &service)),
             service,
             started,
         }));
         #[cfg(not(feature = "grpc"))]
         let grpc = None;
-        let layers = setup::layer_settings(&config, port);
+        let layers = setup::http_middleware_settings(&config, port);
         let http = Arc::new(HttpService::new(&app, &layers, routes, grpc));
         spawn_accepting(&mut accepting, sockets, &config, &app, &http, acceptor);
         Ok(Self {
@@ -199,13 +211,13 @@ impl Server {
     }
 
     /// Returns the state that the HTTP handlers of the server share.
-    pub fn app(&self) -> &Arc<App> {
+    pub fn app_state(&self) -> &Arc<App> {
         &self.app
     }
 
     /// Logs vLLM's lines about a server that accepts requests.
-    fn log_serving(&self) {
-        startup_log::serving(&self.config, self.address);
+    fn log_accepting_requests(&self) {
+        startup_log::log_server_ready(&self.config, self.address);
     }
 
     /// Returns the server's configuration.
@@ -219,12 +231,12 @@ impl Server {
     /// shutdown timeout and are then aborted. Connections close after their current response; with
     /// llm-d they stay open until the end.
     pub async fn shutdown(mut self) {
-        self.app.stop();
+        self.app.begin_shutdown();
         let availability = self.app.availability();
         if self.config.model.compat != Compat::Llmd {
             availability.send_modify(|availability| availability.leaving = true);
         }
-        self.backend.drain(self.shutdown_timeout).await;
+        self.backend.drain_requests(self.shutdown_timeout).await;
         availability.send_modify(|availability| availability.stopping = true);
         let ended = async {
             availability.closed().await;
@@ -232,7 +244,7 @@ impl Server {
         // Idle or stalled connections are closed.
         let _ = tokio::time::timeout(Duration::from_millis(500), ended).await;
         self.accepting.shutdown().await;
-        self.backend.close().await;
+        self.backend.stop_and_flush().await;
         if let Some(socket) = &self.socket {
             let _ = std::fs::remove_file(socket);
         }
@@ -245,17 +257,17 @@ fn spawn_accepting(
     config: &Config,
     app: &App,
     http: &Arc<HttpService>,
-    acceptor: Option<Acceptor>,
+    acceptor: Option<ReloadingTlsAcceptor>,
 ) {
     let stopping = app.availability().subscribe();
     let server = &config.server;
     if let (Some(acceptor), Some(tls)) = (&acceptor, &server.tls) {
-        accepting.spawn(acceptor.clone().watch(tls.clone()));
+        accepting.spawn(acceptor.clone().reload_on_change(tls.clone()));
     }
-    for socket in sockets.all() {
+    for socket in sockets.into_sockets() {
         let (http, acceptor) = (http.clone(), acceptor.clone());
         let stopping = stopping.clone();
-        accepting.spawn(accept::run(
+        accepting.spawn(accept::accept_connections(
             socket,
             http,
             acceptor,

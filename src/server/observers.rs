@@ -5,33 +5,34 @@ use std::time::Instant;
 
 use super::error::StartError;
 #[cfg(feature = "zmq")]
-use super::error::wrong;
+use super::error::engine_start_error;
 use super::{setup, timing};
 use vllm_sim_config::Config;
-use vllm_sim_engine::driver::Observer;
-use vllm_sim_observe::kv_events::EventLoss;
+use vllm_sim_engine::driver::EngineObserver;
+use vllm_sim_observe::kv_events::EventLossSwitch;
 use vllm_sim_observe::metrics::{BlockLifetime, Metrics, MetricsObserver, MfuObserver};
 #[cfg(feature = "otel")]
-use vllm_sim_observe::otel::Spans;
+use vllm_sim_observe::otel::TraceExporter;
 #[cfg(feature = "zmq")]
 use vllm_sim_observe::{
     kv_events::{
-        Batching, EventFormat, KvObserver, Publisher, PublisherConfig, TopicFields, for_rank,
+        EventBatching, KvEventFormat, KvEventObserver, KvEventPublisher, PublisherConfig,
+        TopicFields, for_rank,
     },
-    kv_transfer::ReadNotifier,
+    kv_transfer::BlockReadNotifier,
 };
 
-pub(super) struct EngineObservers {
+pub(super) struct ServerObservers {
     metrics: Arc<Metrics>,
     /// Switch that makes the engines drop their KV events.
-    pub(super) event_loss: EventLoss,
+    pub(super) event_loss: EventLossSwitch,
     #[cfg(feature = "zmq")]
-    notifier: Option<ReadNotifier>,
+    notifier: Option<BlockReadNotifier>,
     #[cfg(feature = "otel")]
-    spans: Option<Spans>,
+    spans: Option<TraceExporter>,
 }
 
-impl EngineObservers {
+impl ServerObservers {
     /// Opens the configured observers of the engines: metrics, KV events and spans.
     ///
     /// # Errors
@@ -48,19 +49,19 @@ impl EngineObservers {
         #[cfg(feature = "otel")]
         let spans = match &config.server.otlp.traces_endpoint {
             Some(endpoint) => Some(
-                Spans::open(endpoint, config.server.otlp.traces_protocol)
+                TraceExporter::open(endpoint, config.server.otlp.traces_protocol)
                     .map_err(|error| StartError::Spans(endpoint.clone(), error.to_string()))?,
             ),
             None => None,
         };
         #[cfg(feature = "zmq")]
         let notifier = match config.kv_transfer.as_ref().is_some_and(|t| t.consumer) {
-            true => Some(ReadNotifier::start().map_err(StartError::Thread)?),
+            true => Some(BlockReadNotifier::start().map_err(StartError::Thread)?),
             false => None,
         };
         Ok(Self {
             metrics: metrics.clone(),
-            event_loss: EventLoss::default(),
+            event_loss: EventLossSwitch::default(),
             #[cfg(feature = "zmq")]
             notifier,
             #[cfg(feature = "otel")]
@@ -82,28 +83,28 @@ impl EngineObservers {
             reason = "events need rank and port, spans the epoch"
         )
     )]
-    pub(super) fn of_engine(
+    pub(super) fn for_engine(
         &self,
         config: &Config,
         (index, rank): (usize, u32),
         epoch: Instant,
         port: u16,
-    ) -> Result<Vec<Box<dyn Observer>>, StartError> {
+    ) -> Result<Vec<Box<dyn EngineObserver>>, StartError> {
         let features = setup::engine_features(config);
         let series = self.metrics.engine(index);
-        let mut observers: Vec<Box<dyn Observer>> =
+        let mut observers: Vec<Box<dyn EngineObserver>> =
             vec![Box::new(MetricsObserver::new(series.clone(), features))];
         if config.metrics.kv_cache {
             let share = config.metrics.kv_cache_sample;
             observers.push(Box::new(BlockLifetime::new(series.clone(), share)));
         }
-        if let Some(model) = timing::work(config) {
+        if let Some(model) = timing::mfu_work_model(config) {
             observers.push(Box::new(MfuObserver::new(series, model, features.steps)));
         }
         #[cfg(feature = "zmq")]
-        if config.kv_events.enabled && setup::has_cache(config) {
-            let publisher = publisher(config, (rank, port), &self.event_loss)?;
-            observers.push(Box::new(KvObserver::new(publisher, features.steps)));
+        if config.kv_events.enabled && setup::has_prefix_cache(config) {
+            let publisher = start_kv_event_publisher(config, (rank, port), &self.event_loss)?;
+            observers.push(Box::new(KvEventObserver::new(publisher, features.steps)));
         }
         #[cfg(feature = "zmq")]
         if let Some(notifier) = &self.notifier {
@@ -111,8 +112,8 @@ impl EngineObservers {
         }
         #[cfg(feature = "otel")]
         if let Some(spans) = &self.spans {
-            let started = vllm_sim_engine::driver::unix_at(epoch);
-            observers.push(Box::new(spans.observer(started)));
+            let started = vllm_sim_engine::driver::unix_secs_at(epoch);
+            observers.push(Box::new(spans.observe_engine(started)));
         }
         Ok(observers)
     }
@@ -123,22 +124,22 @@ impl EngineObservers {
         not(feature = "otel"),
         expect(clippy::unused_async, reason = "spans are what is queued")
     )]
-    pub(super) async fn close(self) {
+    pub(super) async fn close_all(self) {
         #[cfg(feature = "otel")]
         if let Some(spans) = self.spans {
-            let _ = tokio::task::spawn_blocking(move || spans.close()).await;
+            let _ = tokio::task::spawn_blocking(move || spans.flush_and_close()).await;
         }
     }
 }
 
 #[cfg(feature = "zmq")]
-fn publisher(
+fn start_kv_event_publisher(
     config: &Config,
     (rank, port): (u32, u16),
-    loss: &EventLoss,
-) -> Result<Publisher, StartError> {
+    loss: &EventLossSwitch,
+) -> Result<KvEventPublisher, StartError> {
     let events = &config.kv_events;
-    let vllm = events.encoding.format == EventFormat::Vllm;
+    let vllm = events.encoding.format == KvEventFormat::Vllm;
     let topic = TopicFields {
         pod_ip: config
             .server
@@ -157,16 +158,18 @@ fn publisher(
         rank,
     };
     let replay = events.replay_endpoint.as_deref();
-    Publisher::start(PublisherConfig {
-        endpoint: for_rank(&events.endpoint, rank).map_err(wrong)?,
+    KvEventPublisher::start(PublisherConfig {
+        endpoint: for_rank(&events.endpoint, rank).map_err(engine_start_error)?,
         replay_endpoint: replay
             .map(|at| for_rank(at, rank))
             .transpose()
-            .map_err(wrong)?,
+            .map_err(engine_start_error)?,
         buffer_steps: events.buffer_steps,
         hwm: i32::try_from(events.hwm).unwrap_or(i32::MAX),
         max_queue_size: events.max_queue_size,
-        topic: topic.render(&events.topic).map_err(wrong)?,
+        topic: topic
+            .render_topic(&events.topic)
+            .map_err(engine_start_error)?,
         // llm-d's router requests replays from 0 on and treats a first batch with another number as
         // a loss.
         first_sequence: u64::from(!vllm && replay.is_none()),
@@ -174,13 +177,13 @@ fn publisher(
         encoding: events.encoding,
         loss: loss.clone(),
         batching: if vllm {
-            Batching::PerCall
+            EventBatching::PerCall
         } else {
-            Batching::Sized {
+            EventBatching::Sized {
                 events: events.batch_size,
                 every: std::time::Duration::from_secs(1),
             }
         },
     })
-    .map_err(wrong)
+    .map_err(engine_start_error)
 }

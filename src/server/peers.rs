@@ -9,8 +9,8 @@ use http_body_util::Empty;
 
 use super::error::StartError;
 use vllm_sim_config::{Config, ConfigError};
-use vllm_sim_http::{DashboardPeer, SUMMARY};
-use vllm_sim_http_client::{CertificateVerification, Client, Connector, Endpoint};
+use vllm_sim_http::{DashboardPeer, SUMMARY_PATH};
+use vllm_sim_http_client::{CertificateVerification, Connector, PooledHttpClient, ServerEndpoint};
 
 /// Maximum size of a peer server's response, in bytes.
 const MAX_RESPONSE_BYTES: usize = 64 << 10;
@@ -18,20 +18,20 @@ const MAX_RESPONSE_BYTES: usize = 64 << 10;
 struct PeerClient {
     host: String,
     path: String,
-    client: Client<Empty<Bytes>>,
+    client: PooledHttpClient<Empty<Bytes>>,
 }
 
 /// Returns the servers of `--dashboard-peers`.
 ///
 /// # Errors
 /// [`StartError::Config`] for a URL without a valid host.
-pub(super) fn configured(config: &Config) -> Result<Vec<DashboardPeer>, StartError> {
+pub(super) fn dashboard_peers(config: &Config) -> Result<Vec<DashboardPeer>, StartError> {
     let urls = config.server.dashboard.peers.iter();
     let peers = urls.map(|url| {
         let client = Arc::new(PeerClient::new(url)?);
         let ask = move || {
             let client = client.clone();
-            Box::pin(async move { client.ask().await }) as _
+            Box::pin(async move { client.request_summary().await }) as _
         };
         Ok(DashboardPeer {
             url: url.clone(),
@@ -57,7 +57,7 @@ impl PeerClient {
         if port.is_some_and(|(_, port)| port.parse::<u16>().is_err()) {
             return Err(wrong("its port is not a number from 0 to 65535"));
         }
-        let endpoint = Endpoint::new(scheme == "https", &authority);
+        let endpoint = ServerEndpoint::new(scheme == "https", &authority);
         let endpoint = endpoint.ok_or_else(|| wrong("has no host"))?;
         // The request has no secrets, and deployments often have self-signed certificates.
         let connector = Connector::new(endpoint, &CertificateVerification::Disabled);
@@ -66,22 +66,22 @@ impl PeerClient {
             "" => String::new(),
             base => format!("/{base}"),
         };
-        let path = format!("{base}{SUMMARY}");
+        let path = format!("{base}{SUMMARY_PATH}");
         if path.parse::<PathAndQuery>().is_err() {
             return Err(wrong("its path is not valid"));
         }
         Ok(Self {
             host: host.to_owned(),
             path,
-            client: Client::new(connector),
+            client: PooledHttpClient::new(connector),
         })
     }
 
-    async fn ask(&self) -> Result<Bytes, String> {
+    async fn request_summary(&self) -> Result<Bytes, String> {
         let request = Request::get(&self.path).header(header::HOST, &self.host);
         let request = request.body(Empty::new());
         let request = request.map_err(|error| error.to_string())?;
-        let answer = self.client.fetch(request, MAX_RESPONSE_BYTES).await?;
+        let answer = self.client.fetch_body(request, MAX_RESPONSE_BYTES).await?;
         if !answer.status().is_success() {
             return Err(format!("it returned {} for {}", answer.status(), self.path));
         }

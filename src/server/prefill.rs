@@ -12,30 +12,34 @@ use super::error::StartError;
 use vllm_sim_config::Config;
 use vllm_sim_http::{App, bootstrap};
 #[cfg(feature = "zmq")]
-use {vllm_sim_observe::kv_transfer::ReadListener, vllm_sim_service::Service};
+use {vllm_sim_observe::kv_transfer::BlockReadListener, vllm_sim_service::InferenceService};
 
 /// Starts one listener per data-parallel rank for notifications of decode servers that have read KV
 /// blocks.
 ///
 /// A port that is in use is not an error: the KV blocks are released when their lease expires.
 #[cfg(feature = "zmq")]
-pub(super) fn listen(config: &Config, service: &Arc<Service>) -> Vec<ReadListener> {
+pub(super) fn listen_for_block_reads(
+    config: &Config,
+    service: &Arc<InferenceService>,
+) -> Vec<BlockReadListener> {
     let transfer = config.kv_transfer.as_ref();
-    let Some(transfer) = transfer.filter(|transfer| transfer.keeps().is_some()) else {
+    let Some(transfer) = transfer.filter(|transfer| transfer.block_lease_duration().is_some())
+    else {
         return Vec::new();
     };
     let (first, count) = config.engine.parallel.local_ranks;
     let mut listeners = Vec::new();
     for rank in first..first + count {
         let port = u32::from(transfer.side_channel.port) + rank;
-        let endpoint = endpoint(&transfer.side_channel.host, port);
+        let endpoint = zmq_bind_endpoint(&transfer.side_channel.host, port);
         let service = Arc::downgrade(service);
         let on_read = move |request: &str| {
             if let Some(service) = service.upgrade() {
-                service.release(request);
+                service.release_prefill_blocks(request);
             }
         };
-        match ReadListener::start(&endpoint, on_read) {
+        match BlockReadListener::start(&endpoint, on_read) {
             Ok(listener) => listeners.push(listener),
             Err(error) => tracing::warn!(
                 endpoint,
@@ -50,7 +54,7 @@ pub(super) fn listen(config: &Config, service: &Arc<Service>) -> Vec<ReadListene
 
 /// Returns the ZeroMQ address to bind for a host and port.
 #[cfg(feature = "zmq")]
-fn endpoint(host: &str, port: u32) -> String {
+fn zmq_bind_endpoint(host: &str, port: u32) -> String {
     match host {
         // Some resolvers return an address of another machine first.
         "localhost" => format!("tcp://127.0.0.1:{port}"),
@@ -67,7 +71,7 @@ fn endpoint(host: &str, port: u32) -> String {
 ///
 /// # Errors
 /// [`StartError::Listen`] if its port is in use.
-pub(super) async fn registry(
+pub(super) async fn start_mooncake_bootstrap(
     config: &Config,
     app: &Arc<App>,
 ) -> Result<Option<impl Future<Output = ()> + Send + use<>>, StartError> {
@@ -81,8 +85,8 @@ pub(super) async fn registry(
         why,
     })?;
     let routes = Router::new()
-        .route("/query", get(bootstrap::query))
-        .route("/register", post(bootstrap::register))
+        .route("/query", get(bootstrap::list_engines))
+        .route("/register", post(bootstrap::register_worker))
         .with_state(bootstrap::BootstrapRegistry::new(app));
-    Ok(Some(aux_server::serve(listener, routes)))
+    Ok(Some(aux_server::serve_http1_routes(listener, routes)))
 }

@@ -6,7 +6,9 @@ use super::error::StartError;
 use vllm_sim_config::Config;
 use vllm_sim_service::scripted::ReplyRules;
 
-pub(super) fn read(config: &Config) -> Result<Option<Arc<ReplyRules>>, StartError> {
+pub(super) fn read_scripted_replies(
+    config: &Config,
+) -> Result<Option<Arc<ReplyRules>>, StartError> {
     let Some(path) = &config.faults.replies else {
         return Ok(None);
     };

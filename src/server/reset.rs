@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::server::TlsStream;
 
-use vllm_sim_service::fault::ConnHandle;
+use vllm_sim_service::fault::ConnectionHandle;
 
 /// A stream whose socket can be closed with a TCP reset.
 pub(super) trait ResetOnClose {
@@ -35,14 +35,14 @@ impl ResetOnClose for UnixStream {
     fn reset_on_close(&self) {}
 }
 
-/// A stream that is closed with a TCP reset if its [`ConnHandle`] requests it.
+/// A stream that is closed with a TCP reset if its [`ConnectionHandle`] requests it.
 pub(super) struct ResettableStream<S: ResetOnClose> {
     stream: S,
-    conn: Arc<ConnHandle>,
+    conn: Arc<ConnectionHandle>,
 }
 
 impl<S: ResetOnClose> ResettableStream<S> {
-    pub(super) fn new(stream: S, conn: Arc<ConnHandle>) -> Self {
+    pub(super) fn new(stream: S, conn: Arc<ConnectionHandle>) -> Self {
         Self { stream, conn }
     }
 }

@@ -3,18 +3,18 @@
 use serde_json::{Map, Value};
 
 use vllm_sim_config::{CliMode, Compat, Config};
-use vllm_sim_service::dialect::{Dialect, Llmd, TokensApi, Vllm};
-use vllm_sim_service::{RequestRules, Service, ToolSchemas};
+use vllm_sim_service::dialect::{Dialect, Llmd, TokenIdDialect, Vllm};
+use vllm_sim_service::{AllowedToolSchemas, InferenceService, RequestRules};
 use vllm_sim_tokenizer::Tokenizer;
 use vllm_sim_wire::bounds::RequestBounds;
-use vllm_sim_wire::{Limits, SamplingDefaults, Version};
+use vllm_sim_wire::{SamplingDefaults, ServerLimits, VllmVersion};
 
-pub(super) fn http(config: &Config, service: &Service) -> RequestRules {
+pub(super) fn http_request_rules(config: &Config, service: &InferenceService) -> RequestRules {
     let (api, tools) = (&config.api, &config.content.tools);
     let is_llmd_mode = config.model.cli_mode == CliMode::Llmd;
     let is_llmd = config.model.compat == Compat::Llmd;
     let max_logprobs = max_logprobs(config);
-    let limits = Limits {
+    let limits = ServerLimits {
         max_logprobs: match is_llmd {
             true => max_logprobs.max(Llmd::MAX_LOGPROBS),
             false => max_logprobs,
@@ -25,9 +25,9 @@ pub(super) fn http(config: &Config, service: &Service) -> RequestRules {
         reasoning_parser: api.reasoning_parser.is_some(),
         trust_request_chat_template: api.trust_request_chat_template,
         trust_request_mm_kwargs: is_llmd_mode,
-        data_parallel_ranks: service.ranks().len() as u32,
-        served_name: service.models.displayed().to_string(),
-        ..limits(config, service)
+        data_parallel_ranks: service.rank_engines().len() as u32,
+        served_name: service.models.displayed_name().to_string(),
+        ..shared_request_limits(config, service)
     };
     let dialect: &dyn Dialect = match is_llmd {
         true => &Llmd,
@@ -35,13 +35,13 @@ pub(super) fn http(config: &Config, service: &Service) -> RequestRules {
     };
     RequestRules {
         limits,
-        defaults: generation_defaults(config, service),
+        defaults: sampling_parameter_defaults(config, service),
         tool_schemas: match tools.strict_whitelist && !config.content.skip_tool_validation {
-            true => ToolSchemas::Whitelisted,
-            false => ToolSchemas::Any,
+            true => AllowedToolSchemas::Whitelisted,
+            false => AllowedToolSchemas::Any,
         },
         dialect,
-        ..tokens_api(config, service)
+        ..tokens_api_request_rules(config, service)
     }
 }
 
@@ -50,12 +50,12 @@ pub(super) fn http(config: &Config, service: &Service) -> RequestRules {
 /// That server has no model name and no generation config, and checks admission only when the
 /// request is submitted.
 #[cfg(feature = "grpc")]
-pub(super) fn grpc(config: &Config, service: &Service) -> RequestRules {
-    let rules = tokens_api(config, service);
+pub(super) fn grpc_request_rules(config: &Config, service: &InferenceService) -> RequestRules {
+    let rules = tokens_api_request_rules(config, service);
     RequestRules {
-        limits: Limits {
+        limits: ServerLimits {
             max_logprobs: max_logprobs(config),
-            data_parallel_ranks: service.ranks().len() as u32,
+            data_parallel_ranks: service.rank_engines().len() as u32,
             ..rules.limits
         },
         defaults: SamplingDefaults {
@@ -74,10 +74,13 @@ pub(super) fn grpc(config: &Config, service: &Service) -> RequestRules {
 /// vLLM's front end has resolved the model, applied its defaults and checked what it can, including
 /// the reasoning budget.
 #[cfg(feature = "zmq")]
-pub(super) fn engine_core(config: &Config, service: &Service) -> RequestRules {
-    let rules = tokens_api(config, service);
+pub(super) fn engine_core_request_rules(
+    config: &Config,
+    service: &InferenceService,
+) -> RequestRules {
+    let rules = tokens_api_request_rules(config, service);
     RequestRules {
-        limits: Limits {
+        limits: ServerLimits {
             reasoning_parser: true,
             ..rules.limits
         },
@@ -85,27 +88,27 @@ pub(super) fn engine_core(config: &Config, service: &Service) -> RequestRules {
     }
 }
 
-fn tokens_api(config: &Config, service: &Service) -> RequestRules {
+fn tokens_api_request_rules(config: &Config, service: &InferenceService) -> RequestRules {
     RequestRules {
-        limits: limits(config, service),
+        limits: shared_request_limits(config, service),
         defaults: SamplingDefaults::default(),
         max_bad_words: config.api.limits.bad_words as usize,
-        tool_schemas: ToolSchemas::Any,
-        dialect: &TokensApi,
+        tool_schemas: AllowedToolSchemas::Any,
+        dialect: &TokenIdDialect,
     }
 }
 
 /// Returns the limits of requests that all APIs share.
-fn limits(config: &Config, service: &Service) -> Limits {
+fn shared_request_limits(config: &Config, service: &InferenceService) -> ServerLimits {
     let tokenizer = service.generator.tokenizer();
-    Limits {
+    ServerLimits {
         max_model_len: config.model.max_model_len,
         max_logprobs: -1,
         // The simulated tokenizer accepts every id.
         vocab_size: matches!(**tokenizer, Tokenizer::Hf(_)).then(|| tokenizer.vocab_size()),
         speculative: config.engine.speculative.is_some(),
-        version: Version::of(&config.model.vllm_version),
-        ..Limits::default()
+        version: VllmVersion::from_release(&config.model.vllm_version),
+        ..ServerLimits::default()
     }
 }
 
@@ -114,7 +117,7 @@ fn max_logprobs(config: &Config) -> i64 {
 }
 
 /// Returns the defaults of request fields: the model's generation config and its overrides.
-fn generation_defaults(config: &Config, service: &Service) -> SamplingDefaults {
+fn sampling_parameter_defaults(config: &Config, service: &InferenceService) -> SamplingDefaults {
     let model = &config.model;
     let mut map = match (
         &model.generation_config_file,

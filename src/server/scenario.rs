@@ -6,38 +6,40 @@ use super::error::StartError;
 use vllm_sim_config::Config;
 use vllm_sim_http::AdminState;
 use vllm_sim_observe::metrics::{Metrics, Rejection};
-use vllm_sim_service::fault::{AdmissionBound, FaultObserver, FaultOrigin};
+use vllm_sim_service::fault::{ExceededAdmissionLimit, FaultObserver, FaultOrigin};
 use vllm_sim_service::scenario::Scenario;
 
 /// Counts injected faults and admission errors in the metrics, and logs the faults.
-pub(super) struct FaultCounter(pub(super) Arc<Metrics>);
+pub(super) struct FaultMetricsObserver(pub(super) Arc<Metrics>);
 
-impl FaultObserver for FaultCounter {
-    fn fault(&self, kind: &'static str, origin: &FaultOrigin) {
+impl FaultObserver for FaultMetricsObserver {
+    fn on_fault(&self, kind: &'static str, origin: &FaultOrigin) {
         let (scenario, phase) = (&*origin.scenario, &*origin.phase);
         self.0.on_fault(kind, scenario, phase);
         tracing::debug!(kind, scenario, phase, "injected fault");
     }
 
-    fn refused(&self, bound: AdmissionBound) {
+    fn on_rejected(&self, bound: ExceededAdmissionLimit) {
         self.0.on_rejected(match bound {
-            AdmissionBound::Requests => Rejection::QueuedRequests,
-            AdmissionBound::Tokens => Rejection::QueuedTokens,
+            ExceededAdmissionLimit::Requests => Rejection::QueuedRequests,
+            ExceededAdmissionLimit::Tokens => Rejection::QueuedTokens,
         });
     }
 }
 
-pub(super) fn read(config: &Config) -> Result<Option<Scenario>, StartError> {
+pub(super) fn read_fault_scenario(config: &Config) -> Result<Option<Scenario>, StartError> {
     let Some(path) = &config.faults.scenario else {
         return Ok(None);
     };
-    let text = std::fs::read_to_string(path).map_err(|error| failed(config, error))?;
+    let text = std::fs::read_to_string(path).map_err(|error| scenario_error(config, error))?;
     let scenario = Scenario::from_yaml(&text);
-    scenario.map(Some).map_err(|error| failed(config, error))
+    scenario
+        .map(Some)
+        .map_err(|error| scenario_error(config, error))
 }
 
 /// Starts the fault scenario on all data-parallel ranks of a deployment.
-pub(super) fn start(
+pub(super) fn start_fault_scenario(
     admin_state: &AdminState,
     config: &Config,
     scenario: Option<Scenario>,
@@ -45,11 +47,11 @@ pub(super) fn start(
     let Some(scenario) = scenario else {
         return Ok(());
     };
-    let started = admin_state.start(scenario);
-    started.map_err(|why| failed(config, why))
+    let started = admin_state.start_configured_scenario(scenario);
+    started.map_err(|why| scenario_error(config, why))
 }
 
-fn failed(config: &Config, why: impl ToString) -> StartError {
+fn scenario_error(config: &Config, why: impl ToString) -> StartError {
     let path = config.faults.scenario.as_ref();
     StartError::Scenario {
         path: path.map_or_else(String::new, |path| path.display().to_string()),

@@ -6,28 +6,32 @@ use std::time::Duration;
 #[cfg(feature = "grpc")]
 use super::rules;
 use super::timing;
-use vllm_sim_config::{CliMode, Compat, Config, Connector, KvTransfer, SchedulerKind, Task};
+use vllm_sim_config::{
+    CliMode, Compat, Config, KvConnector, KvTransferConfig, ModelTask, SchedulerKind,
+};
 use vllm_sim_engine::LoadFailurePolicy;
-use vllm_sim_engine::kv::{HashAlgo, HashConfig, HostRules, KvConfig, SparseLayerKind};
+use vllm_sim_engine::kv::{
+    BlockHashConfig, BlockPoolConfig, HashAlgo, OffloadConnector, SparseLayerKind,
+};
 use vllm_sim_http::LayerSettings;
 use vllm_sim_observe::kv_events::HashFormat;
 use vllm_sim_observe::metrics::{
     ApiServers, CacheConfig, EngineFeatures, FakeMetrics, NixlTransfer, OffloadInfo, Settings,
 };
 #[cfg(feature = "grpc")]
-use vllm_sim_service::Service;
+use vllm_sim_service::InferenceService;
 use vllm_sim_service::prompt::{MediaLimits, MediaSettings, PromptSettings};
-use vllm_sim_service::{LiveSettings, NgramLookup};
-use vllm_sim_tokenizer::{Hub, Modality, TokenizerLocation};
-use vllm_sim_wire::Version;
+use vllm_sim_service::{LiveFaultSettings, NgramLookup};
+use vllm_sim_tokenizer::{HuggingFaceHub, MediaModality, TokenizerLocation};
+use vllm_sim_wire::VllmVersion;
 
 /// Default number of KV cache blocks per data-parallel rank.
-const BLOCKS: u32 = 16_384;
+const DEFAULT_KV_BLOCKS: u32 = 16_384;
 
 /// Returns the location of the model's tokenizer.
 ///
 /// A model that is not on disk is downloaded only if the configuration requests it.
-pub(super) fn tokenizer(
+pub(super) fn tokenizer_location(
     config: &Config,
     env: &dyn Fn(&str) -> Option<String>,
 ) -> TokenizerLocation {
@@ -48,7 +52,7 @@ pub(super) fn tokenizer(
             TokenizerLocation::Simulated
         };
     }
-    let mut hub = Hub::from_env(env);
+    let mut hub = HuggingFaceHub::from_env(env);
     hub.token = source.hf_token.clone().or(hub.token);
     hub.endpoint = source.hf_endpoint.clone().or(hub.endpoint);
     let revision = source.revision.clone();
@@ -67,17 +71,17 @@ pub(super) fn needs_tokenizer(config: &Config) -> bool {
 }
 
 /// Returns the initial values of the settings that can change at run time.
-pub(super) fn tuned(config: &Config) -> LiveSettings {
-    LiveSettings {
+pub(super) fn initial_live_settings(config: &Config) -> LiveFaultSettings {
+    LiveFaultSettings {
         rates: config.faults.rates.clone(),
         admission: config.engine.queue.admission,
         health: config.faults.health_status,
         retry_after_seconds: config.faults.retry_after_seconds,
-        ..LiveSettings::default()
+        ..LiveFaultSettings::default()
     }
 }
 
-pub(super) fn has_cache(config: &Config) -> bool {
+pub(super) fn has_prefix_cache(config: &Config) -> bool {
     match config.engine.scheduler {
         SchedulerKind::Pool => {
             config.engine.prefix_cache.enable_kvcache
@@ -90,17 +94,18 @@ pub(super) fn has_cache(config: &Config) -> bool {
 /// Returns the number of KV cache blocks of one data-parallel rank, including vLLM's null block.
 ///
 /// The number is the planned or configured one, the number that fits into memory, or a default.
-pub(super) fn blocks(config: &Config) -> u32 {
+pub(super) fn kv_block_count(config: &Config) -> u32 {
     let planned = config.engine.kv_cache.as_ref().map(|size| size.blocks);
     let told = planned.or(config.engine.memory.num_blocks);
-    told.or_else(|| timing::blocks(config)).unwrap_or(BLOCKS)
+    told.or_else(|| timing::kv_blocks_that_fit(config))
+        .unwrap_or(DEFAULT_KV_BLOCKS)
 }
 
 /// Returns the KV cache settings of the pool scheduler; `None` without a KV cache.
-pub(super) fn kv(config: &Config) -> Option<KvConfig> {
-    has_cache(config).then(|| KvConfig {
+pub(super) fn pool_kv_config(config: &Config) -> Option<BlockPoolConfig> {
+    has_prefix_cache(config).then(|| BlockPoolConfig {
         // vLLM's count includes a null block, llm-d's does not.
-        num_blocks: blocks(config)
+        num_blocks: kv_block_count(config)
             .saturating_add(u32::from(config.engine.prefix_cache.enable_kvcache)),
         block_size: config.engine.block_size,
         prefix_caching: true,
@@ -109,9 +114,9 @@ pub(super) fn kv(config: &Config) -> Option<KvConfig> {
 }
 
 /// Returns the time that KV blocks are kept for another server; `None` keeps none.
-pub(super) fn lease(config: &Config) -> Option<Duration> {
+pub(super) fn kv_block_lease(config: &Config) -> Option<Duration> {
     let transfer = config.kv_transfer.as_ref();
-    transfer.and_then(KvTransfer::keeps)
+    transfer.and_then(KvTransferConfig::block_lease_duration)
 }
 
 /// Returns the policy for prompts whose KV cache cannot be loaded from another server.
@@ -120,19 +125,19 @@ pub(super) fn load_failure_policy(config: &Config) -> LoadFailurePolicy {
     transfer.map_or_else(Default::default, |t| t.load_failure_policy)
 }
 
-fn connector(config: &Config) -> Option<Connector> {
+fn kv_connector(config: &Config) -> Option<KvConnector> {
     config.kv_transfer.as_ref()?.connector
 }
 
 /// Returns the settings of KV block hashes; `None` if no prefix is ever looked up.
-pub(super) fn hashes(config: &Config) -> Option<HashConfig> {
+pub(super) fn block_hash_config(config: &Config) -> Option<BlockHashConfig> {
     let engine = &config.engine;
     // KV events and `/debug/kv_cache` expose the hashes.
     let shown = config.kv_events.enabled || config.server.routes.dev_mode;
     let found = engine.prefix_cache.enable_prefix_caching
         || engine.prefix_cache.enable_kvcache
         || engine.kv_offload.is_some();
-    (has_cache(config) && found).then(|| HashConfig {
+    (has_prefix_cache(config) && found).then(|| BlockHashConfig {
         algo: if shown {
             engine.prefix_cache.hash_algo
         } else {
@@ -150,7 +155,7 @@ pub(super) fn hashes(config: &Config) -> Option<HashConfig> {
     })
 }
 
-pub(super) fn prompts(config: &Config) -> PromptSettings {
+pub(super) fn prompt_settings(config: &Config) -> PromptSettings {
     let (model, api) = (&config.model, &config.api);
     PromptSettings {
         chat_template: model.chat_template.clone(),
@@ -162,9 +167,9 @@ pub(super) fn prompts(config: &Config) -> PromptSettings {
             unchecked: model.cli_mode == CliMode::Llmd,
             rules: config.content.media,
             limits: MediaLimits {
-                image: api.media_limit(Modality::Image),
-                audio: api.media_limit(Modality::Audio),
-                video: api.media_limit(Modality::Video),
+                image: api.max_media_items_per_prompt(MediaModality::Image),
+                audio: api.max_media_items_per_prompt(MediaModality::Audio),
+                video: api.max_media_items_per_prompt(MediaModality::Video),
             },
             local_path: api.allowed_local_media_path.clone(),
         },
@@ -172,7 +177,7 @@ pub(super) fn prompts(config: &Config) -> PromptSettings {
 }
 
 /// Returns the settings of n-gram speculation, which searches draft tokens in prompt and output.
-pub(super) fn ngram(config: &Config) -> Option<NgramLookup> {
+pub(super) fn ngram_lookup(config: &Config) -> Option<NgramLookup> {
     let speculative = config.engine.speculative.as_ref();
     let speculative = speculative.filter(|_| config.engine.scheduler == SchedulerKind::Vllm)?;
     let (min, max) = speculative.prompt_lookup?;
@@ -184,24 +189,24 @@ pub(super) fn ngram(config: &Config) -> Option<NgramLookup> {
 pub(super) fn engine_features(config: &Config) -> EngineFeatures {
     EngineFeatures {
         loras: config.lora.enabled,
-        cache: has_cache(config) && config.engine.prefix_cache.enable_prefix_caching
+        cache: has_prefix_cache(config) && config.engine.prefix_cache.enable_prefix_caching
             || config.engine.prefix_cache.enable_kvcache,
         steps: config.engine.scheduler != SchedulerKind::Pool,
-        connector: connector(config).is_some() || config.engine.kv_offload.is_some(),
+        connector: kv_connector(config).is_some() || config.engine.kv_offload.is_some(),
         transfer: uses_nixl(config).then(|| nixl_transfer(config)),
     }
 }
 
 fn uses_nixl(config: &Config) -> bool {
-    let nixl = [Connector::Nixl, Connector::NixlPush];
-    connector(config).is_some_and(|connector| nixl.contains(&connector))
+    let nixl = [KvConnector::Nixl, KvConnector::NixlPush];
+    kv_connector(config).is_some_and(|connector| nixl.contains(&connector))
 }
 
 /// Returns the size of a NIXL transfer of a prompt's KV cache from another engine.
 fn nixl_transfer(config: &Config) -> NixlTransfer {
     let engine = &config.engine;
     let tensor = engine.parallel.tensor;
-    let (layers, bytes) = timing::cached_layers(config).unwrap_or_default();
+    let (layers, bytes) = timing::kv_regions_and_bytes_per_token(config).unwrap_or_default();
     let typed = engine.transfer.kv_bytes_per_token;
     let typed = typed.map(|bytes| bytes as f64 / f64::from(tensor));
     NixlTransfer {
@@ -213,19 +218,19 @@ fn nixl_transfer(config: &Config) -> NixlTransfer {
 }
 
 /// Returns the KV cache configuration for `/metrics` and the log.
-pub(super) fn cache_config(config: &Config) -> CacheConfig {
+pub(super) fn metrics_cache_config(config: &Config) -> CacheConfig {
     let engine = &config.engine;
     let (_, count) = engine.parallel.local_ranks;
     CacheConfig {
         block_size: engine.block_size,
         context_ranks: engine.parallel.context,
         user_specified_block_size: engine.memory.block_size_typed,
-        num_gpu_blocks: blocks(config),
+        num_gpu_blocks: kv_block_count(config),
         num_gpu_blocks_override: engine.memory.num_blocks,
         max_model_len: config.model.max_model_len,
         enable_prefix_caching: engine.prefix_cache.enable_prefix_caching
             || engine.prefix_cache.enable_kvcache,
-        prefix_caching_hash_algo: match hashes(config) {
+        prefix_caching_hash_algo: match block_hash_config(config) {
             Some(_) => engine.prefix_cache.hash_algo,
             None => HashAlgo::Sha256,
         }
@@ -249,7 +254,8 @@ pub(super) fn cache_config(config: &Config) -> CacheConfig {
         }),
         concurrency: engine.kv_cache.as_ref().map(|size| size.concurrency),
         retention_interval: engine.prefix_cache.retention_interval,
-        names_simple_cpu_offload: Version::of(&config.model.vllm_version) >= Version::V033,
+        names_simple_cpu_offload: VllmVersion::from_release(&config.model.vllm_version)
+            >= VllmVersion::V033,
     }
 }
 
@@ -263,7 +269,7 @@ fn offload_info(config: &Config) -> Option<OffloadInfo> {
         .as_ref()
         .filter(|host| !host.is_lmcache)?;
     Some(OffloadInfo {
-        simple: host.tier.rules == HostRules::Simple,
+        simple: host.tier.rules == OffloadConnector::Simple,
         workers: host.workers,
         chunks: host.tier.chunks,
         blocks_per_chunk: host.tier.blocks_per_chunk,
@@ -273,7 +279,7 @@ fn offload_info(config: &Config) -> Option<OffloadInfo> {
 }
 
 /// Returns the settings of the HTTP middleware of a server on `port`.
-pub(super) fn layer_settings(config: &Config, port: u16) -> LayerSettings {
+pub(super) fn http_middleware_settings(config: &Config, port: u16) -> LayerSettings {
     let server = &config.server;
     LayerSettings {
         root_path: server.root_path.clone(),
@@ -288,10 +294,13 @@ pub(super) fn layer_settings(config: &Config, port: u16) -> LayerSettings {
 }
 
 #[cfg(feature = "grpc")]
-pub(super) fn grpc(config: &Config, service: &Service) -> vllm_sim_grpc::Settings {
+pub(super) fn grpc_settings(
+    config: &Config,
+    service: &InferenceService,
+) -> vllm_sim_grpc::GrpcSettings {
     let hf_config = config.model.hf_config.as_deref();
-    vllm_sim_grpc::Settings {
-        rules: rules::grpc(config, service),
+    vllm_sim_grpc::GrpcSettings {
+        rules: rules::grpc_request_rules(config, service),
         model: config.model.name.clone(),
         supports_vision: hf_config.is_some_and(|config| config.get("vision_config").is_some()),
         embedding_dim: config.content.default_embedding_dimensions,
@@ -301,10 +310,10 @@ pub(super) fn grpc(config: &Config, service: &Service) -> vllm_sim_grpc::Setting
     }
 }
 
-pub(super) fn metrics(config: &Config, routes: Vec<String>) -> Settings {
+pub(super) fn metrics_settings(config: &Config, routes: Vec<String>) -> Settings {
     let engine = &config.engine;
     let (first, count) = engine.parallel.local_ranks;
-    let cache = cache_config(config);
+    let cache = metrics_cache_config(config);
     let fake = config
         .metrics
         .fake
@@ -330,7 +339,7 @@ pub(super) fn metrics(config: &Config, routes: Vec<String>) -> Settings {
         engine_stats: !config.metrics.disable_log_stats && !config.api.scale_out.render_only,
         kv_cache_metrics: config.metrics.kv_cache,
         // llm-d serves every route, so these series would only add noise.
-        sockets: config.api.speech.realtime && config.api.task != Task::All,
+        sockets: config.api.speech.realtime && config.api.task != ModelTask::All,
         spec_positions: engine.speculative.as_ref().map_or(0, |s| s.num_tokens),
         cache_config: (0..count).map(|_| cache.labels()).collect(),
         nixl: uses_nixl(config),

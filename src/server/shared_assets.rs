@@ -7,7 +7,7 @@ use super::error::StartError;
 use super::setup;
 use vllm_sim_config::Config;
 #[cfg(feature = "zmq")]
-use vllm_sim_dataset::Generation;
+use vllm_sim_dataset::DatasetFormat;
 use vllm_sim_dataset::{Dataset, DatasetError, RowStorage};
 use vllm_sim_service::generate::Recordings;
 use vllm_sim_tokenizer::{Tokenizer, TokenizerError};
@@ -46,9 +46,9 @@ impl SharedAssets {
 #[cfg(feature = "zmq")]
 impl SharedAssets {
     /// Returns whether the dataset finds recorded replies by texts and roles instead of token ids.
-    pub(super) fn hashes_conversations(&self) -> bool {
+    pub(super) fn looks_up_replies_by_text(&self) -> bool {
         let recordings = self.recordings.as_ref();
-        recordings.is_some_and(|some| some.dataset.generation() == Generation::Texts)
+        recordings.is_some_and(|some| some.dataset.generation() == DatasetFormat::Texts)
     }
 }
 
@@ -56,7 +56,7 @@ impl SharedAssets {
 ///
 /// A missing tokenizer that was not explicitly named is replaced by the simulated one.
 fn open_tokenizer(config: &Config) -> Result<Arc<Tokenizer>, StartError> {
-    let source = setup::tokenizer(config, &|name| std::env::var(name).ok());
+    let source = setup::tokenizer_location(config, &|name| std::env::var(name).ok());
     let (tokenizer, why) = match Tokenizer::open(&source) {
         Ok(opened) => opened,
         Err(error @ TokenizerError::Broken { .. }) => return Err(error.into()),
@@ -68,11 +68,14 @@ fn open_tokenizer(config: &Config) -> Result<Arc<Tokenizer>, StartError> {
 }
 
 /// Opens the dataset of recorded replies; `None` if that fails and a fallback is configured.
-fn open_dataset(config: &vllm_sim_config::Dataset) -> Result<Option<Recordings>, DatasetError> {
+fn open_dataset(
+    config: &vllm_sim_config::ReplyDatasetConfig,
+) -> Result<Option<Recordings>, DatasetError> {
     #[cfg(feature = "download")]
     let fetched = match &config.url {
         Some(url) => {
-            vllm_sim_dataset::fetch(&config.path, url, config.sha256.as_deref()).map(|_| ())
+            vllm_sim_dataset::download_if_missing(&config.path, url, config.sha256.as_deref())
+                .map(|_| ())
         }
         None => Ok(()),
     };

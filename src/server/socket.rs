@@ -9,7 +9,7 @@ use super::error::StartError;
 use vllm_sim_config::Config;
 
 /// Maximum number of connections that wait in the kernel to be accepted.
-const BACKLOG: u32 = 4096;
+const LISTEN_BACKLOG: u32 = 4096;
 
 pub(super) enum ServerSocket {
     Tcp(TcpListener),
@@ -31,7 +31,7 @@ impl ServerSockets {
         Ok(Self { http, grpc })
     }
 
-    pub(super) fn all(self) -> impl Iterator<Item = ServerSocket> {
+    pub(super) fn into_sockets(self) -> impl Iterator<Item = ServerSocket> {
         self.grpc.into_iter().chain([self.http])
     }
 }
@@ -67,7 +67,7 @@ impl ServerSocket {
             .map_err(failed)?;
         let mut last = io::Error::new(io::ErrorKind::AddrNotAvailable, "no such host");
         for address in addresses {
-            match listen(address) {
+            match listen_tcp(address) {
                 Ok(listener) => return Ok(Self::Tcp(listener)),
                 Err(error) => last = error,
             }
@@ -78,31 +78,31 @@ impl ServerSocket {
         })
     }
 
-    pub(super) fn address(&self) -> Option<SocketAddr> {
+    pub(super) fn tcp_address(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(listener) => listener.local_addr().ok(),
             Self::Unix(_) => None,
         }
     }
 
-    pub(super) async fn accept(&self) -> io::Result<Connection> {
+    pub(super) async fn accept(&self) -> io::Result<AcceptedConnection> {
         match self {
             Self::Tcp(listener) => {
                 let (stream, _) = listener.accept().await?;
                 stream.set_nodelay(true)?;
-                Ok(Connection::Tcp(stream))
+                Ok(AcceptedConnection::Tcp(stream))
             }
-            Self::Unix(listener) => Ok(Connection::Unix(listener.accept().await?.0)),
+            Self::Unix(listener) => Ok(AcceptedConnection::Unix(listener.accept().await?.0)),
         }
     }
 }
 
-pub(super) enum Connection {
+pub(super) enum AcceptedConnection {
     Tcp(TcpStream),
     Unix(UnixStream),
 }
 
-fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+fn listen_tcp(address: SocketAddr) -> io::Result<TcpListener> {
     let socket = if address.is_ipv4() {
         TcpSocket::new_v4()?
     } else {
@@ -110,5 +110,5 @@ fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     };
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
-    socket.listen(BACKLOG)
+    socket.listen(LISTEN_BACKLOG)
 }

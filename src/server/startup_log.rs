@@ -7,9 +7,9 @@ use std::net::SocketAddr;
 
 use super::setup;
 use vllm_sim_config::{CliMode, Config};
-use vllm_sim_engine::kv::HostRules;
+use vllm_sim_engine::kv::OffloadConnector;
 
-pub(super) fn engines(config: &Config) {
+pub(super) fn log_engine_start(config: &Config) {
     if config.model.cli_mode == CliMode::Llmd || config.api.scale_out.render_only {
         return;
     }
@@ -18,11 +18,14 @@ pub(super) fn engines(config: &Config) {
         tracing::info!("Available KV cache memory: {gib:.2} GiB");
     }
     let host = config.engine.kv_offload.as_ref();
-    if host.is_some_and(|host| host.tier.rules == HostRules::Native && !host.is_lmcache) {
+    if host.is_some_and(|host| host.tier.rules == OffloadConnector::Native && !host.is_lmcache) {
         tracing::info!("Creating offloading spec with name: CPUOffloadingSpec");
     }
-    let (tokens, concurrency) = setup::cache_config(config).capacity();
-    let (tokens, context) = (grouped(tokens), grouped(config.model.max_model_len.into()));
+    let (tokens, concurrency) = setup::metrics_cache_config(config).capacity();
+    let (tokens, context) = (
+        group_thousands(tokens),
+        group_thousands(config.model.max_model_len.into()),
+    );
     tracing::info!(
         "GPU KV cache size: {tokens} tokens, Maximum concurrency for {context} tokens per request: \
          {concurrency:.2}x"
@@ -31,7 +34,7 @@ pub(super) fn engines(config: &Config) {
 
 /// Logs the lines of vLLM and uvicorn that the server accepts requests; `address` is `None` for a
 /// Unix socket.
-pub(super) fn serving(config: &Config, address: Option<SocketAddr>) {
+pub(super) fn log_server_ready(config: &Config, address: Option<SocketAddr>) {
     if config.model.cli_mode == CliMode::Llmd {
         return;
     }
@@ -49,7 +52,7 @@ pub(super) fn serving(config: &Config, address: Option<SocketAddr>) {
 }
 
 /// Formats a number with thousands separators.
-fn grouped(number: u64) -> String {
+fn group_thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();
     for (at, digit) in digits.chars().enumerate() {
@@ -66,8 +69,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn digits_are_grouped() {
-        let shown = [0, 999, 1000, 1_234_567].map(grouped);
+    fn thousands_are_grouped() {
+        let shown = [0, 999, 1000, 1_234_567].map(group_thousands);
         assert_eq!(shown, ["0", "999", "1,000", "1,234,567"]);
     }
 }

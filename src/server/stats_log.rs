@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use vllm_sim_config::{CliMode, Config};
-use vllm_sim_engine::Stats;
+use vllm_sim_engine::EngineStats;
 use vllm_sim_engine::driver::LiveEngine;
 use vllm_sim_observe::metrics::{DraftTotals, EngineMetrics, Metrics, Totals};
 
@@ -19,7 +19,7 @@ pub(super) struct LoggedEngine {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct LastLine {
+struct PreviousStats {
     totals: Totals,
     /// Prompt tokens and output tokens per second.
     rates: (f64, f64),
@@ -27,7 +27,7 @@ struct LastLine {
 
 /// Returns the engines to log and the log interval; `None` without a periodic log line, as in
 /// llm-d.
-pub(super) fn engines(
+pub(super) fn engines_to_log(
     config: &Config,
     metrics: &Arc<Metrics>,
     live: &[LiveEngine],
@@ -50,9 +50,9 @@ pub(super) fn engines(
     Some((engines.collect(), every))
 }
 
-pub(super) async fn run(engines: Vec<LoggedEngine>, every: Duration) {
-    let mut last = vec![LastLine::default(); engines.len()];
-    let mut drafts = vec![LastDrafts::default(); engines.len()];
+pub(super) async fn log_stats_periodically(engines: Vec<LoggedEngine>, every: Duration) {
+    let mut last = vec![PreviousStats::default(); engines.len()];
+    let mut drafts = vec![PreviousDraftCounts::default(); engines.len()];
     let mut copies = vec![LastCopies::default(); engines.len()];
     let mut before = Instant::now();
     loop {
@@ -63,17 +63,18 @@ pub(super) async fn run(engines: Vec<LoggedEngine>, every: Duration) {
         for (engine, ((last, drafts), copies)) in engines.iter().zip(before) {
             let totals = engine.metrics.totals();
             let stats = engine.live.stats();
-            let (text, is_idle) = line(engine.number, &stats, totals, last, seconds);
+            let (text, is_idle) =
+                engine_stats_log_line(engine.number, &stats, totals, last, seconds);
             if is_idle {
                 tracing::debug!("{text}");
             } else {
                 tracing::info!("{text}");
             }
             drafts.seconds += seconds;
-            if let Some(text) = drafts.line(engine.metrics.draft_totals()) {
+            if let Some(text) = drafts.speculation_log_line(engine.metrics.draft_totals()) {
                 tracing::info!("{text}");
             }
-            if let Some(text) = copies.line(engine.metrics.offload_totals()) {
+            if let Some(text) = copies.kv_copy_log_line(engine.metrics.offload_totals()) {
                 tracing::info!("{text}");
             }
         }
@@ -89,7 +90,7 @@ impl LastCopies {
     ///
     /// Source: vLLM 0.33 `vllm/distributed/kv_transfer/kv_connector/v1/metrics.py`,
     /// `KVConnectorLogging`.
-    fn line(&mut self, now: Option<Vec<(&'static str, f64)>>) -> Option<String> {
+    fn kv_copy_log_line(&mut self, now: Option<Vec<(&'static str, f64)>>) -> Option<String> {
         let now = now?;
         let before = std::mem::take(&mut self.0);
         let before = before.into_iter().chain(std::iter::repeat(0.0));
@@ -108,17 +109,17 @@ impl LastCopies {
 
 /// Counters of draft tokens at the previous log line, and the time since, in seconds.
 #[derive(Debug, Clone, Default)]
-struct LastDrafts {
+struct PreviousDraftCounts {
     totals: DraftTotals,
     seconds: f64,
 }
 
-impl LastDrafts {
+impl PreviousDraftCounts {
     /// Returns the log line about speculative decoding since the previous log line, if there was
     /// any.
     ///
     /// Source: vLLM 0.33 `vllm/v1/spec_decode/metrics.py`, `SpecDecodingLogging`.
-    fn line(&mut self, now: DraftTotals) -> Option<String> {
+    fn speculation_log_line(&mut self, now: DraftTotals) -> Option<String> {
         let before = std::mem::replace(&mut self.totals, now);
         let now = &self.totals;
         let drafts = now.drafts.saturating_sub(before.drafts);
@@ -153,11 +154,11 @@ impl LastDrafts {
 
 /// Returns the periodic log line of an engine, and whether the engine was idle for this and the
 /// previous interval.
-fn line(
+fn engine_stats_log_line(
     number: u32,
-    stats: &Stats,
+    stats: &EngineStats,
     now: Totals,
-    last: &mut LastLine,
+    last: &mut PreviousStats,
     seconds: f64,
 ) -> (String, bool) {
     let rate = |now: u64, before: u64| (now.saturating_sub(before)) as f64 / seconds.max(1e-9);
@@ -168,7 +169,7 @@ fn line(
     let preempted = now.preemptions.saturating_sub(last.totals.preemptions);
     let busy = [rates.0, rates.1, last.rates.0, last.rates.1];
     let is_idle = busy.iter().all(|rate| *rate == 0.0);
-    *last = LastLine { totals: now, rates };
+    *last = PreviousStats { totals: now, rates };
     let mut text = format!(
         "Engine {number:03}: Avg prompt throughput: {:.1} tokens/s, Avg generation throughput: {:.1} \
          tokens/s, Running: {} reqs, Waiting: {} reqs",
@@ -216,11 +217,12 @@ mod tests {
             accepted,
             accepted_at: accepted_at.to_vec(),
         };
-        let mut last = LastDrafts::default();
-        assert_eq!(last.line(totals(0, 0, 0, &[0, 0])), None);
+        let mut last = PreviousDraftCounts::default();
+        assert_eq!(last.speculation_log_line(totals(0, 0, 0, &[0, 0])), None);
         last.seconds = 10.0;
         assert_eq!(
-            last.line(totals(100, 200, 120, &[80, 40])).as_deref(),
+            last.speculation_log_line(totals(100, 200, 120, &[80, 40]))
+                .as_deref(),
             Some(
                 "SpecDecoding metrics: Mean acceptance length: 2.20, Accepted throughput: 12.00 \
                  tokens/s, Drafted throughput: 20.00 tokens/s, Accepted: 120 tokens, Drafted: 200 \
@@ -230,7 +232,7 @@ mod tests {
         );
         last.seconds = 5.0;
         let next = last
-            .line(totals(150, 300, 120, &[80, 40]))
+            .speculation_log_line(totals(150, 300, 120, &[80, 40]))
             .unwrap_or_default();
         assert!(
             next.contains("length: 1.00") && next.contains("rate: 0.000, 0.000"),
@@ -241,28 +243,28 @@ mod tests {
     #[test]
     fn a_log_line_reports_copies_since_the_last_line() {
         let mut last = LastCopies::default();
-        assert_eq!(last.line(None), None);
+        assert_eq!(last.kv_copy_log_line(None), None);
         let totals = |bytes, time| Some(vec![("vllm:b_total", bytes), ("vllm:t", time)]);
-        assert_eq!(last.line(totals(0.0, 0.0)), None);
-        let text = last.line(totals(100.0, 0.5));
+        assert_eq!(last.kv_copy_log_line(totals(0.0, 0.0)), None);
+        let text = last.kv_copy_log_line(totals(100.0, 0.5));
         assert_eq!(
             text.as_deref(),
             Some("KV Transfer metrics: vllm:b=100, vllm:t=0.5")
         );
-        let text = last.line(totals(130.0, 0.5));
+        let text = last.kv_copy_log_line(totals(130.0, 0.5));
         assert_eq!(text.as_deref(), Some("KV Transfer metrics: vllm:b=30"));
     }
 
     #[test]
-    fn the_line_is_vllms() {
-        let stats = Stats {
+    fn stats_log_line_matches_vllm() {
+        let stats = EngineStats {
             running: 3,
             waiting: 1,
             deferred: 1,
             fetches: [0, 2, 1],
             used_blocks: 1,
             total_blocks: 8,
-            ..Stats::default()
+            ..EngineStats::default()
         };
         let totals = Totals {
             computed: 100,
@@ -270,8 +272,8 @@ mod tests {
             prefix: (1, 4),
             ..Totals::default()
         };
-        let mut last = LastLine::default();
-        let (text, is_idle) = line(0, &stats, totals, &mut last, 10.0);
+        let mut last = PreviousStats::default();
+        let (text, is_idle) = engine_stats_log_line(0, &stats, totals, &mut last, 10.0);
         assert_eq!(
             text,
             "Engine 000: Avg prompt throughput: 10.0 tokens/s, Avg generation throughput: 5.0 \
@@ -279,7 +281,10 @@ mod tests {
              waiting to start, 2 in progress, 1 completed waiting, GPU KV cache usage: 12.5%, Prefix cache hit rate: 25.0%"
         );
         assert!(!is_idle);
-        assert!(!line(0, &stats, totals, &mut last, 10.0).1, "once more");
-        assert!(line(0, &stats, totals, &mut last, 10.0).1);
+        assert!(
+            !engine_stats_log_line(0, &stats, totals, &mut last, 10.0).1,
+            "once more"
+        );
+        assert!(engine_stats_log_line(0, &stats, totals, &mut last, 10.0).1);
     }
 }

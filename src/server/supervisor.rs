@@ -17,12 +17,12 @@ use super::error::StartError;
 use vllm_sim_http::App;
 
 /// Serves the health endpoint of a multi-port deployment until dropped.
-pub(super) struct Supervisor {
+pub(super) struct HealthSupervisor {
     pub(super) address: SocketAddr,
     _serving: JoinSet<()>,
 }
 
-impl Supervisor {
+impl HealthSupervisor {
     /// Starts the health endpoint on `port` of the servers' host.
     ///
     /// # Errors
@@ -55,7 +55,7 @@ impl Supervisor {
             .route("/ready", get(look.clone()))
             .route("/readyz", get(look));
         let mut serving = JoinSet::new();
-        serving.spawn(aux_server::serve(listener, routes));
+        serving.spawn(aux_server::serve_http1_routes(listener, routes));
         Ok(Self {
             address,
             _serving: serving,
@@ -64,5 +64,5 @@ impl Supervisor {
 }
 
 fn is_up(app: &Weak<App>) -> bool {
-    app.upgrade().is_some_and(|app| app.is_up())
+    app.upgrade().is_some_and(|app| app.is_serving())
 }

@@ -2,19 +2,20 @@
 
 use std::path::{Path, PathBuf};
 
-use super::error::{StartError, wrong};
+use super::error::{StartError, engine_start_error};
 use super::setup;
-use vllm_sim_config::{Config, KernelTables, LatencySource, SchedulerKind};
+use vllm_sim_config::{Config, KernelTableSource, LatencySource, SchedulerKind};
 use vllm_sim_engine::latency::{
-    Aic, AicSetup, Coefficients, DraftLatency, GPUS, Gpu, Grid, LatencyModel, Memory, ModelShape,
-    Polynomial, Quantization, Roofline, RooflineSetup, Scheme, gpu, installed_tables, kv_width,
-    model, sampling_defaults,
+    AicSetup, AicStepTimes, DraftLatency, GPUS, Gpu, KvCacheMemory, LatencyModel, ModelShape,
+    PolynomialStepTime, Quantization, QuantizationScheme, Roofline, RooflineCoefficients,
+    RooflineSetup, StepTimeGrid, find_gpu, find_installed_tables, known_model_shape,
+    kv_bytes_per_value, sampling_defaults,
 };
 use vllm_sim_observe::metrics::WorkModel;
 
-const GPU: &str = "H100";
+const FALLBACK_GPU: &str = "H100";
 
-pub(super) fn latency(
+pub(super) fn build_latency_model(
     config: &Config,
 ) -> Result<(LatencyModel, Option<RooflineSetup>), StartError> {
     let engine = &config.engine;
@@ -28,21 +29,24 @@ pub(super) fn latency(
             (LatencyModel::Delays(Box::new(delays)), None)
         }
         LatencySource::Polynomial => {
-            let capacity = u64::from(setup::blocks(config)) * u64::from(engine.block_size);
-            (LatencyModel::Polynomial(Polynomial::new(capacity)), None)
+            let capacity = u64::from(setup::kv_block_count(config)) * u64::from(engine.block_size);
+            (
+                LatencyModel::Polynomial(PolynomialStepTime::new(capacity)),
+                None,
+            )
         }
         LatencySource::Profile(path) => {
-            let grid = Grid::open(path).map_err(wrong)?;
+            let grid = StepTimeGrid::open(path).map_err(engine_start_error)?;
             (LatencyModel::Grid(Box::new(grid)), None)
         }
         LatencySource::Roofline { coefficients } => {
-            let setup = deployment(config, coefficients.as_deref())?;
-            let roofline = Roofline::new(&setup).map_err(wrong)?;
+            let setup = build_roofline_setup(config, coefficients.as_deref())?;
+            let roofline = Roofline::new(&setup).map_err(engine_start_error)?;
             (LatencyModel::Roofline(Box::new(roofline)), Some(setup))
         }
         LatencySource::Aic(tables) => {
-            let setup = deployment(config, tables.coefficients.as_deref())?;
-            let aic = kernel_tables(config, tables, &setup)?;
+            let setup = build_roofline_setup(config, tables.coefficients.as_deref())?;
+            let aic = build_kernel_tables_model(config, tables, &setup)?;
             (LatencyModel::Aic(Box::new(aic)), Some(setup))
         }
     })
@@ -50,7 +54,7 @@ pub(super) fn latency(
 
 /// Returns the latency model of the drafter in speculative decoding; `None` without a drafter that
 /// has one.
-pub(super) fn drafting(
+pub(super) fn build_drafter_latency(
     config: &Config,
     setup: &RooflineSetup,
 ) -> Result<Option<Box<DraftLatency>>, StartError> {
@@ -62,7 +66,7 @@ pub(super) fn drafting(
         tp: drafts.tensor.unwrap_or(setup.tp),
         ..setup.clone()
     };
-    let drafting = drafter.timed(&target).map_err(wrong)?;
+    let drafting = drafter.latency_model(&target).map_err(engine_start_error)?;
     Ok(Some(Box::new(drafting)))
 }
 
@@ -74,33 +78,33 @@ fn tables_folder(named: Option<&Path>) -> Result<PathBuf, StartError> {
         let paths = environments.iter().filter_map(std::env::var_os);
         paths
             .map(PathBuf::from)
-            .find_map(|path| installed_tables(&path))
+            .find_map(|path| find_installed_tables(&path))
     };
     named.map(Path::to_owned).or_else(installed).ok_or_else(|| {
-        wrong(
+        engine_start_error(
             "--latency-model aic requires --aic-data, the folder of an installed \
              aiconfigurator-core or aisimulate: neither $VIRTUAL_ENV nor $CONDA_PREFIX holds one",
         )
     })
 }
 
-fn kernel_tables(
+fn build_kernel_tables_model(
     config: &Config,
-    tables: &KernelTables,
+    tables: &KernelTableSource,
     setup: &RooflineSetup,
-) -> Result<Aic, StartError> {
+) -> Result<AicStepTimes, StartError> {
     let engine = &config.engine;
     let data = tables_folder(tables.folder.as_deref())?;
-    without_effect(&setup.coefficients);
+    warn_of_unused_coefficients(&setup.coefficients);
     if setup.pp > 1 || setup.pcp > 1 || engine.parallel.data > 1 {
-        return Err(wrong(
+        return Err(engine_start_error(
             "--aic-data: pipeline, prefill context and data parallelism are not read from the \
              tables, must be 1",
         ));
     }
-    let roofline = Roofline::new(setup).map_err(wrong)?;
-    let refuse = |error| wrong(format!("--aic-data: {error}"));
-    let mut asked = AicSetup::new(setup, roofline.overhead()).map_err(refuse)?;
+    let roofline = Roofline::new(setup).map_err(engine_start_error)?;
+    let refuse = |error| engine_start_error(format!("--aic-data: {error}"));
+    let mut asked = AicSetup::new(setup, roofline.step_overhead()).map_err(refuse)?;
     asked.version.clone_from(&tables.version);
     if engine.scheduler == SchedulerKind::Sglang {
         "sglang".clone_into(&mut asked.backend);
@@ -108,13 +112,13 @@ fn kernel_tables(
     if engine.parallel.expert {
         asked.moe_ep = setup.tp;
     }
-    Aic::open(&data, &asked).map_err(refuse)
+    AicStepTimes::open(&data, &asked).map_err(refuse)
 }
 
 /// Warns about latency coefficients of kernels, which have no effect with kernel tables.
-fn without_effect(given: &Coefficients) {
-    let usual = Coefficients::default();
-    let of = |co: &Coefficients| {
+fn warn_of_unused_coefficients(given: &RooflineCoefficients) {
+    let usual = RooflineCoefficients::default();
+    let of = |co: &RooflineCoefficients| {
         [
             ("mixed_group_share", co.mixed_group_share),
             ("layer_us", co.layer_us),
@@ -137,18 +141,21 @@ fn without_effect(given: &Coefficients) {
     }
 }
 
-fn deployment(config: &Config, coefficients: Option<&Path>) -> Result<RooflineSetup, StartError> {
+fn build_roofline_setup(
+    config: &Config,
+    coefficients: Option<&Path>,
+) -> Result<RooflineSetup, StartError> {
     let engine = &config.engine;
     let gpu = named_gpu(config)?;
-    let shape = shape(config)?;
-    let memory = memory(config, &shape, gpu);
+    let shape = configured_model_shape(config)?;
+    let memory = gpu_memory_layout(config, &shape, gpu);
     let cache = engine.kv_cache.as_ref();
     let offloaded = cache.map_or(0.0, |cache| cache.offloaded_bytes);
     let weights = memory.weight_bytes - offloaded;
     // An explicit cache size sets the memory of the cache; the weights must fit in any case.
     let is_typed =
         engine.memory.num_blocks.is_some() || engine.memory.kv_cache_memory_bytes.is_some();
-    let is_full = memory.without(-offloaded).blocks == 0;
+    let is_full = memory.minus_bytes(-offloaded).blocks == 0;
     if weights > gpu.memory_gib * f64::from(1 << 30) || (is_full && !is_typed) {
         return Err(StartError::DoesNotFit(format!(
             "{} does not fit on {} x {}: the weights alone take {:.1} GB per GPU",
@@ -158,14 +165,14 @@ fn deployment(config: &Config, coefficients: Option<&Path>) -> Result<RooflineSe
             weights / 1e9
         )));
     }
-    let read = coefficients.map_or(Ok(Coefficients::default()), read_coefficients)?;
-    let sampling = sampling(config);
+    let read = coefficients.map_or(Ok(RooflineCoefficients::default()), read_coefficients)?;
+    let sampling = default_sampling(config);
     Ok(RooflineSetup {
         tp: engine.parallel.tensor,
         pp: engine.parallel.pipeline,
         pcp: engine.parallel.prefill_context,
         async_scheduling: engine.scheduling.async_scheduling,
-        kv_bytes: kv_bytes(config),
+        kv_bytes: kv_dtype_bytes(config),
         expert_ranks: match engine.parallel.expert {
             true => engine.parallel.data,
             false => 1,
@@ -173,7 +180,7 @@ fn deployment(config: &Config, coefficients: Option<&Path>) -> Result<RooflineSe
         graphs: engine.graphs.clone(),
         truncated_sampling: sampling.truncated,
         penalized_sampling: sampling.penalized,
-        coefficients: Coefficients {
+        coefficients: RooflineCoefficients {
             // Each GPU reads its part of a context.
             attention_scale: read.attention_scale * f64::from(engine.parallel.context),
             ..read
@@ -183,7 +190,7 @@ fn deployment(config: &Config, coefficients: Option<&Path>) -> Result<RooflineSe
 }
 
 /// Default sampling of requests that set no sampling parameters.
-pub struct Sampling {
+pub struct DefaultSampling {
     /// Whether top-p or top-k limits the vocabulary by default.
     pub truncated: bool,
     /// Whether a repetition penalty applies by default.
@@ -195,7 +202,7 @@ pub struct Sampling {
 /// Returns the default sampling of the model's generation config, including overrides.
 ///
 /// **Source:** vLLM `vllm/config/model.py`, `try_get_generation_config`, `get_diff_sampling_param`.
-pub(super) fn sampling(config: &Config) -> Sampling {
+pub(super) fn default_sampling(config: &Config) -> DefaultSampling {
     let model = &config.model;
     let folder = match model.generation_config.as_str() {
         "vllm" => None,
@@ -245,7 +252,7 @@ pub(super) fn sampling(config: &Config) -> Sampling {
     // vLLM reads no other penalty from the generation config.
     let penalty = number("repetition_penalty").filter(|penalty| *penalty != 1.0);
     let penalty_text = penalty.map(|penalty| format!(", repetition penalty {penalty}"));
-    Sampling {
+    DefaultSampling {
         truncated: !cuts.is_empty() && !greedy,
         penalized: penalty.is_some(),
         because: format!("{cut}{}: {source}", penalty_text.unwrap_or_default()),
@@ -253,22 +260,22 @@ pub(super) fn sampling(config: &Config) -> Sampling {
 }
 
 fn named_gpu(config: &Config) -> Result<&'static Gpu, StartError> {
-    let name = config.engine.gpu.as_deref().unwrap_or(GPU);
-    gpu(name).ok_or_else(|| {
+    let name = config.engine.gpu.as_deref().unwrap_or(FALLBACK_GPU);
+    find_gpu(name).ok_or_else(|| {
         let known: Vec<_> = GPUS.iter().map(|gpu| gpu.name).collect();
         let known = known.join(", ");
-        wrong(format!("--gpu {name:?} is not known; known are {known}"))
+        engine_start_error(format!("--gpu {name:?} is not known; known are {known}"))
     })
 }
 
 /// Returns the shape of the model (layers, heads, sizes); `--quantization` applies if `config.json`
 /// names none.
-fn shape(config: &Config) -> Result<ModelShape, StartError> {
+fn configured_model_shape(config: &Config) -> Result<ModelShape, StartError> {
     let name = &config.model.name;
     let found = match &config.model.hf_config {
-        Some(config) => ModelShape::from_config(config).map_err(wrong)?,
-        None => model(name).ok_or_else(|| {
-            wrong(format!(
+        Some(config) => ModelShape::from_config(config).map_err(engine_start_error)?,
+        None => known_model_shape(name).ok_or_else(|| {
+            engine_start_error(format!(
                 "the shape of {name:?} is not known: give a folder with its config.json"
             ))
         })?,
@@ -285,11 +292,11 @@ fn shape(config: &Config) -> Result<ModelShape, StartError> {
 
 /// Returns the compute and memory traffic per token, for `--enable-mfu-metrics` and a known model
 /// shape.
-pub(super) fn work(config: &Config) -> Option<WorkModel> {
+pub(super) fn mfu_work_model(config: &Config) -> Option<WorkModel> {
     if !config.metrics.mfu {
         return None;
     }
-    let shape = match shape(config) {
+    let shape = match configured_model_shape(config) {
         Ok(shape) => shape,
         Err(error) => {
             tracing::warn!(%error, "--enable-mfu-metrics: the counters stay 0");
@@ -299,47 +306,49 @@ pub(super) fn work(config: &Config) -> Option<WorkModel> {
     let parallel = &config.engine.parallel;
     let experts = if parallel.expert { parallel.data } else { 1 };
     let weights = match shape.quantization.scheme {
-        Scheme::None => 2.0,
-        Scheme::Fp8 | Scheme::Fp8Block | Scheme::Int8 => 1.0,
-        Scheme::Int4 | Scheme::Fp4 => 0.5,
+        QuantizationScheme::None => 2.0,
+        QuantizationScheme::Fp8 | QuantizationScheme::Fp8Block | QuantizationScheme::Int8 => 1.0,
+        QuantizationScheme::Int4 | QuantizationScheme::Fp4 => 0.5,
     };
     Some(WorkModel::new(
         &shape,
         (parallel.tensor, parallel.pipeline, experts),
-        (weights, f64::from(kv_bytes(config))),
+        (weights, f64::from(kv_dtype_bytes(config))),
     ))
 }
 
 /// Returns the number of KV cache regions per GPU, and the bytes per token of each.
 ///
 /// `None` if the model's shape is unknown.
-pub(super) fn cached_layers(config: &Config) -> Option<(u32, f64)> {
+pub(super) fn kv_regions_and_bytes_per_token(config: &Config) -> Option<(u32, f64)> {
     let engine = &config.engine;
-    let shape = shape(config).ok()?.stage(engine.parallel.pipeline);
-    let width = kv_width(&engine.memory.kv_cache_dtype, shape.head_dim)?;
+    let shape = configured_model_shape(config)
+        .ok()?
+        .largest_pipeline_stage(engine.parallel.pipeline);
+    let width = kv_bytes_per_value(&engine.memory.kv_cache_dtype, shape.head_dim)?;
     let bytes = shape.kv_bytes_per_token(engine.parallel.tensor, 1) as f64 * width;
     let regions = if shape.mla.is_some() { 1 } else { 2 };
     Some((shape.layers * regions, bytes))
 }
 
-fn memory(config: &Config, shape: &ModelShape, gpu: &Gpu) -> Memory {
+fn gpu_memory_layout(config: &Config, shape: &ModelShape, gpu: &Gpu) -> KvCacheMemory {
     let engine = &config.engine;
-    let stage = shape.stage(engine.parallel.pipeline);
-    let memory = Memory::new(
+    let stage = shape.largest_pipeline_stage(engine.parallel.pipeline);
+    let memory = KvCacheMemory::new(
         &stage,
         gpu,
-        engine.parallel.weight_ranks(),
+        engine.parallel.weight_sharding_ranks(),
         engine.memory.gpu_memory_utilization,
-        (engine.block_size, kv_bytes(config)),
+        (engine.block_size, kv_dtype_bytes(config)),
         engine.max_num_batched_tokens,
         None,
     );
-    memory.without(engine.memory.reserved.total())
+    memory.minus_bytes(engine.memory.reserved.total_bytes_per_gpu())
 }
 
 /// Returns the bytes per number in the KV cache, rounded as step times count them.
-fn kv_bytes(config: &Config) -> u32 {
-    let width = kv_width(&config.engine.memory.kv_cache_dtype, 128);
+fn kv_dtype_bytes(config: &Config) -> u32 {
+    let width = kv_bytes_per_value(&config.engine.memory.kv_cache_dtype, 128);
     width.map_or(2, |bytes| bytes.round().max(1.0) as u32)
 }
 
@@ -347,13 +356,17 @@ fn kv_bytes(config: &Config) -> u32 {
 /// that the weights leave.
 ///
 /// `None` without a GPU and configured bytes, or if the model's shape is unknown.
-pub(super) fn blocks(config: &Config) -> Option<u32> {
+pub(super) fn kv_blocks_that_fit(config: &Config) -> Option<u32> {
     let engine = &config.engine;
     let roofline = engine.timing.latency_source.uses_gpu();
     if engine.memory.kv_cache_memory_bytes.is_none() && !roofline {
         return None;
     }
-    let memory = memory(config, &shape(config).ok()?, named_gpu(config).ok()?);
+    let memory = gpu_memory_layout(
+        config,
+        &configured_model_shape(config).ok()?,
+        named_gpu(config).ok()?,
+    );
     let fit = match engine.memory.kv_cache_memory_bytes {
         // The cast saturates. vLLM reports the same number, of which the first block is never used.
         Some(bytes) => (bytes as f64 / memory.block_bytes) as u32,
@@ -369,13 +382,13 @@ pub(super) fn blocks(config: &Config) -> Option<u32> {
 ///
 /// # Errors
 /// [`StartError`] that names the file, or the invalid number.
-pub fn read_coefficients(path: &Path) -> Result<Coefficients, StartError> {
+pub fn read_coefficients(path: &Path) -> Result<RooflineCoefficients, StartError> {
     let at = path.display();
     let text = match path.to_str().filter(|text| text.starts_with('{')) {
         Some(mapping) => mapping.to_owned(),
         None => std::fs::read_to_string(path)
-            .map_err(|error| wrong(format!("--latency-coefficients {at}: {error}")))?,
+            .map_err(|error| engine_start_error(format!("--latency-coefficients {at}: {error}")))?,
     };
     serde_saphyr::from_str(&text)
-        .map_err(|error| wrong(format!("--latency-coefficients {at}: {error}")))
+        .map_err(|error| engine_start_error(format!("--latency-coefficients {at}: {error}")))
 }

@@ -9,21 +9,23 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Start of hyper's response to an invalid request; no other response starts with these headers.
-const REFUSED: &[u8] = b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n";
+const HYPER_BAD_REQUEST_START: &[u8] =
+    b"HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-length: 0\r\n";
 /// Rest of uvicorn's response to an invalid request, after status line and date.
-const EXPLAINED: &[u8] = b"server: uvicorn\r\ncontent-type: text/plain; charset=utf-8\r\n\
+const UVICORN_BAD_REQUEST_REST: &[u8] =
+    b"server: uvicorn\r\ncontent-type: text/plain; charset=utf-8\r\n\
 content-length: 30\r\nconnection: close\r\n\r\nInvalid HTTP request received.";
 
 /// A connection whose responses to invalid requests are those of uvicorn.
 #[derive(Debug)]
-pub(super) struct UvicornErrors<S> {
+pub(super) struct UvicornErrorStream<S> {
     inner: S,
     /// Replacement for hyper's response to an invalid request, and the number of its bytes written
     /// so far.
     instead: Option<(Vec<u8>, usize)>,
 }
 
-impl<S> UvicornErrors<S> {
+impl<S> UvicornErrorStream<S> {
     pub(super) fn new(inner: S) -> Self {
         Self {
             inner,
@@ -32,14 +34,14 @@ impl<S> UvicornErrors<S> {
     }
 }
 
-fn explained(refusal: &[u8]) -> Option<Vec<u8>> {
-    let rest = refusal.strip_prefix(REFUSED)?;
+fn to_uvicorn_response(refusal: &[u8]) -> Option<Vec<u8>> {
+    let rest = refusal.strip_prefix(HYPER_BAD_REQUEST_START)?;
     let date = rest.strip_suffix(b"\r\n")?;
     let status = b"HTTP/1.1 400 Bad Request\r\n".as_slice();
-    Some([status, date, EXPLAINED].concat())
+    Some([status, date, UVICORN_BAD_REQUEST_REST].concat())
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for UvicornErrors<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for UvicornErrorStream<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -49,7 +51,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for UvicornErrors<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for UvicornErrors<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for UvicornErrorStream<S> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -57,7 +59,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for UvicornErrors<S> {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         if this.instead.is_none() {
-            match explained(bytes) {
+            match to_uvicorn_response(bytes) {
                 None => return Pin::new(&mut this.inner).poll_write(cx, bytes),
                 Some(words) => this.instead = Some((words, 0)),
             }

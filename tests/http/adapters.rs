@@ -78,7 +78,7 @@ async fn an_adapter_disappears_with_its_last_request() {
 }
 
 #[tokio::test]
-async fn no_name_brings_control_characters_into_the_page() {
+async fn control_characters_in_adapter_name_are_escaped() {
     let sim = Sim::llmd(&["--max-loras", "4"]).await;
     let names = [
         "esc\u{1b}[2J",

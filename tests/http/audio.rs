@@ -83,7 +83,7 @@ fn events(answer: &Answer) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn a_transcript_is_as_long_as_its_sound_and_repeats() {
+async fn transcript_length_follows_audio_duration() {
     let sim = listener().await;
     let answer = transcribe(&sim, TRANSCRIBE, &[("model", "tiny-llama")], &wav(2.5)).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
@@ -106,7 +106,7 @@ async fn a_transcript_is_as_long_as_its_sound_and_repeats() {
 }
 
 #[tokio::test]
-async fn verbose_transcripts_have_times() {
+async fn verbose_transcription_has_timestamps() {
     let sim = listener().await;
     let fields = [
         ("response_format", "verbose_json"),
@@ -295,7 +295,7 @@ async fn forms_are_parsed_as_in_starlette() {
 }
 
 #[tokio::test]
-async fn the_model_decides_which_routes_there_are() {
+async fn model_capability_selects_audio_routes() {
     let text = Sim::serve(&[]).await;
     assert_eq!(
         transcribe(&text, TRANSCRIBE, &[], &wav(1.0)).await.status,

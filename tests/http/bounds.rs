@@ -34,7 +34,7 @@ async fn all_refuse(sim: &Sim, bounds: &[Bound]) {
 }
 
 #[tokio::test]
-async fn generation_has_bounds() {
+async fn generation_parameters_are_bounded() {
     let sim = Sim::serve(&[]).await;
     let words = |n: usize| vec!["x"; n];
     let tool = json!({"type": "function", "function": {"name": "f", "parameters": {}}});
@@ -122,7 +122,7 @@ async fn generation_has_bounds() {
 }
 
 #[tokio::test]
-async fn pooling_has_bounds() {
+async fn pooling_parameters_are_bounded() {
     let cuts = r#"{"is_matryoshka":true,"hidden_size":8192}"#;
     let sim = Sim::serve(&["--task", "embed", "--hf-overrides", cuts]).await;
     let inputs = |count: usize| vec!["x"; count];
@@ -209,7 +209,7 @@ async fn json_values_and_errors_have_bounds() {
 
 /// Every token of every choice is held against these lists; their length counts once.
 #[tokio::test]
-async fn long_lists_are_checked_once() {
+async fn long_token_lists_are_checked_once() {
     let sim = Sim::serve(&["--mode", "echo"]).await;
     let many: Vec<u32> = (100_000..400_000).collect();
     let known = |from: u32| (0..30_000).map(|at| from + at % 500).collect::<Vec<_>>();
@@ -242,7 +242,7 @@ async fn long_lists_are_checked_once() {
 
 /// A template of a request ends by its bytes, its depth, its instructions, or by what it reads.
 #[tokio::test]
-async fn templates_have_bounds() {
+async fn request_chat_template_cost_is_bounded() {
     let sim = Sim::serve(&["--trust-request-chat-template"]).await;
     let long = "{% set s = 'ab' * 400000 %}";
     let endless = |body: &str| format!("{long}{{% for i in range(99999) %}}{body}{{% endfor %}}");
@@ -282,7 +282,7 @@ async fn templates_have_bounds() {
 
 /// The blocks of a prompt are named in each of its choices.
 #[tokio::test]
-async fn prompts_times_choices_have_bounds() {
+async fn prompts_times_n_are_bounded() {
     let events =
         r#"{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://127.0.0.1:*"}"#;
     let flags = [

@@ -84,7 +84,7 @@ async fn a_response_calls_one_tool_and_then_has_text() {
 }
 
 #[tokio::test]
-async fn instructions_are_shown_and_not_counted() {
+async fn llmd_responses_instructions_not_in_usage() {
     let sim = start(&["--mode", "echo"]).await;
     let body = json!({"model": "m", "input": "hello there"});
     let bare = post_json(&sim, "/v1/responses", body.clone()).await;
@@ -97,7 +97,7 @@ async fn instructions_are_shown_and_not_counted() {
 }
 
 #[tokio::test]
-async fn responses_are_refused_in_llmds_words() {
+async fn llmd_responses_api_error_messages() {
     let sim = start(&[]).await;
     for (body, words) in [
         (json!({"model": "m"}), "input is required"),
@@ -144,7 +144,7 @@ async fn a_message_has_llmds_ids_and_usage() {
 }
 
 #[tokio::test]
-async fn a_message_that_calls_pings_first() {
+async fn llmd_messages_stream_pings_before_tool_call() {
     let sim = start(&[]).await;
     let tool = json!({"name": "f", "description": "d", "input_schema": {"type": "object",
         "properties": {"n": {"type": "integer"}}, "required": ["n"]}});
@@ -161,7 +161,7 @@ async fn a_message_that_calls_pings_first() {
 }
 
 #[tokio::test]
-async fn messages_are_refused_in_llmds_words_and_shape() {
+async fn llmd_messages_api_error_messages() {
     let sim = start(&[]).await;
     let said = json!([{"role": "user", "content": "hi"}]);
     for (body, status, words) in [

@@ -50,7 +50,7 @@ async fn a_named_tool_is_called_once() {
 }
 
 #[tokio::test]
-async fn tools_that_must_be_called_beat_the_format_of_the_text() {
+async fn required_tool_call_overrides_response_format() {
     let sim = Sim::serve(&PARSER).await;
     let format = json!({"type": "json_schema", "json_schema": {
         "name": "f", "schema": {"type": "object", "properties": {}},
@@ -100,7 +100,7 @@ async fn a_forced_tool_of_responses_beats_the_format_of_the_text() {
 }
 
 #[tokio::test]
-async fn a_budget_ends_the_reasoning() {
+async fn thinking_budget_ends_reasoning() {
     let sim = Sim::serve(&REASONER).await;
     for (budget, spent) in [(0, 0), (1, 1), (7, 7)] {
         let body = ask(&json!({
@@ -153,7 +153,7 @@ async fn a_stop_string_ends_the_reasoning() {
 }
 
 #[tokio::test]
-async fn a_stop_string_ends_a_call() {
+async fn stop_string_ends_tool_call() {
     let sim = Sim::serve(&PARSER).await;
     let body = json!({"tools": tools(), "tool_choice": named(), "stop": "up"});
     let cut = choice(&sim, CHAT, &ask(&body)).await;
@@ -167,7 +167,7 @@ async fn a_stop_string_ends_a_call() {
 }
 
 #[tokio::test]
-async fn a_stop_token_that_is_included_has_its_text() {
+async fn included_stop_token_has_its_text() {
     let sim = Sim::serve(&["--mode", "echo"]).await;
     let tokens = json!({"prompt": " there", "add_special_tokens": false});
     let ids = sim.post("/tokenize", &tokens).await.json();
@@ -239,7 +239,7 @@ async fn a_greedy_answer_ignores_the_seed() {
 }
 
 #[tokio::test]
-async fn more_tokens_go_on_with_the_same_text() {
+async fn higher_max_tokens_extends_same_text() {
     let sim = Sim::serve(&[]).await;
     for seed in 0..10 {
         let mut said = String::new();

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
-use vllm_sim_config::{CliMode, Loaded};
+use vllm_sim_config::{CliMode, LoadedConfig};
 
 use super::fleet::{ask, fleet};
 use super::golden;
@@ -71,7 +71,7 @@ async fn requests_are_listed_with_their_phase() {
 }
 
 #[tokio::test]
-async fn a_request_with_output_decodes() {
+async fn request_with_output_is_in_decode_phase() {
     let sim = Sim::serve(&[SLOW, LATER_TOKENS].concat()).await;
     let mut wire = begin(&sim, "one", "One two three").await;
     assert_eq!(wire.head().await.status, 200);
@@ -86,7 +86,7 @@ async fn a_request_with_output_decodes() {
 }
 
 #[tokio::test]
-async fn a_prompt_that_is_fetched_waits_for_it() {
+async fn remote_prefill_request_waits_for_transfer() {
     let transfer = json!({"kv_connector": "NixlConnector", "kv_role": "kv_consumer"}).to_string();
     let flags = [
         "--kv-transfer-config",
@@ -106,7 +106,7 @@ async fn a_prompt_that_is_fetched_waits_for_it() {
 }
 
 #[tokio::test]
-async fn no_more_than_two_hundred_requests_are_listed() {
+async fn request_list_is_limited_to_200() {
     let sim = Sim::serve(&[SLOW, FIRST_TOKEN].concat()).await;
     let body = json!({"prompt": vec!["One"; 210], "max_tokens": 5, "stream": true});
     let mut wire = sim.connect().await;
@@ -119,7 +119,7 @@ async fn no_more_than_two_hundred_requests_are_listed() {
 }
 
 #[tokio::test]
-async fn blocks_are_shown_by_what_they_are_used_for() {
+async fn kv_blocks_are_shown_by_use() {
     let sim = Sim::serve(&[&SLOW[..2], FIRST_TOKEN, BLOCKS].concat()).await;
     check(&sim, "dashboard-cache-empty", "/dashboard/cache").await;
     // Full blocks are shared, and each has one of its own for the rest.
@@ -136,7 +136,7 @@ async fn blocks_are_shown_by_what_they_are_used_for() {
 }
 
 #[tokio::test]
-async fn chunks_in_the_memory_of_the_host_are_counted() {
+async fn host_memory_chunks_are_counted() {
     let flags = ["--kv-offloading-size", "1", "--kv-bytes-per-token", "1024"];
     let sim = Sim::serve(&[&flags[..], &["--block-size", "16"]].concat()).await;
     let prompt: Vec<u32> = (100..164).collect();
@@ -171,7 +171,7 @@ async fn a_server_has_a_summary() {
 }
 
 #[tokio::test]
-async fn replicas_and_peers_are_on_one_page() {
+async fn replicas_and_peers_share_one_page() {
     let peer = Sim::serve(&["--health-status", "503"]).await;
     let address = peer.address();
     // Nobody listens on port 1, and nothing is below /nothing.
@@ -231,7 +231,8 @@ async fn a_single_server_requests_no_peers() {
 fn a_peer_is_the_url_of_a_server() {
     let read = |peers: &str| {
         let flags = ["--model", "m", "--dashboard-peers", peers];
-        Loaded::from_flags(CliMode::Vllm, &flags).map(|loaded| loaded.config.server.dashboard.peers)
+        LoadedConfig::from_flags(CliMode::Vllm, &flags)
+            .map(|loaded| loaded.config.server.dashboard.peers)
     };
     let urls = read("http://a:1/,https://b/c").map_err(|error| error.to_string());
     assert_eq!(
@@ -277,7 +278,7 @@ async fn drills(sim: &Sim, key: &str) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn drills_are_remembered_and_their_values_are_the_operators() {
+async fn drills_are_listed_and_values_need_admin_key() {
     let sim = Sim::llmd(&["--mode", "echo", "--admin-api-key", "secret"]).await;
     let key = "authorization: Bearer secret";
     let change = json!({"latency-factor": 2});

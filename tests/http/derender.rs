@@ -47,7 +47,7 @@ async fn message(sim: &Sim, path: &str, body: &Value) -> (u16, String) {
 }
 
 #[tokio::test]
-async fn a_completion_comes_back_as_it_was() {
+async fn derender_restores_generated_completion() {
     let sim = Sim::serve(&["--enable-scale-out"]).await;
     let choice = completion(&sim).await;
     let ids = choice["token_ids"].as_array().unwrap();
@@ -219,7 +219,7 @@ async fn invalid_input_of_derender_is_rejected() {
 }
 
 #[tokio::test]
-async fn stop_tokens_and_strings_end_the_text() {
+async fn derender_stops_at_stop_tokens_and_strings() {
     let sim = Sim::serve(&["--enable-scale-out"]).await;
     let ids = ids_of(&sim, "one two three four").await;
     let ended = |stop_reason: Value, request: Value| {
@@ -267,7 +267,7 @@ async fn stop_tokens_and_strings_end_the_text() {
 
 /// 0.33 says which weights sampled a choice.
 #[tokio::test]
-async fn version_0_32_knows_no_weight_versions() {
+async fn vllm_0_32_omits_weight_versions() {
     for (version, shown) in [("0.32.0", false), ("0.33.0", true)] {
         let sim = Sim::serve(&["--enable-scale-out", "--vllm-version", version]).await;
         let reply = json!({"request_id": "r1", "choices": [{"index": 0, "token_ids": [39, 72]}]});
@@ -294,7 +294,7 @@ async fn version_0_32_knows_no_weight_versions() {
 
 /// Counts that a client gives are added up without a wrap.
 #[tokio::test]
-async fn counts_of_prompts_stop_at_the_largest_number() {
+async fn prompt_token_counts_saturate() {
     let sim = Sim::serve(&["--enable-scale-out"]).await;
     let choice = completion(&sim).await;
     let ids = choice["token_ids"].as_array().unwrap();

@@ -20,11 +20,11 @@ const EVERYTHING: &[&str] = &[
 const WEBSOCKET: &str = "GET /v1/realtime";
 
 #[tokio::test]
-async fn the_page_of_endpoints_lists_what_is_served() {
+async fn endpoints_page_lists_all_routes() {
     let sim = Sim::llmd(EVERYTHING).await;
     let config = sim.server.config().clone();
     let mut served = BTreeSet::from([WEBSOCKET.to_owned()]);
-    for path in vllm_sim_http::routes(&config).0.paths() {
+    for path in vllm_sim_http::build_routes(&config).0.paths() {
         // The others redirect to these.
         if !path.ends_with('/') {
             let methods = methods(&sim, &path).await;

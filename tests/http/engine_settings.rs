@@ -6,12 +6,12 @@
 use std::io::Write as _;
 use std::time::Duration;
 
-use vllm_sim::server::{modelled, sampling};
-use vllm_sim_config::{CliMode, Config, Loaded};
+use vllm_sim::server::{batching_engine_config, default_sampling};
+use vllm_sim_config::{CliMode, Config, LoadedConfig};
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::latency::{Batch, Coefficients, Speed};
-use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
-use vllm_sim_engine::{End, Event, Outbox, Scheduler, SeqId, Sequence};
+use vllm_sim_engine::latency::{BatchWork, RooflineCoefficients, SpeedFactors};
+use vllm_sim_engine::sched::vllm::{VllmConfig, VllmScheduler};
+use vllm_sim_engine::{Outbox, Scheduler, SchedulerEvent, SeqId, Sequence, SequenceEndReason};
 
 use super::sim::Sim;
 
@@ -20,26 +20,28 @@ const LLAMA: &str = "meta-llama/Llama-3.1-8B-Instruct";
 fn config(flags: &[&str]) -> Config {
     let mut all = vec!["--model", LLAMA, "--port", "0", "--host", "127.0.0.1"];
     all.extend(flags);
-    Loaded::from_flags(CliMode::Vllm, &all).unwrap().config
+    LoadedConfig::from_flags(CliMode::Vllm, &all)
+        .unwrap()
+        .config
 }
 
 fn engine(flags: &[&str]) -> VllmConfig {
-    modelled(&config(flags)).unwrap().0
+    batching_engine_config(&config(flags)).unwrap().0
 }
 
 /// One step that decodes for 64 sequences.
 fn decode(engine: &VllmConfig) -> Duration {
-    let mut batch = Batch::default();
+    let mut batch = BatchWork::default();
     for _ in 0..64 {
         batch.add_decode(1024, 1, None);
     }
-    engine.latency.step(&batch, Speed::default())
+    engine.latency.step_time(&batch, SpeedFactors::default())
 }
 
 #[tokio::test]
 async fn metrics_show_the_blocks_that_fit_on_the_gpu() {
     let config = config(&["--gpu", "H100"]);
-    let (engine, _) = modelled(&config).unwrap();
+    let (engine, _) = batching_engine_config(&config).unwrap();
     let sim = Sim::start(CliMode::Vllm, &["--model", LLAMA, "--gpu", "H100"]).await;
     let page = sim.get("/metrics").await.text();
     sim.server.shutdown().await;
@@ -84,7 +86,7 @@ async fn a_prefill_worker_makes_one_token_and_a_decode_worker_reads_no_prompt() 
     let (taken, tokens) = complete(&["--disaggregation-mode", "decode"]).await;
     assert!(taken < first && tokens == 4, "{taken:?}, {tokens} tokens");
     let flags = ["--is-decode-worker", "--disaggregation-mode", "prefill"];
-    let error = Loaded::from_flags(CliMode::Vllm, &flags)
+    let error = LoadedConfig::from_flags(CliMode::Vllm, &flags)
         .unwrap_err()
         .to_string();
     assert!(error.contains("cannot be used together"), "{error}");
@@ -103,7 +105,7 @@ fn bytes_for_the_cache_are_blocks() {
 }
 
 #[test]
-fn a_step_is_given_what_is_asked_for_and_memory_follows_the_other_bound() {
+fn max_num_scheduled_tokens_keeps_memory_plan() {
     let found = |flags: &[&str]| {
         let engine = engine(&[&["--gpu", "H100"], flags].concat());
         let given = (
@@ -125,13 +127,13 @@ fn a_step_is_given_what_is_asked_for_and_memory_follows_the_other_bound() {
 }
 
 #[test]
-fn groups_of_layers_share_the_blocks_of_one_pool() {
+fn layer_groups_share_one_block_pool() {
     let model = ["--model", "openai/gpt-oss-20b", "--gpu", "H100"];
     let found = |more: &[&str]| {
         let all = [&model[..], &["--kv-cache-memory-bytes", "60G"], more].concat();
-        let loaded = Loaded::from_flags(CliMode::Vllm, &all).unwrap();
+        let loaded = LoadedConfig::from_flags(CliMode::Vllm, &all).unwrap();
         let cache = loaded.config.engine.kv_cache.clone().unwrap();
-        let engine = modelled(&loaded.config).unwrap().0;
+        let engine = batching_engine_config(&loaded.config).unwrap().0;
         let groups = engine
             .layer_groups
             .map(|groups| (groups.sparse, groups.full));
@@ -148,12 +150,14 @@ fn groups_of_layers_share_the_blocks_of_one_pool() {
 }
 
 #[test]
-fn a_block_has_room_for_the_state_of_a_linear_layer() {
+fn block_size_fits_mamba_state() {
     let found = |gpu: &str, more: &[&str]| {
         let model = ["--model", "Qwen/Qwen3-Next-80B-A3B-Instruct", "--gpu", gpu];
         let bytes = ["--kv-cache-memory-bytes", "20G"];
         let all = [&model[..], &bytes, more].concat();
-        let config = Loaded::from_flags(CliMode::Vllm, &all).unwrap().config;
+        let config = LoadedConfig::from_flags(CliMode::Vllm, &all)
+            .unwrap()
+            .config;
         let plan = config.engine.kv_cache.clone().unwrap().plan;
         let groups = (plan.sparse_groups, plan.full_groups);
         (config.engine.block_size, groups)
@@ -166,7 +170,7 @@ fn a_block_has_room_for_the_state_of_a_linear_layer() {
 
 #[test]
 fn a_context_that_does_not_fit_is_refused_in_vllms_words() {
-    let error = modelled(&config(&["--kv-cache-memory-bytes", "1G"])).unwrap_err();
+    let error = batching_engine_config(&config(&["--kv-cache-memory-bytes", "1G"])).unwrap_err();
     let words = "To serve at least one request with the model's max seq len (32768), (4.0 GiB KV \
                  cache is needed, which is larger than the available KV cache memory (1.0 GiB). \
                  Based on the available memory, the estimated maximum model length is 8176. Try ";
@@ -174,7 +178,7 @@ fn a_context_that_does_not_fit_is_refused_in_vllms_words() {
 }
 
 #[test]
-fn smaller_weights_make_shorter_steps_and_more_room() {
+fn quantized_weights_shorten_steps_and_add_blocks() {
     let (bf16, fp8, int4) = (
         engine(&["--gpu", "H100"]),
         engine(&["--gpu", "H100", "--quantization", "fp8"]),
@@ -188,7 +192,7 @@ fn smaller_weights_make_shorter_steps_and_more_room() {
 #[test]
 fn coefficients_come_from_a_file() {
     let mut file = tempfile::NamedTempFile::new().unwrap();
-    let more_us = Coefficients::default().step_us + 5000.0;
+    let more_us = RooflineCoefficients::default().step_us + 5000.0;
     writeln!(file, "step_us: {more_us}").unwrap();
     let path = file.path().to_str().unwrap().to_owned();
     let path = path.as_str();
@@ -199,7 +203,7 @@ fn coefficients_come_from_a_file() {
 
     writeln!(file, "step_us2: 1").unwrap();
     let config = config(&["--gpu", "H100", "--latency-coefficients", path]);
-    let error = modelled(&config).unwrap_err().to_string();
+    let error = batching_engine_config(&config).unwrap_err().to_string();
     assert!(
         error.contains(path) && error.contains("step_us2"),
         "{error}"
@@ -207,7 +211,7 @@ fn coefficients_come_from_a_file() {
 }
 
 #[test]
-fn a_generation_config_that_cuts_the_vocabulary_makes_steps_longer() {
+fn top_p_in_generation_config_lengthens_steps() {
     let step = |flags: &[&str]| decode(&engine(&[&["--gpu", "H100"], flags].concat()));
     let laid_over = |json: &str| step(&["--override-generation-config", json]);
     let usual = step(&["--generation-config", "vllm"]);
@@ -217,7 +221,7 @@ fn a_generation_config_that_cuts_the_vocabulary_makes_steps_longer() {
     // A name on the hub brings what its family's generation_config.json says.
     assert_eq!(step(&[]), laid_over(r#"{"top_p": 0.9}"#));
     assert!(
-        sampling(&config(&[]))
+        default_sampling(&config(&[]))
             .because
             .starts_with("top-p 0.9: the generation_config.json")
     );
@@ -229,13 +233,13 @@ fn a_generation_config_that_cuts_the_vocabulary_makes_steps_longer() {
     assert_eq!(step(&flags), laid_over(r#"{"top_p": 0.9}"#));
     std::fs::write(&file, "{").unwrap();
     let words = [&["--model", LLAMA, "--gpu", "H100"], &flags[..]].concat();
-    let error = Loaded::from_flags(CliMode::Vllm, &words).unwrap_err();
+    let error = LoadedConfig::from_flags(CliMode::Vllm, &words).unwrap_err();
     let error = error.to_string();
     assert!(error.contains("generation_config.json"), "{error}");
 }
 
 /// Lets everything happen that is due at or before `at`.
-fn advance_to(engine: &mut Vllm, at: SimTime, out: &mut Outbox) {
+fn advance_to(engine: &mut VllmScheduler, at: SimTime, out: &mut Outbox) {
     while let Some(due) = engine.next_wakeup().filter(|due| *due <= at) {
         engine.advance(due, out);
     }
@@ -244,7 +248,7 @@ fn advance_to(engine: &mut Vllm, at: SimTime, out: &mut Outbox) {
 /// Arrivals at `rate` per second for `seconds`, then none: how long the queue was when they
 /// ended, how many finished, and when the last did.
 fn overload(rate: f64, seconds: f64) -> (usize, usize, SimTime) {
-    let mut engine = Vllm::new(engine(&[
+    let mut engine = VllmScheduler::new(engine(&[
         "--gpu",
         "H100",
         "--num-gpu-blocks-override",
@@ -254,8 +258,8 @@ fn overload(rate: f64, seconds: f64) -> (usize, usize, SimTime) {
     let (mut out, mut finished, mut last) = (Outbox::new(), 0, SimTime::ZERO);
     let mut count = |out: &mut Outbox| {
         for (at, event) in out.drain(..) {
-            if let Event::Ended { end, .. } = event {
-                assert_eq!(end, End::Finished);
+            if let SchedulerEvent::Ended { end, .. } = event {
+                assert_eq!(end, SequenceEndReason::Finished);
                 finished += 1;
                 last = at;
             }
@@ -274,13 +278,16 @@ fn overload(rate: f64, seconds: f64) -> (usize, usize, SimTime) {
     count(&mut out);
     let stats = engine.stats();
     assert_eq!((stats.running, stats.waiting, stats.used_blocks), (0, 0, 0));
-    assert_eq!(engine.pool().free(), engine.pool().usable());
+    assert_eq!(
+        engine.block_pool().free_blocks(),
+        engine.block_pool().usable_blocks()
+    );
     assert_eq!(engine.next_wakeup(), None);
     (waiting, finished, last)
 }
 
 #[test]
-fn a_queue_of_overload_drains_and_nothing_is_lost() {
+fn overload_queue_drains_without_loss() {
     // All at once: what the engine can do at most.
     let (_, finished, last) = overload(1e6, 2e-3);
     let capacity = finished as f64 / last.as_secs_f64();
@@ -303,9 +310,9 @@ fn dynamos_engine_arguments_replace_the_flags() {
         let engine = engine(&["--max-num-seqs", "3", "--extra-engine-args", args]);
         assert_eq!((engine.num_gpu_blocks, engine.block_size), (300, 64));
         assert_eq!((engine.max_num_seqs, engine.async_scheduling), (7, false));
-        let mut batch = Batch::default();
+        let mut batch = BatchWork::default();
         batch.add_decode(9, 1, None);
-        let step = engine.latency.step(&batch, engine.speed);
+        let step = engine.latency.step_time(&batch, engine.speed);
         assert_eq!(step, Duration::from_micros(1500));
     }
 }

@@ -203,7 +203,7 @@ async fn prompt_blocks_are_stored_when_computed_and_hits_emit_no_event() {
 }
 
 #[tokio::test]
-async fn blocks_are_stored_as_decodes_fill_them() {
+async fn decoded_blocks_are_stored_when_full() {
     let mut wired = Wired::start(&[]).await;
     // The last of 100 tokens is never computed.
     wired.complete(&prompt('A', 30), 70).await;
@@ -218,7 +218,7 @@ async fn blocks_are_stored_as_decodes_fill_them() {
 }
 
 #[tokio::test]
-async fn sequences_of_one_step_store_their_prompt_once() {
+async fn same_prompt_in_one_step_is_stored_once() {
     let mut wired = Wired::start(&[]).await;
     let before = wired.sim.metric("vllm:prefix_cache_hits_total").await;
     let asked = json!({"max_tokens": 1, "n": 2, "temperature": 1});
@@ -244,7 +244,7 @@ async fn the_end_of_the_oldest_prompt_is_evicted_first() {
 }
 
 #[tokio::test]
-async fn resets_wait_for_the_next_step() {
+async fn cache_reset_takes_effect_at_next_step() {
     let mut wired = Wired::start(&[]).await;
     wired.complete(&prompt('A', 64), 1).await;
     for _ in 0..2 {
@@ -301,7 +301,7 @@ async fn a_preempted_sequence_stores_again_what_was_taken() {
 }
 
 #[tokio::test]
-async fn blocks_of_the_host_are_named_once_they_are_copied() {
+async fn host_blocks_are_announced_after_copy() {
     let flags = ["--kv-offloading-size", "1", "--kv-bytes-per-token", "1000"];
     let mut wired = Wired::start(&flags).await;
     wired.complete(&prompt('A', 100), 1).await;

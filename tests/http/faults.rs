@@ -146,7 +146,7 @@ async fn a_faulty_stream_has_garbled_events_and_a_wrong_end() {
 }
 
 #[tokio::test]
-async fn a_stall_lasts_for_the_given_time() {
+async fn stream_stall_lasts_given_time() {
     let sim = echo().await;
     let least = Duration::from_millis(120);
     for (path, body, ..) in streams() {
@@ -202,7 +202,7 @@ async fn unary_replies_have_faults_too() {
 }
 
 #[tokio::test]
-async fn a_bad_order_is_refused_with_what_is_allowed() {
+async fn invalid_fault_header_lists_allowed_values() {
     let sim = echo().await;
     for (path, body, ..) in streams() {
         let answer = sim
@@ -217,7 +217,7 @@ async fn a_bad_order_is_refused_with_what_is_allowed() {
 }
 
 #[tokio::test]
-async fn chance_deals_flaws_by_rate_and_seed() {
+async fn fault_rates_follow_probability_and_seed() {
     let fates = async |seed: &str| {
         let flags = [
             "--mode",

@@ -7,8 +7,8 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use vllm_sim::server::Fleet;
-use vllm_sim_config::{CliMode, Loaded};
+use vllm_sim::server::ServerFleet;
+use vllm_sim_config::{CliMode, LoadedConfig};
 
 use super::sim::{MODEL, Sim};
 use super::wire::Wire;
@@ -21,7 +21,7 @@ fn prompt(seed: u32, tokens: u32) -> Value {
 }
 
 #[tokio::test]
-async fn a_render_server_has_nothing_that_generates() {
+async fn render_only_server_has_no_generation_routes() {
     let sim = Sim::serve(&["--render-only"]).await;
     let chat = json!({"messages": [{"role": "user", "content": "hi"}]});
     let rendered = sim.post("/v1/chat/completions/render", &chat).await;
@@ -45,7 +45,7 @@ async fn a_render_server_has_nothing_that_generates() {
 }
 
 #[tokio::test]
-async fn without_statistics_no_engine_is_shown() {
+async fn disable_log_stats_hides_engine_metrics() {
     let sim = Sim::serve(&["--disable-log-stats"]).await;
     assert_eq!(sim.post(COMPLETIONS, &prompt(1, 20)).await.status, 200);
     let page = sim.get("/metrics").await.text();
@@ -107,7 +107,7 @@ async fn blocks_are_tracked_from_allocation_to_eviction() {
 }
 
 #[tokio::test]
-async fn work_is_counted_by_the_shape_of_the_model() {
+async fn mfu_metrics_follow_model_shape() {
     let sim = Sim::serve(&["--enable-mfu-metrics"]).await;
     sim.post(COMPLETIONS, &prompt(1, 50)).await;
     let flops = "vllm:estimated_flops_per_gpu_total";
@@ -178,7 +178,7 @@ async fn an_adapter_of_too_high_a_rank_is_refused() {
     assert_eq!(wide.post("/v1/load_lora_adapter", &load).await.status, 200);
     let module = format!("a={path}");
     let line = ["--model", MODEL, "--enable-lora", "--lora-modules", &module];
-    let error = Loaded::from_flags(CliMode::Vllm, &line)
+    let error = LoadedConfig::from_flags(CliMode::Vllm, &line)
         .unwrap_err()
         .to_string();
     assert!(
@@ -205,11 +205,11 @@ async fn a_supervisor_reports_whether_all_ranks_are_up() {
         "--data-parallel-supervisor-port",
         &port,
     ];
-    let mut loaded = Loaded::from_flags(CliMode::Vllm, &line).unwrap();
+    let mut loaded = LoadedConfig::from_flags(CliMode::Vllm, &line).unwrap();
     loaded.config.server.port = 0;
-    let fleet = Fleet::start(loaded).await.unwrap();
+    let fleet = ServerFleet::start(loaded).await.unwrap();
     assert_eq!(fleet.servers().len(), 2);
-    let at = fleet.supervisor().expect("a supervisor");
+    let at = fleet.supervisor_address().expect("a supervisor");
     let ask = async |path: &str| {
         let mut wire = Wire::new(tokio::net::TcpStream::connect(at).await.unwrap());
         let request = format!("GET {path} HTTP/1.1\r\nhost: sim\r\n\r\n");
@@ -220,12 +220,12 @@ async fn a_supervisor_reports_whether_all_ranks_are_up() {
         assert_eq!(ask(path).await, 200);
     }
     assert_eq!(ask("/metrics").await, 404);
-    fleet.servers()[1].app().stop();
+    fleet.servers()[1].app_state().begin_shutdown();
     assert_eq!(ask("/health").await, 503);
     fleet.shutdown().await;
     assert!(tokio::net::TcpStream::connect(at).await.is_err());
     let overlaps = [&line[..], &["--port", &port]].concat();
-    let error = Loaded::from_flags(CliMode::Vllm, &overlaps)
+    let error = LoadedConfig::from_flags(CliMode::Vllm, &overlaps)
         .unwrap_err()
         .to_string();
     assert!(error.contains("overlaps with child rank ports"), "{error}");
@@ -296,7 +296,7 @@ fn the_log_has_a_line_about_each_engine() {
 }
 
 #[test]
-fn a_headless_server_listens_nowhere() {
+fn headless_server_opens_no_port() {
     let port = free_port();
     let flags = ["--headless", "--data-parallel-size", "2"];
     let (_running, lines) = spawn(&[&["--port", &port.to_string()], &flags[..]].concat());

@@ -2,23 +2,23 @@
 
 use serde_json::json;
 use tokio::net::TcpStream;
-use vllm_sim::server::{Fleet, Server};
-use vllm_sim_config::{CliMode, Loaded};
+use vllm_sim::server::{ServerFleet, SimulatorServer};
+use vllm_sim_config::{CliMode, LoadedConfig};
 
 use super::sim::{MODEL, post};
 use super::wire::{Answer, Wire};
 
-pub(crate) async fn fleet(flags: &[&str]) -> Fleet {
+pub(crate) async fn fleet(flags: &[&str]) -> ServerFleet {
     let mut words = vec!["--model", MODEL, "--served-model-name", "tiny-llama"];
     words.extend(flags);
-    let mut loaded = Loaded::from_flags(CliMode::Llmd, &words).expect("flags that are right");
+    let mut loaded = LoadedConfig::from_flags(CliMode::Llmd, &words).expect("flags that are right");
     // Any free port for each of them.
     loaded.config.server.port = 0;
     loaded.config.server.host = Some("127.0.0.1".to_owned());
-    Fleet::start(loaded).await.expect("a start")
+    ServerFleet::start(loaded).await.expect("a start")
 }
 
-pub(crate) async fn ask(server: &Server, request: impl AsRef<[u8]>) -> Answer {
+pub(crate) async fn ask(server: &SimulatorServer, request: impl AsRef<[u8]>) -> Answer {
     let address = server.address.expect("no Unix socket");
     let mut wire = Wire::new(TcpStream::connect(address).await.unwrap());
     wire.send(request.as_ref()).await;
@@ -26,7 +26,7 @@ pub(crate) async fn ask(server: &Server, request: impl AsRef<[u8]>) -> Answer {
 }
 
 /// Tokens that a server says it made, by the engine that it says did.
-async fn counted(server: &Server) -> (String, f64) {
+async fn counted(server: &SimulatorServer) -> (String, f64) {
     let page = ask(server, "GET /metrics HTTP/1.1\r\nhost: sim\r\n\r\n").await;
     let page = page.text();
     let mut lines = page.lines();
@@ -37,14 +37,14 @@ async fn counted(server: &Server) -> (String, f64) {
     (engine, line.rsplit(' ').next().unwrap().parse().unwrap())
 }
 
-async fn complete(server: &Server) {
+async fn complete(server: &SimulatorServer) {
     let body = json!({"prompt": "hello", "max_tokens": 2, "ignore_eos": true}).to_string();
     let answer = ask(server, post("/v1/completions", &[], body.as_bytes())).await;
     assert_eq!(answer.status, 200, "{}", answer.text());
 }
 
 #[tokio::test]
-async fn every_replica_counts_for_itself() {
+async fn replicas_count_metrics_separately() {
     let fleet = fleet(&["--replicas", "3"]).await;
     let servers = fleet.servers();
     assert_eq!(servers.len(), 3);
@@ -75,11 +75,11 @@ async fn ranks_that_step_together_serve_on_a_port_each() {
     let mut words = vec!["--model", "Qwen/Qwen3-30B-A3B"];
     words.extend(experts.split_whitespace());
     words.push(MODEL);
-    let mut loaded = Loaded::from_flags(CliMode::Llmd, &words).expect("flags that are right");
+    let mut loaded = LoadedConfig::from_flags(CliMode::Llmd, &words).expect("flags that are right");
     assert!(loaded.config.engine.lock_step);
     loaded.config.server.port = 0;
     loaded.config.server.host = Some("127.0.0.1".to_owned());
-    let fleet = Fleet::start(loaded).await.expect("a start");
+    let fleet = ServerFleet::start(loaded).await.expect("a start");
     let servers = fleet.servers();
     tokio::join!(complete(&servers[0]), complete(&servers[1]));
     complete(&servers[1]).await;
@@ -118,7 +118,7 @@ fn free_ports(count: u16) -> u16 {
 }
 
 #[tokio::test]
-async fn every_replica_hands_over_under_its_own_name() {
+async fn replicas_have_own_transfer_engine_id() {
     let port = free_ports(2);
     let number = port.to_string();
     let config = |connector: &str| {
@@ -169,7 +169,7 @@ phases:
 
 /// One file says what goes wrong where.
 #[tokio::test]
-async fn a_scenario_has_a_part_for_each_replica() {
+async fn scenario_selects_phases_by_replica() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("chaos.yaml");
     std::fs::write(&file, CHAOS).unwrap();
@@ -190,7 +190,7 @@ async fn a_scenario_has_a_part_for_each_replica() {
 
 /// Servers of a fleet that are processes of their own are told which replica they are.
 #[tokio::test]
-async fn a_single_server_runs_the_part_of_the_given_replica() {
+async fn scenario_runs_part_of_given_replica() {
     let fleet = fleet(&[]).await;
     let server = &fleet.servers()[0];
     let health = async || {

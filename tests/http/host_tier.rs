@@ -55,7 +55,7 @@ async fn labelled(sim: &Sim, name: &str, label: &str) -> f64 {
 }
 
 #[tokio::test]
-async fn a_conversation_is_reloaded_from_the_host() {
+async fn conversation_is_reloaded_from_host_cache() {
     let sim = small_gpu(&["--kv-offloading-size", "1"]).await;
     let mut prompt: Vec<u64> = Vec::new();
     let (mut prompts, mut reused, mut before) = (0, 0, 0);
@@ -118,7 +118,7 @@ async fn a_reset_clears_the_host_cache_only_on_request() {
 }
 
 #[tokio::test]
-async fn simple_offload_keeps_replies_too() {
+async fn simple_offload_stores_decoded_blocks() {
     let extra = json!({"num_cpu_blocks": 100});
     let config = json!({"kv_connector": "SimpleCPUOffloadConnector", "kv_role": "kv_both",
         "kv_connector_extra_config": extra})

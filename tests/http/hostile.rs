@@ -12,7 +12,7 @@ const CHAT: &str = "/v1/chat/completions";
 const COMPLETION: &str = "/v1/completions";
 
 /// The server still works, and nothing is left behind.
-async fn is_sound(sim: &Sim) {
+async fn assert_server_is_healthy(sim: &Sim) {
     assert!(sim.is_idle().await, "a slot is stuck");
     let answer = sim
         .post(COMPLETION, &json!({"prompt": "Hi", "max_tokens": 1}))
@@ -22,7 +22,7 @@ async fn is_sound(sim: &Sim) {
 }
 
 #[tokio::test]
-async fn bodies_that_are_not_json() {
+async fn malformed_json_bodies_are_rejected() {
     let sim = Sim::serve(&[]).await;
     let deep = |open: &str, close: &str| format!("{}{}", open.repeat(10_000), close.repeat(10_000));
     let cases: &[Vec<u8>] = &[
@@ -56,7 +56,7 @@ async fn bodies_that_are_not_json() {
     // Python's parser takes a byte order mark.
     let marked = b"\xef\xbb\xbf{\"prompt\": \"Hi\"}";
     assert_eq!(sim.ask(post(COMPLETION, &[], marked)).await.status, 200);
-    is_sound(&sim).await;
+    assert_server_is_healthy(&sim).await;
 }
 
 /// Values that a parser may accept or not; neither may break anything.
@@ -99,7 +99,7 @@ fn odd_values() -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn every_field_takes_odd_values() {
+async fn odd_field_values_do_not_crash() {
     const FIELDS: &[&str] = &[
         "model",
         "messages",
@@ -177,7 +177,7 @@ async fn every_field_takes_odd_values() {
             }
         }
     }
-    is_sound(&sim).await;
+    assert_server_is_healthy(&sim).await;
 }
 
 #[tokio::test]
@@ -200,12 +200,12 @@ async fn extreme_json_numbers() {
             assert!(expected, "{field} {:.20}: {}", number, answer.text());
         }
     }
-    is_sound(&sim).await;
+    assert_server_is_healthy(&sim).await;
 }
 
 /// As Python's parser has it, the last one counts.
 #[tokio::test]
-async fn the_last_of_equal_keys_wins() {
+async fn last_of_duplicate_json_keys_wins() {
     let sim = Sim::serve(&["--mode", "echo"]).await;
     let body = br#"{"prompt":"One","max_tokens":1,"prompt":"Two","max_tokens":50}"#;
     let answer = sim.ask(post(COMPLETION, &[], body)).await;
@@ -213,7 +213,7 @@ async fn the_last_of_equal_keys_wins() {
 }
 
 #[tokio::test]
-async fn hostile_texts() {
+async fn hostile_prompt_texts_do_not_crash() {
     let sim = Sim::serve(&["--mode", "echo", "--max-model-len", "4096"]).await;
     for text in [
         "\u{0}",
@@ -238,11 +238,11 @@ async fn hostile_texts() {
     let lone = br#"{"messages":[{"role":"user","content":"\ud800"}]}"#;
     let answer = sim.ask(post(CHAT, &[], lone)).await;
     assert!(matches!(answer.status, 200 | 400), "{answer:?}");
-    is_sound(&sim).await;
+    assert_server_is_healthy(&sim).await;
 }
 
 #[tokio::test]
-async fn sizes_beyond_reason() {
+async fn excessive_sizes_are_rejected() {
     let sim = Sim::serve(&["--max-model-len", "auto"]).await;
     let megabyte = "lorem ipsum ".repeat(90_000);
     let many: Vec<Value> = (0..10_000)
@@ -285,7 +285,7 @@ async fn sizes_beyond_reason() {
             answer.text()
         );
     }
-    is_sound(&sim).await;
+    assert_server_is_healthy(&sim).await;
 }
 
 #[tokio::test]
@@ -304,11 +304,11 @@ async fn a_body_over_the_limit_is_refused() {
         wire.send(b"\r\n").await;
     }
     assert_eq!(wire.answer().await.status, 413);
-    is_sound(&sim).await;
+    assert_server_is_healthy(&sim).await;
 }
 
 #[tokio::test]
-async fn what_is_not_http() {
+async fn non_http_input_is_rejected() {
     let sim = Sim::serve(&["--keep-alive-timeout", "1"]).await;
     for bytes in [
         &b"\r\n\r\n\r\n"[..],
@@ -333,7 +333,7 @@ async fn what_is_not_http() {
         let shown = String::from_utf8_lossy(bytes).into_owned();
         assert!(ended.is_ok(), "{shown:?} keeps its connection");
     }
-    is_sound(&sim).await;
+    assert_server_is_healthy(&sim).await;
 }
 
 /// A client that sends a head and then nothing, or reads nothing of a long stream.
@@ -351,18 +351,18 @@ async fn slow_clients_delay_no_other() {
         deaf.push(wire);
     }
     // The engine does not wait for readers.
-    is_sound(&sim).await;
+    assert_server_is_healthy(&sim).await;
     for mut wire in deaf {
         let deltas = wire.answer().await.deltas();
         assert_eq!(deltas.len(), 2000);
     }
     drop(half);
-    is_sound(&sim).await;
+    assert_server_is_healthy(&sim).await;
 }
 
 /// A status that comes before an answer is none.
 #[tokio::test]
-async fn an_asked_for_status_is_one_that_can_be_sent() {
+async fn injected_status_must_be_valid_http() {
     let sim = Sim::serve(&[]).await;
     let body = json!({"prompt": "Hi", "max_tokens": 1});
     for (asked, status, words) in [
@@ -379,12 +379,12 @@ async fn an_asked_for_status_is_one_that_can_be_sent() {
         assert_eq!(answer.status, status, "{asked}: {message}");
         assert!(message.contains(words), "{asked}: {message}");
     }
-    is_sound(&sim).await;
+    assert_server_is_healthy(&sim).await;
 }
 
 /// The split pattern of a downloaded model may backtrack without end on some texts.
 #[tokio::test]
-async fn a_text_that_the_tokenizer_gives_up_on_is_refused_by_name() {
+async fn untokenizable_text_is_rejected() {
     let folder = tempfile::tempdir().expect("a folder");
     for entry in std::fs::read_dir(MODEL).expect("the model").flatten() {
         let to = folder.path().join(entry.file_name());

@@ -69,7 +69,7 @@ async fn converse(sim: &Sim) -> (Vec<u64>, Vec<u64>) {
 }
 
 #[tokio::test]
-async fn turns_behind_a_window_find_the_prompt_before_and_not_its_answer() {
+async fn sliding_window_turn_hits_prompt_not_answer() {
     let folder = gemma_like();
     let sim = start(&folder, &[]).await;
     let (hits, lengths) = converse(&sim).await;
@@ -82,7 +82,7 @@ async fn turns_behind_a_window_find_the_prompt_before_and_not_its_answer() {
 }
 
 #[tokio::test]
-async fn dense_retention_and_flat_caches_find_the_answer_too() {
+async fn dense_and_flat_caches_hit_previous_answer() {
     let folder = gemma_like();
     for flags in [
         &["--prefix-cache-retention-interval", "16"][..],
@@ -171,7 +171,7 @@ async fn converse_among_others(sim: &Sim) -> (Vec<u64>, Vec<u64>, f64) {
 }
 
 #[tokio::test]
-async fn turns_of_a_windowed_model_are_reloaded_from_the_host() {
+async fn windowed_model_turns_reload_from_host() {
     let folder = gemma_like();
     let pace = ["--prefill-time-per-token", "60us"];
     let host = [

@@ -139,7 +139,7 @@ async fn a_backlog_of_prompts_returns_503_until_their_first_token() {
 /// Delays changed by an operator reach steps of the batching scheduler too.
 #[tokio::test]
 #[expect(clippy::disallowed_methods, reason = "delays are what is looked at")]
-async fn a_batching_server_takes_new_delays() {
+async fn batching_scheduler_applies_new_delays() {
     let sim = Sim::serve(&["--latency-model", "delays", "--dev-mode"]).await;
     let settings = json!({"time-to-first-token": "200ms", "inter-token-latency": "20ms"});
     assert_eq!(sim.post("/admin/config", &settings).await.status, 200);
@@ -172,7 +172,7 @@ async fn a_full_queue_of_llmd_returns_429() {
 }
 
 #[tokio::test]
-async fn load_counts_what_is_in_flight() {
+async fn load_endpoint_counts_requests_in_flight() {
     let sim = Sim::serve(&[SLOW, &["--enable-server-load-tracking"]].concat()).await;
     let mut client = sim.connect().await;
     client.send(&endless(true)).await;
@@ -317,7 +317,7 @@ async fn a_stopped_server_releases_its_port() {
 }
 
 #[tokio::test]
-async fn start_up_takes_the_configured_duration() {
+async fn startup_takes_configured_duration() {
     let sim = Sim::serve(&["--startup-duration", "300ms"]).await;
     assert_eq!(sim.get("/health").await.status, 200);
     assert_eq!(sim.get("/health/ready").await.status, 503);
@@ -326,7 +326,7 @@ async fn start_up_takes_the_configured_duration() {
 
 /// A request of very many sequences is written without holding up the others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn a_request_of_many_sequences_delays_no_other() {
+async fn many_sequence_request_delays_no_other() {
     let sim = Sim::serve(&["--max-num-seqs", "64"]).await;
     let body = json!({"prompt": vec!["Hi"; 1000], "n": 60, "max_tokens": 1}).to_string();
     let mut large = sim.connect().await;

@@ -41,7 +41,7 @@ fn text(more: Value) -> Value {
 }
 
 #[tokio::test]
-async fn refusals_are_llmds() {
+async fn error_responses_match_llmd() {
     let sim = llmd(&[]).await;
     let positive = "Max completion tokens and max tokens should be positive";
     let eos = "Ignore_eos is true but max_completion_tokens (or max_tokens) is not set";
@@ -127,7 +127,7 @@ async fn refusals_are_llmds() {
 }
 
 #[tokio::test]
-async fn an_unreadable_body_is_an_error() {
+async fn malformed_body_error_matches_llmd() {
     let sim = llmd(&[]).await;
     for body in [
         chat(json!({"max_tokens": "many"})),

@@ -114,7 +114,7 @@ async fn with_a_replay_endpoint_the_first_batch_is_number_0() {
 }
 
 #[tokio::test]
-async fn salts_and_adapters_isolate() {
+async fn cache_salt_and_adapter_separate_block_hashes() {
     let adapter = ["--lora-modules", r#"{"name":"sql","path":"p"}"#];
     let sim = Replayed::start(&adapter).await;
     let prompt = ids(100, 17);

@@ -92,7 +92,7 @@ async fn fields_that_llmd_ignores_are_never_rejected() {
 }
 
 #[tokio::test]
-async fn as_many_alternatives_come_as_are_asked_for() {
+async fn top_logprobs_are_capped_at_100() {
     let sim = start(&[]).await;
     for (asked, shown) in [(30, 30), (1_000_000, 100)] {
         let body = chat(json!({"logprobs": true, "top_logprobs": asked, "max_tokens": 1}));
@@ -104,7 +104,7 @@ async fn as_many_alternatives_come_as_are_asked_for() {
 }
 
 #[tokio::test]
-async fn a_choice_that_llmd_does_not_know_is_a_free_one() {
+async fn unknown_tool_choice_is_treated_as_auto() {
     let sim = start(&[]).await;
     for choice in [
         json!("sometimes"),
@@ -116,7 +116,7 @@ async fn a_choice_that_llmd_does_not_know_is_a_free_one() {
 }
 
 #[tokio::test]
-async fn a_forced_call_is_whole_and_ends_by_tool_calls() {
+async fn forced_tool_call_finishes_with_tool_calls() {
     let sim = start(&[]).await;
     let named = json!({"type": "function", "function": {"name": "weather"}});
     for choice in [named, json!("required")] {
@@ -236,7 +236,7 @@ async fn the_id_of_a_completion_names_its_prompt() {
 }
 
 #[tokio::test]
-async fn a_body_is_json_whatever_its_media_type() {
+async fn body_is_json_for_any_content_type() {
     let sim = start(&[]).await;
     let body = chat(json!({})).to_string();
     for kind in ["", "content-type: application/x-www-form-urlencoded\r\n"] {
@@ -249,7 +249,7 @@ async fn a_body_is_json_whatever_its_media_type() {
 }
 
 #[tokio::test]
-async fn heads_are_read_leniently() {
+async fn request_headers_are_parsed_leniently() {
     let sim = start(&["--data-parallel-size", "1"]).await;
     for header in [
         "x-data-parallel-rank: 7",
@@ -262,7 +262,7 @@ async fn heads_are_read_leniently() {
 }
 
 #[tokio::test]
-async fn paths_are_read_leniently() {
+async fn request_paths_are_parsed_leniently() {
     let sim = start(&[]).await;
     assert_eq!(sim.get("//v1//models").await.status, 200);
     assert_eq!(sim.get("//nothing").await.status, 404);
@@ -274,7 +274,7 @@ async fn paths_are_read_leniently() {
 }
 
 #[tokio::test]
-async fn whole_bounds_of_buckets_are_written_as_go_does() {
+async fn bucket_bounds_are_formatted_like_go() {
     let bounds = async |sim: Sim| {
         let page = sim.get("/metrics").await.text();
         let lines = page
@@ -294,7 +294,7 @@ async fn whole_bounds_of_buckets_are_written_as_go_does() {
 
 /// Delays are those of the moment when a request starts.
 #[tokio::test]
-async fn new_delays_reach_requests_that_wait() {
+async fn changed_delays_apply_to_waiting_requests() {
     let sim = start(&["--max-num-seqs", "1", "--time-to-first-token", "3m"]).await;
     let body = chat(json!({})).to_string();
     let mut running = sim.connect().await;
@@ -309,7 +309,7 @@ async fn new_delays_reach_requests_that_wait() {
 }
 
 #[tokio::test]
-async fn limits_and_choices_are_counted_as_llmd_does() {
+async fn max_tokens_metrics_count_like_llmd() {
     let sim = start(&[]).await;
     post(&sim, CHAT, &chat(json!({"n": 3, "ignore_eos": true}))).await;
     let mut unlimited = chat(json!({}));

@@ -50,7 +50,7 @@ async fn a_completion_without_a_limit_needs_no_room_for_16_tokens() {
 }
 
 #[tokio::test]
-async fn alternatives_are_named_after_their_token() {
+async fn top_logprobs_are_keyed_by_token_text() {
     let sim = echo(&[]).await;
     let mut body = said(&"one two".into());
     body["logprobs"] = true.into();
@@ -149,7 +149,7 @@ async fn requests_in_tokens_are_read_and_refused_as_llmd_does() {
 }
 
 #[tokio::test]
-async fn the_model_comes_before_what_is_asked_of_it() {
+async fn unknown_model_is_404_before_other_checks() {
     let sim = start(&[]).await;
     for path in [CHAT, TEXT, MESSAGES] {
         let found = refused(&sim, path, &json!({})).await;
@@ -179,7 +179,7 @@ async fn the_model_comes_before_what_is_asked_of_it() {
 }
 
 #[tokio::test]
-async fn responses_of_any_part_are_answered() {
+async fn responses_api_accepts_any_content_part() {
     let sim = echo(&[]).await;
     let part = |part: Value| json!({"input": [{"role": "user", "content": [part]}]});
     for (more, says) in [
@@ -216,7 +216,7 @@ async fn responses_of_any_part_are_answered() {
 }
 
 #[tokio::test]
-async fn messages_of_unknown_kinds_are_answered() {
+async fn messages_of_unknown_role_are_accepted() {
     let sim = echo(&[]).await;
     for more in [
         json!({"messages": [{"role": "alien", "content": "a"}]}),
@@ -256,7 +256,7 @@ async fn a_prompt_that_was_refused_for_the_cache_is_cached() {
 }
 
 #[tokio::test]
-async fn media_have_llmds_names_and_places() {
+async fn multimodal_hashes_and_placeholders_match_llmd() {
     let sim = start(&["--mm-encoder-only"]).await;
     let audio =
         json!([{"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}]);

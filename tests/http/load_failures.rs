@@ -101,7 +101,7 @@ async fn a_request_that_cannot_load_its_prompt_fails() {
 }
 
 #[tokio::test]
-async fn blocks_that_were_not_loaded_are_recomputed() {
+async fn kv_load_failure_recomputes_blocks() {
     let sim = keeper("recompute").await;
     let prompt: Vec<u32> = (10..110).collect();
     let body = json!({"prompt": prompt, "max_tokens": 4, "ignore_eos": true});
@@ -127,7 +127,7 @@ async fn blocks_that_were_not_loaded_are_recomputed() {
 }
 
 #[tokio::test]
-async fn chance_makes_loads_fail() {
+async fn kv_load_failures_follow_probability() {
     let config = json!({"kv_connector": "OffloadingConnector", "kv_role": "kv_both",
         "kv_connector_extra_config": {"cpu_bytes_to_use": 1 << 20}})
     .to_string();
@@ -169,7 +169,7 @@ async fn prefilled(prefill: &Sim, body: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn a_prompt_that_cannot_be_fetched_fails_or_is_computed() {
+async fn failed_kv_fetch_fails_or_recomputes() {
     let port = free_port().to_string();
     let producer = r#"{"kv_connector":"NixlConnector","kv_role":"kv_producer"}"#;
     let flags = [

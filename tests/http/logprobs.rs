@@ -21,7 +21,7 @@ fn floats(list: &Value) -> Vec<f64> {
 }
 
 #[tokio::test]
-async fn the_probabilities_of_the_vocabulary_add_up_to_one() {
+async fn vocabulary_probabilities_sum_to_one() {
     let sim = Sim::serve(&["--max-logprobs", "-1"]).await;
     let body = json!({
         "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2, "logprobs": true,
@@ -55,7 +55,7 @@ async fn drawn(sim: &Sim, seed: usize, temperature: f64) -> (f64, f64) {
 }
 
 #[tokio::test]
-async fn sampling_does_not_always_take_the_likeliest() {
+async fn sampling_may_pick_less_likely_tokens() {
     let sim = Sim::serve(&[]).await;
     let mut first = [0, 0, 0];
     let mut best_of_all = BTreeSet::new();
@@ -74,7 +74,7 @@ async fn sampling_does_not_always_take_the_likeliest() {
 }
 
 #[tokio::test]
-async fn a_text_is_scored_by_its_tokens() {
+async fn prompt_logprobs_score_given_tokens() {
     let sim = Sim::serve(&[]).await;
     let mut sums = Vec::new();
     for ending in [" yes", " no", " maybe", " it is not so"] {
@@ -123,7 +123,7 @@ async fn llm_ds_mode_keeps_llm_ds_values() {
 }
 
 #[tokio::test]
-async fn texts_that_share_words_have_embeddings_that_are_near() {
+async fn similar_texts_have_close_embeddings() {
     let sim = Sim::serve(&["--runner", "pooling"]).await;
     let body = json!({"input": [
         "the cat sits on the mat", "a cat sits on a mat", "stock prices fell again today",

@@ -25,7 +25,7 @@ async fn usage(sim: &Sim, body: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn items_take_the_tokens_that_the_rules_give() {
+async fn media_token_counts_follow_model_rules() {
     let sim = Sim::serve(&[
         "--mm-tokens-per-item",
         "{\"audio\": 30}",
@@ -100,7 +100,7 @@ async fn a_new_picture_is_encoded_before_its_prompt_and_a_known_one_is_not() {
 }
 
 #[tokio::test]
-async fn items_beyond_limits_and_reach_are_refused() {
+async fn media_beyond_limits_is_rejected() {
     let sim = Sim::serve(&[
         "--mm-tokens-per-item",
         "{\"image\": 5}",
@@ -136,7 +136,7 @@ async fn items_beyond_limits_and_reach_are_refused() {
 }
 
 #[tokio::test]
-async fn a_rendered_prompt_contains_the_places_of_its_items() {
+async fn rendered_prompt_has_media_placeholders() {
     let flags = [
         "--mm-tokens-per-item",
         "{\"image\": 7}",
@@ -199,7 +199,7 @@ async fn an_omni_server_sends_a_picture_when_asked() {
 }
 
 #[tokio::test]
-async fn an_encoder_hands_on_what_it_encoded() {
+async fn encoder_transfers_embeddings_to_prefill() {
     let sim = Sim::llmd(&["--mm-encoder-only"]).await;
     let answer = sim.post(CHAT, &chat(&[image("http://a/1")])).await.json();
     let choice = &answer["choices"][0];

@@ -1,7 +1,7 @@
 //! Operators' routes over a real server: what they answer, what gates them, what they do.
 
 use serde_json::{Value, json};
-use vllm_sim_config::{CliMode, Loaded};
+use vllm_sim_config::{CliMode, LoadedConfig};
 
 use super::sim::Sim;
 use super::wire::Answer;
@@ -45,7 +45,7 @@ fn completion(max: u32) -> Value {
 const OK: u16 = 200;
 
 #[tokio::test]
-async fn gated_routes_do_not_exist() {
+async fn optional_routes_are_disabled_by_default() {
     let sim = vllm(&[]).await;
     for path in [
         "/sleep",
@@ -69,7 +69,7 @@ async fn gated_routes_do_not_exist() {
 }
 
 #[tokio::test]
-async fn a_paused_server_refuses_and_resumes() {
+async fn paused_server_rejects_then_resumes() {
     let sim = vllm(&["--dev-mode"]).await;
     assert_eq!(
         poke(&sim, "/pause").await,
@@ -89,7 +89,7 @@ async fn a_paused_server_refuses_and_resumes() {
 }
 
 #[tokio::test]
-async fn a_sleeping_server_queues_and_wakes() {
+async fn sleeping_server_queues_until_wake_up() {
     let sim = vllm(&["--dev-mode"]).await;
     assert_eq!(
         poke(&sim, "/sleep?level=1").await,
@@ -99,7 +99,7 @@ async fn a_sleeping_server_queues_and_wakes() {
     let asked = post(&sim, "/v1/completions", completion(2));
     let woken = async {
         // The request is in the queue before anything wakes.
-        while sim.server.app().service().in_flight() == 0 {
+        while sim.server.app_state().service().in_flight_sequences() == 0 {
             tokio::task::yield_now().await;
         }
         let partly = poke(&sim, "/wake_up?tags=weights").await.1;
@@ -144,7 +144,7 @@ async fn aborted_requests_end_with_what_they_have() {
     let sim = vllm(&["--dev-mode", "--inter-token-latency", "10s"]).await;
     let asked = post(&sim, "/v1/completions", completion(50));
     let aborted = async {
-        while sim.server.app().service().in_flight() == 0 {
+        while sim.server.app_state().service().in_flight_sequences() == 0 {
             tokio::task::yield_now().await;
         }
         poke(&sim, "/abort_requests").await.1
@@ -173,7 +173,7 @@ async fn aborted_requests_are_counted_as_vllm_tracks_them() {
     body["n"] = 3.into();
     let asked = post(&sim, "/v1/completions", body);
     let aborted = async {
-        while sim.server.app().service().in_flight() == 0 {
+        while sim.server.app_state().service().in_flight_sequences() == 0 {
             tokio::task::yield_now().await;
         }
         poke(&sim, "/abort_requests").await.1
@@ -184,7 +184,7 @@ async fn aborted_requests_are_counted_as_vllm_tracks_them() {
 }
 
 #[tokio::test]
-async fn the_simulator_loads_adapters_from_anywhere() {
+async fn simulator_mode_loads_adapter_from_any_path() {
     let sim = plain(&[]).await;
     let load = json!({"lora_name": "a", "lora_path": "nowhere"});
     assert_eq!(
@@ -199,7 +199,7 @@ async fn the_simulator_loads_adapters_from_anywhere() {
 }
 
 #[tokio::test]
-async fn llmd_loads_and_unloads_with_an_empty_body() {
+async fn llmd_lora_routes_return_empty_body() {
     let sim = plain(&["--compat", "llm-d"]).await;
     let name = json!({"lora_name": "a", "lora_path": "p"});
     for path in ["load", "load", "unload", "unload"] {
@@ -210,7 +210,7 @@ async fn llmd_loads_and_unloads_with_an_empty_body() {
 }
 
 #[tokio::test]
-async fn tokens_in_tokens_out() {
+async fn generate_route_takes_and_returns_token_ids() {
     let sim = vllm(&["--enable-scale-out"]).await;
     let rendered = post_json(
         &sim,
@@ -231,7 +231,7 @@ async fn tokens_in_tokens_out() {
 }
 
 #[tokio::test]
-async fn the_schema_lists_what_is_served() {
+async fn openapi_schema_lists_served_routes() {
     let sim = vllm(&[]).await;
     let schema: Value = serde_json::from_str(&get(&sim, "/openapi.json").await.1).unwrap();
     let paths = schema["paths"].as_object().unwrap();
@@ -245,7 +245,7 @@ async fn the_schema_lists_what_is_served() {
 }
 
 #[tokio::test]
-async fn a_task_decides_which_routes_exist() {
+async fn model_task_selects_routes() {
     let sim = vllm(&["--task", "embed"]).await;
     let body = json!({"input": [[531, 1], [2]], "encoding_format": "float"});
     let reply = post_json(&sim, "/v1/embeddings", body).await;
@@ -257,7 +257,7 @@ async fn a_task_decides_which_routes_exist() {
 }
 
 #[tokio::test]
-async fn llmds_command_line_pools_beside_generation() {
+async fn llmd_mode_serves_embeddings_and_generation() {
     let sim = plain(&[]).await;
     let body = json!({"input": [531], "dimensions": 2});
     let reply = post_json(&sim, "/v1/embeddings", body).await;
@@ -275,7 +275,7 @@ async fn llmds_command_line_pools_beside_generation() {
 }
 
 #[tokio::test]
-async fn a_header_asks_for_an_error() {
+async fn header_injects_error_response() {
     let sim = plain(&[]).await;
     let path = "/v1/completions";
     let header = ["x-return-error: 418"];
@@ -287,7 +287,7 @@ async fn a_header_asks_for_an_error() {
 }
 
 #[tokio::test]
-async fn failures_are_switched_on_while_running() {
+async fn failure_injection_is_enabled_at_run_time() {
     let sim = plain(&[]).await;
     assert_eq!(post(&sim, "/v1/completions", completion(1)).await.0, OK);
     let update = json!({"failure-injection-rate": 100, "failure-types": ["rate_limit"]});
@@ -309,7 +309,7 @@ async fn failures_are_switched_on_while_running() {
 }
 
 #[tokio::test]
-async fn real_metrics_cannot_be_faked_later() {
+async fn fake_metrics_update_needs_fake_mode() {
     let sim = plain(&[]).await;
     let (status, body) = post(&sim, "/fake_metrics", json!({"running-requests": 3})).await;
     assert_eq!(status, 500);
@@ -353,7 +353,7 @@ async fn a_profiler_can_be_started_once_and_stopped() {
 }
 
 #[test]
-fn a_profiler_needs_its_folder() {
+fn profiler_requires_output_folder() {
     for (config, word) in [
         (r#"{"profiler":"torch"}"#, "torch_profiler_dir must be set"),
         (r#"{"profiler":"perf"}"#, "must be one of"),
@@ -363,13 +363,13 @@ fn a_profiler_needs_its_folder() {
         ),
     ] {
         let flags = ["--model", "m", "--profiler-config", config];
-        let error = Loaded::from_flags(CliMode::Vllm, &flags).expect_err(config);
+        let error = LoadedConfig::from_flags(CliMode::Vllm, &flags).expect_err(config);
         assert!(error.to_string().contains(word), "{error}");
     }
 }
 
 #[tokio::test]
-async fn recovery_from_faults_is_accepted_and_all_is_well() {
+async fn fault_tolerance_apply_is_accepted() {
     let sim = vllm(&["--enable-fault-tolerance", "--data-parallel-size", "2"]).await;
     let (status, body) = post(
         &sim,
@@ -419,7 +419,7 @@ async fn sagemaker_registers_adapters_under_its_own_names() {
 }
 
 #[tokio::test]
-async fn the_environments_bounds_hold_for_requests() {
+async fn environment_limits_apply_to_requests() {
     let bounds = [
         "--max-n-sequences",
         "3",
@@ -509,7 +509,7 @@ async fn the_environments_bounds_hold_for_requests() {
 }
 
 #[tokio::test]
-async fn replies_name_the_weights_that_made_them() {
+async fn responses_name_weight_version() {
     let sim = vllm(&["--dev-mode"]).await;
     let version = json!({"new_version": "step-7"});
     assert_eq!(post(&sim, "/update_weight_version", version).await.0, OK);
@@ -547,7 +547,7 @@ async fn replies_name_the_weights_that_made_them() {
 
 /// What docs/metrics.md says of the names that llm-d's autoscaler asks for.
 #[tokio::test]
-async fn names_that_no_vllm_has_are_not_shown() {
+async fn nonexistent_vllm_metrics_are_not_shown() {
     let none = [
         "vllm:time_per_output_token_seconds_sum",
         "vllm:time_per_output_token_seconds_count",

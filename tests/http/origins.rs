@@ -6,7 +6,7 @@ use super::sim::Sim;
 
 /// A page on another origin reaches a local server through the reader's browser.
 #[tokio::test]
-async fn a_page_of_another_origin_changes_nothing_and_reads_nothing_of_the_operators() {
+async fn cross_origin_page_cannot_use_admin_routes() {
     let routes = [
         "/admin/config",
         "/admin/scenario",

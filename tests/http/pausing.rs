@@ -31,7 +31,7 @@ async fn completes(sim: &Sim) -> u16 {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_a_pause_changes_nothing() {
+async fn disconnect_during_pause_changes_nothing() {
     let (sim, _long) = busy().await;
     let mut leaving = sim.connect().await;
     leaving
@@ -49,7 +49,7 @@ async fn a_client_that_leaves_a_pause_changes_nothing() {
 }
 
 #[tokio::test]
-async fn the_later_command_wins_over_a_pause_that_waits() {
+async fn resume_overrides_waiting_pause() {
     let (sim, _long) = busy().await;
     let paused = sim.poke("/pause?mode=wait");
     let resumed = async {
@@ -66,7 +66,7 @@ async fn the_later_command_wins_over_a_pause_that_waits() {
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_a_sleep_changes_nothing() {
+async fn disconnect_during_sleep_changes_nothing() {
     let (sim, _long) = busy().await;
     let mut leaving = sim.connect().await;
     leaving
@@ -95,7 +95,7 @@ async fn a_client_that_leaves_a_sleep_changes_nothing() {
 
 /// Places are reserved before anything is written: none is given twice.
 #[tokio::test]
-async fn bounds_of_admission_hold_for_all_who_come_together() {
+async fn admission_limits_hold_for_concurrent_requests() {
     const THREADS: usize = 8;
     let flags = [
         "--max-num-queued-reqs",
@@ -105,7 +105,7 @@ async fn bounds_of_admission_hold_for_all_who_come_together() {
         "--dev-mode",
     ];
     let sim = Sim::serve(&flags).await;
-    let service = sim.server.app().service();
+    let service = sim.server.app_state().service();
     let barrier = Barrier::new(THREADS);
     let admitted = std::sync::atomic::AtomicUsize::new(0);
     std::thread::scope(|scope| {
@@ -113,7 +113,7 @@ async fn bounds_of_admission_hold_for_all_who_come_together() {
             scope.spawn(|| {
                 for round in 1..=500 {
                     barrier.wait();
-                    let place = service.enter(1);
+                    let place = service.admit_sequences(1);
                     admitted.fetch_add(place.is_ok().into(), std::sync::atomic::Ordering::SeqCst);
                     barrier.wait();
                     assert_eq!(admitted.load(std::sync::atomic::Ordering::SeqCst), round);
@@ -122,7 +122,7 @@ async fn bounds_of_admission_hold_for_all_who_come_together() {
             });
         }
     });
-    assert_eq!(service.in_flight(), 0);
+    assert_eq!(service.in_flight_sequences(), 0);
     // A refused job gives its place back.
     let body = json!({"prompt": "x", "max_tokens": 1, "n": 2});
     assert_eq!(sim.post(COMPLETION, &body).await.status, 503);
@@ -133,7 +133,7 @@ async fn bounds_of_admission_hold_for_all_who_come_together() {
 
 /// vLLM's `record_sleep_state(1, 0)` sets all series to 0.
 #[tokio::test]
-async fn a_sleep_of_level_0_shows_no_state() {
+async fn sleep_level_0_sets_sleep_metrics_to_0() {
     let sim = Sim::serve(&["--dev-mode"]).await;
     sim.poke("/sleep?level=0").await;
     assert!(sim.shows("vllm:engine_sleep_state", 0.0).await);
@@ -143,7 +143,7 @@ async fn a_sleep_of_level_0_shows_no_state() {
 
 /// vLLM makes one token for each item: it waits, counts and is cut as any other request.
 #[tokio::test]
-async fn scores_are_computed_by_the_engine() {
+async fn scores_run_through_engine_queue() {
     let sim = Sim::serve(&["--dev-mode"]).await;
     let body =
         |query: &str| json!({"query": query, "items": ["yes", "no"], "label_token_ids": [5, 6]});

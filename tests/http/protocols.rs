@@ -62,7 +62,7 @@ fn tool() -> Value {
 }
 
 #[tokio::test]
-async fn a_response_has_all_members_in_order() {
+async fn responses_api_object_has_all_fields() {
     let sim = start(&[]).await;
     let body = json!({"input": "hi", "max_output_tokens": 3, "ignore_eos": true});
     let (status, response) = post(&sim, "/v1/responses", &body).await;
@@ -213,7 +213,7 @@ async fn stored_responses_are_found_followed_and_replayed() {
 }
 
 #[tokio::test]
-async fn a_background_response_can_be_cancelled() {
+async fn background_response_can_be_cancelled() {
     let sim = start(&["--time-to-first-token", "600s"]).await;
     let body = json!({"input": "hi", "background": true});
     let (_, queued) = post(&sim, "/v1/responses", &body).await;
@@ -251,7 +251,7 @@ async fn a_failing_response_stream_breaks_off() {
 }
 
 #[tokio::test]
-async fn a_message_has_anthropics_shape() {
+async fn messages_api_object_has_anthropic_shape() {
     let sim = start(&["--enable-prompt-tokens-details"]).await;
     let messages = json!([{"role": "user", "content": [{"type": "text", "text": "Hello"}]}]);
     let body =
@@ -287,7 +287,7 @@ async fn a_message_has_anthropics_shape() {
 }
 
 #[tokio::test]
-async fn a_streamed_message_uses_tools() {
+async fn messages_stream_uses_tools() {
     let sim = start(&["--reasoning-parser", "deepseek_r1"]).await;
     let body = json!({
         "model": "tiny", "max_tokens": 400, "stream": true,
@@ -327,7 +327,7 @@ async fn a_streamed_message_uses_tools() {
 }
 
 #[tokio::test]
-async fn message_errors_have_two_envelopes() {
+async fn messages_errors_have_two_envelopes() {
     let sim = start(&[]).await;
     let messages = json!([{"role": "user", "content": "x"}]);
     let body = json!({"model": "nope", "max_tokens": 3, "messages": messages});
@@ -363,7 +363,7 @@ async fn a_batch_answers_each_conversation() {
 }
 
 #[tokio::test]
-async fn invocations_find_their_route() {
+async fn sagemaker_invocations_dispatch_by_body() {
     let sim = start(&[]).await;
     let chat = json!({"messages": [{"role": "user", "content": "x"}], "max_tokens": 2});
     let (_, answer) = post(&sim, "/invocations", &chat).await;

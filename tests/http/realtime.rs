@@ -83,7 +83,7 @@ async fn listener() -> Sim {
 }
 
 #[tokio::test]
-async fn an_utterance_is_written_down_while_it_is_spoken() {
+async fn utterance_is_transcribed_while_streaming() {
     let sim = listener().await;
     let mut talk = Talk::open(&sim).await;
     assert!(sim.shows("vllm:websocket_connections_active", 1.0).await);
@@ -115,7 +115,7 @@ async fn an_utterance_is_written_down_while_it_is_spoken() {
 }
 
 #[tokio::test]
-async fn errors_are_reported_and_the_connection_stays_open() {
+async fn realtime_errors_keep_connection_open() {
     let sim = listener().await;
     let mut talk = Talk::open(&sim).await;
     let append = "input_audio_buffer.append";

@@ -40,7 +40,7 @@ async fn check(sim: &Sim, path: &str, base: &Value, cases: &[Case]) {
 }
 
 #[tokio::test]
-async fn limits_on_output_are_checked() {
+async fn max_tokens_limits_are_validated() {
     let sim = Sim::serve(&["--max-model-len", "1024"]).await;
     let base = json!({"messages": [{"role": "user", "content": "Hi"}]});
     let cases: &[Case] = &[
@@ -156,7 +156,7 @@ async fn sampling_parameters_have_ranges() {
 }
 
 #[tokio::test]
-async fn chats_have_rules() {
+async fn chat_requests_are_validated() {
     let sim = Sim::serve(&["--max-model-len", "1024"]).await;
     let base = json!({"messages": [{"role": "user", "content": "Hi"}]});
     let tool =
@@ -230,7 +230,7 @@ async fn chats_have_rules() {
 }
 
 #[tokio::test]
-async fn completions_have_rules() {
+async fn completion_requests_are_validated() {
     let sim = Sim::serve(&["--max-model-len", "1024"]).await;
     let nothing =
         "Either prompt or prompt_embeds must be provided and non-empty. (parameter=prompt)";
@@ -321,7 +321,7 @@ async fn prompts_longer_than_the_context() {
 
 /// What vLLM's engine finds comes after the headers of a stream.
 #[tokio::test]
-async fn late_errors_are_sent_inside_the_stream() {
+async fn late_errors_are_sent_in_stream() {
     let sim = Sim::serve(&[]).await;
     let message = "Requested sample logprobs of 30, which is greater than max allowed: 20 (parameter=logprobs, value=30)";
     let hi = json!([{"role": "user", "content": "Hi"}]);

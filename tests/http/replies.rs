@@ -28,7 +28,7 @@ const TOOLS: &str = r#"[{"type": "function", "function": {"name": "get_weather",
     "type": "object", "properties": {"city": {"type": "string"}}}}}]"#;
 
 #[tokio::test]
-async fn a_script_calls_a_tool_and_answers_its_result() {
+async fn scripted_reply_calls_tool_then_answers() {
     let replies = "
 - when: {contains: weather}
   call: {name: get_weather, arguments: {city: Paris}}
@@ -62,7 +62,7 @@ async fn a_script_calls_a_tool_and_answers_its_result() {
 }
 
 #[tokio::test]
-async fn every_api_returns_the_scripted_reply() {
+async fn scripted_reply_is_served_by_every_api() {
     let sim = sim("- {say: As it is written.}", &[]).await;
     let text = async |path: &str, body: Value| sim.post(path, &body).await.text();
     let chat = text(CHAT, said("x")).await;
@@ -96,7 +96,7 @@ async fn a_scripted_failure_has_retry_after_on_every_route() {
 }
 
 #[tokio::test]
-async fn a_script_fails_the_given_number_of_times_with_retry_after() {
+async fn script_fails_n_times_with_retry_after() {
     let replies = "- {say: fine, fail: {times: 2, error: rate_limit, retry_after: 3}}";
     let sim = sim(replies, &["--retry-after", "9", "--health-status", "503"]).await;
     let key = ["idempotency-key: a", "authorization: Bearer secret"];
@@ -129,7 +129,7 @@ async fn a_script_fails_the_given_number_of_times_with_retry_after() {
 
 /// Clients of OpenAI and Anthropic count their retries; a count of 0 is a new request, not an attempt.
 #[tokio::test]
-async fn attempts_are_those_that_the_client_counts() {
+async fn attempts_follow_client_retry_count() {
     let sim = sim("- {fail: {error: rate_limit}}", &[]).await;
     for count in [0, 0, 1, 2, 1, 0, 5] {
         let header = format!("x-stainless-retry-count: {count}");
@@ -148,7 +148,7 @@ async fn attempts_are_those_that_the_client_counts() {
 }
 
 #[tokio::test]
-async fn an_attempt_beside_one_that_goes_on_has_no_gap() {
+async fn concurrent_attempt_has_no_gap() {
     let sim = sim(
         "- {when: {contains: long}, say: a b c, pace: {first_token: 1h}}",
         &[],
@@ -175,7 +175,7 @@ async fn an_attempt_beside_one_that_goes_on_has_no_gap() {
 
 /// Bodies that are no JSON, and 128 MiB of bodies and headers in all.
 #[tokio::test]
-async fn bodies_are_shown_as_they_came_and_bounded_in_all() {
+async fn recorded_bodies_are_verbatim_and_bounded() {
     let sim = sim(
         "[]",
         &[
@@ -204,7 +204,7 @@ async fn bodies_are_shown_as_they_came_and_bounded_in_all() {
 }
 
 #[tokio::test]
-async fn a_line_of_a_body_that_looks_like_a_key_stays_as_it_was_sent() {
+async fn key_like_line_in_body_is_kept() {
     let flags = ["--request-history-bodies", "--api-key", "sk"];
     let sim = sim("[]", &flags).await;
     let body = "line\r\nAuthorization: Bearer x \r\nend";
@@ -223,7 +223,7 @@ async fn a_prompt_of_token_ids_is_matched_as_a_list_of_numbers() {
 }
 
 #[tokio::test]
-async fn the_history_is_bounded_and_filtered_and_forgets() {
+async fn request_history_is_bounded_and_filtered() {
     let sim = sim(
         "[]",
         &["--request-history", "3", "--request-history-bodies"],
@@ -273,7 +273,7 @@ async fn the_history_is_bounded_and_filtered_and_forgets() {
 }
 
 #[tokio::test]
-async fn waiting_for_a_request_returns_at_its_end_and_a_disconnect_is_recorded() {
+async fn history_wait_returns_at_request_end() {
     let sim = sim(
         "- {say: a b c d e f, pace: {first_token: 1ms, between_tokens: 1h}}",
         &[],
@@ -302,7 +302,7 @@ async fn waiting_for_a_request_returns_at_its_end_and_a_disconnect_is_recorded()
 }
 
 #[tokio::test]
-async fn without_the_flag_nothing_is_remembered_and_a_wrong_script_changes_nothing() {
+async fn invalid_script_changes_nothing() {
     let sim = Sim::start(CliMode::Llmd, &["--model", "demo"]).await;
     let answer = sim.get("/admin/requests").await;
     assert_eq!(answer.status, 404);
@@ -334,7 +334,7 @@ async fn without_the_flag_nothing_is_remembered_and_a_wrong_script_changes_nothi
 
 /// A rule's replies are for requests that are answered.
 #[tokio::test]
-async fn rejected_requests_use_up_no_reply() {
+async fn rejected_requests_consume_no_scripted_reply() {
     let sim = Sim::serve(&["--dev-mode", "--max-num-queued-reqs", "2"]).await;
     let rules = r#"[{"say": "As it is written.", "times": 1, "when": {"contains": "sun"}}]"#;
     let set = sim.ask(post("/admin/replies", &[], rules.as_bytes())).await;
@@ -364,7 +364,7 @@ async fn rejected_requests_use_up_no_reply() {
 
 /// Of several prompts each is matched for itself.
 #[tokio::test]
-async fn each_prompt_gets_its_own_reply() {
+async fn batch_prompts_get_separate_replies() {
     let sim = sim("- {say: As it is written., when: {contains: sun}}", &[]).await;
     for prompts in [["moon", "sun"], ["sun", "moon"]] {
         let body = json!({"model": "demo", "prompt": prompts, "max_tokens": 50});

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use vllm_sim_http::Availability;
-use vllm_sim_service::LoadMode;
+use vllm_sim_service::AdapterLoadMode;
 
 use super::sim::{Sim, eventually, post};
 
@@ -15,7 +15,7 @@ const RESPONSES: &str = "/v1/responses";
 
 /// Begins a scenario, and waits for a state of the server.
 async fn plays(sim: &Sim, phases: Value, until: impl FnMut(&Availability) -> bool) {
-    let mut availability = sim.server.app().availability().subscribe();
+    let mut availability = sim.server.app_state().availability().subscribe();
     let scenario = json!({"phases": phases}).to_string();
     // The answer may be lost with its connection.
     let mut operator = sim.connect().await;
@@ -27,7 +27,7 @@ async fn plays(sim: &Sim, phases: Value, until: impl FnMut(&Availability) -> boo
 }
 
 #[tokio::test]
-async fn a_second_restart_ends_at_its_own_time() {
+async fn second_restart_ends_at_its_own_time() {
     let sim = Sim::serve(&["--dev-mode", "--enable-lora"]).await;
     let phases = json!([
         {"for": "50ms", "do": [{"restart": "100ms"}]},
@@ -36,9 +36,9 @@ async fn a_second_restart_ends_at_its_own_time() {
     ]);
     plays(&sim, phases, |now| now.lives == 2 && now.down).await;
     // The first one would have ended before the third phase begins.
-    let models = &sim.server.app().service().models;
+    let models = &sim.server.app_state().service().models;
     assert!(eventually(async || !models.adapters().is_empty()).await);
-    let now = *sim.server.app().availability().borrow();
+    let now = *sim.server.app_state().availability().borrow();
     assert!(now.down && now.lives == 2, "{now:?}");
 }
 
@@ -61,9 +61,11 @@ async fn a_restart_loses_all_that_is_not_on_the_command_line() {
     let stored = sim.post(RESPONSES, &response).await.json();
     let stored = format!("{RESPONSES}/{}", stored["id"].as_str().unwrap());
     assert!(answers(&sim, &stored).await.is_some());
-    let models = &sim.server.app().service().models;
-    models.load("two", "/two", None, LoadMode::New).unwrap();
-    models.unload("one");
+    let models = &sim.server.app_state().service().models;
+    models
+        .load_adapter("two", "/two", None, AdapterLoadMode::New)
+        .unwrap();
+    models.unload_adapter("one");
     sim.poke("/sleep?level=1").await;
     sim.poke("/pause?mode=keep").await;
     let phases = json!([{"for": "1h", "do": [{"restart": "10ms"}]}]);

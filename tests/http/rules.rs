@@ -23,7 +23,7 @@ fn end(answer: &Value) -> (&Value, &Value) {
 }
 
 #[tokio::test]
-async fn usage_adds_up() {
+async fn usage_token_counts_add_up() {
     let sim = Sim::serve(&[]).await;
     for n in [1, 3] {
         for prompt in [
@@ -58,7 +58,7 @@ async fn usage_adds_up() {
 
 /// The two endpoints read a conversation the same way, whatever is in it.
 #[tokio::test]
-async fn tokenize_counts_what_a_chat_costs() {
+async fn tokenize_count_equals_chat_prompt_tokens() {
     let flags = ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"];
     let sim = Sim::serve(&flags).await;
     let function = json!({"name": "now"});
@@ -140,7 +140,7 @@ async fn a_stream_has_the_text_of_the_unary_response() {
 }
 
 #[tokio::test]
-async fn the_limit_ends_what_would_go_on() {
+async fn max_tokens_finishes_with_length() {
     let sim = Sim::serve(&[]).await;
     let answer = complete(&sim, json!({"prompt": "Hi", "ignore_eos": true})).await;
     assert_eq!(answer["usage"]["completion_tokens"], 16);
@@ -154,7 +154,7 @@ async fn the_limit_ends_what_would_go_on() {
 }
 
 #[tokio::test]
-async fn a_reply_that_ends_by_itself_is_not_empty() {
+async fn natural_reply_is_not_empty() {
     let sim = Sim::serve(&[]).await;
     for seed in 0..50 {
         let body = json!({"prompt": "Hi", "max_tokens": 5, "seed": seed});
@@ -165,7 +165,7 @@ async fn a_reply_that_ends_by_itself_is_not_empty() {
 }
 
 #[tokio::test]
-async fn ignore_eos_goes_to_the_end_of_the_context() {
+async fn ignore_eos_fills_the_context() {
     let sim = Sim::serve(&["--max-model-len", "128"]).await;
     let chat = json!({"messages": [{"role": "user", "content": "Hi"}], "ignore_eos": true});
     let answer = sim.post(CHAT, &chat).await.json();
@@ -192,7 +192,7 @@ async fn min_tokens_delays_the_end() {
 }
 
 #[tokio::test]
-async fn a_stop_string_ends_the_reply_before_it() {
+async fn stop_string_is_not_in_reply() {
     let sim = Sim::serve(&["--mode", "echo"]).await;
     let text = "One two three four five";
     for (stop, said, reason) in [
@@ -229,7 +229,7 @@ async fn a_stop_string_ends_the_reply_before_it() {
 }
 
 #[tokio::test]
-async fn a_stop_token_ends_the_answer_with_its_id() {
+async fn stop_token_id_ends_reply() {
     let sim = Sim::serve(&["--mode", "echo"]).await;
     let tokens = json!({"prompt": " there", "add_special_tokens": false});
     let ids = sim.post("/tokenize", &tokens).await.json();
@@ -266,7 +266,7 @@ async fn a_bias_of_100_determines_every_token() {
 
 /// The same seed, the same answers, whatever else goes on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn answers_repeat_at_any_concurrency() {
+async fn replies_repeat_at_any_concurrency() {
     let flags = ["--max-num-seqs", "7", "--inter-token-latency", "1ms"];
     let mut rounds = Vec::new();
     for backwards in [false, true] {
@@ -307,7 +307,7 @@ async fn answers_repeat_at_any_concurrency() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn paced_tokens_are_sent_one_by_one_and_in_time() {
+async fn paced_tokens_arrive_on_time() {
     let sim = Sim::serve(&[
         "--time-to-first-token",
         "200ms",
@@ -353,7 +353,7 @@ async fn an_echo_is_truncated_except_in_llm_d_mode() {
 }
 
 #[tokio::test]
-async fn tokens_of_a_character_have_its_text_once() {
+async fn multi_token_character_is_sent_once() {
     // The vocabulary is small: most letters beyond ASCII are two tokens or more.
     let sim = Sim::serve(&["--mode", "echo"]).await;
     let said = "naïve Zürich, 城市 😀";

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
-use vllm_sim::server::Fleet;
-use vllm_sim_config::{CliMode, Loaded};
+use vllm_sim::server::ServerFleet;
+use vllm_sim_config::{CliMode, LoadedConfig};
 
 use super::sim::{Sim, eventually, post};
 use super::wire::Wire;
@@ -79,7 +79,7 @@ async fn a_repeated_scenario_faults_the_same_requests() {
 }
 
 #[tokio::test]
-async fn phases_by_time_change_settings_and_restore_them() {
+async fn timed_phases_change_and_restore_settings() {
     let sim = Sim::llmd(&["--mode", "echo", "--latency-factor", "1"]).await;
     let scenario = json!({
         "name": "flap", "repeat": 0,
@@ -171,7 +171,7 @@ async fn an_invalid_scenario_changes_nothing() {
 }
 
 #[tokio::test]
-async fn the_operators_key_guards_the_operators_routes() {
+async fn admin_key_guards_admin_routes() {
     let sim = Sim::serve(&["--admin-api-key", "secret"]).await;
     for path in ["/admin/config", "/admin/scenario"] {
         assert_eq!(sim.get(path).await.status, 401, "{path}");
@@ -187,7 +187,7 @@ async fn the_operators_key_guards_the_operators_routes() {
 }
 
 #[tokio::test]
-async fn one_change_counts_for_all_ranks_or_for_one() {
+async fn admin_change_applies_to_all_or_one_rank() {
     // Ranks need ports that follow each other: try until a pair is free.
     let mut started = None;
     for port in (21_000..22_000).step_by(7) {
@@ -202,8 +202,8 @@ async fn one_change_counts_for_all_ranks_or_for_one() {
             "--data-parallel-size",
             "2",
         ];
-        let loaded = Loaded::from_flags(CliMode::Llmd, &flags).unwrap();
-        if let Ok(fleet) = Fleet::start(loaded).await {
+        let loaded = LoadedConfig::from_flags(CliMode::Llmd, &flags).unwrap();
+        if let Ok(fleet) = ServerFleet::start(loaded).await {
             started = Some(fleet);
             break;
         }
@@ -249,7 +249,7 @@ async fn one_change_counts_for_all_ranks_or_for_one() {
 /// slowly. A mix would be a refusal of the slow setting or a quick answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[expect(clippy::disallowed_methods, reason = "delays are what is looked at")]
-async fn no_request_sees_a_mix_of_two_settings() {
+async fn request_sees_consistent_settings() {
     const CLIENTS: usize = 50;
     const FLIPS: usize = 100;
     const SEVERAL: u32 = 10;

@@ -5,7 +5,7 @@ use super::audio::{TRANSCRIBE, TRANSLATE, listener, transcribe, wav};
 use super::golden;
 
 #[tokio::test]
-async fn shapes_of_transcripts() {
+async fn transcription_response_shapes() {
     let sim = listener().await;
     let seed = ("seed", "3");
     for (name, path, seconds, fields) in [

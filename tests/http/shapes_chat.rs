@@ -31,7 +31,7 @@ async fn golden(flags: &[&str], cases: &[(&str, Value)]) {
 }
 
 #[tokio::test]
-async fn unary_shapes() {
+async fn chat_unary_response_shapes() {
     golden(
         &[],
         &[
@@ -68,7 +68,7 @@ async fn unary_shapes() {
 }
 
 #[tokio::test]
-async fn stream_shapes() {
+async fn chat_stream_response_shapes() {
     let usage = json!({"include_usage": true});
     let continuous = json!({"include_usage": true, "continuous_usage_stats": true});
     golden(
@@ -114,7 +114,7 @@ async fn stream_shapes() {
 
 /// Chunks of choices interleave as the clock has it; per choice they have an order.
 #[tokio::test]
-async fn a_stream_of_two_choices_has_their_indices() {
+async fn stream_of_two_choices_has_indices() {
     let sim = Sim::serve(&["--mode", "echo"]).await;
     let body = chat(json!({"n": 2, "stream": true, "stream_options": {"include_usage": true}}));
     let deltas = sim.post(PATH, &body).await.deltas();
@@ -145,7 +145,7 @@ async fn a_stream_of_two_choices_has_their_indices() {
 }
 
 #[tokio::test]
-async fn flags_that_shape_the_answer() {
+async fn flags_change_chat_response_shape() {
     golden(
         &[
             "--enable-prompt-tokens-details",
@@ -181,7 +181,7 @@ async fn flags_that_shape_the_answer() {
 
 /// Source: vLLM 0.33 `renderers/chat_utils/chat_message.py`.
 #[tokio::test]
-async fn a_system_text_loses_one_billing_line() {
+async fn billing_header_line_is_removed_from_system() {
     let sim = Sim::serve(&["--trust-request-chat-template"]).await;
     let (first, second) = (
         "x-anthropic-billing-header: a",
@@ -212,7 +212,7 @@ async fn a_system_text_loses_one_billing_line() {
 }
 
 #[tokio::test]
-async fn a_template_gets_the_numbers_that_python_reads() {
+async fn chat_template_numbers_match_python() {
     let vllm = Sim::serve(&["--trust-request-chat-template"]).await;
     let llmd = Sim::llmd(&["--compat", "llm-d", "--trust-request-chat-template"]).await;
     for (arguments, expected) in [

@@ -15,7 +15,7 @@ async fn golden(cases: &[(&str, Value)]) {
 }
 
 #[tokio::test]
-async fn unary_shapes() {
+async fn completion_unary_response_shapes() {
     let prompt = "Hello there, world.";
     golden(&[
         ("completion", json!({"prompt": prompt})),
@@ -80,7 +80,7 @@ async fn unary_shapes() {
 }
 
 #[tokio::test]
-async fn stream_shapes() {
+async fn completion_stream_response_shapes() {
     let prompt = "Hello there, world.";
     golden(&[
         ("completion-stream", json!({"prompt": prompt, "stream": true})),

@@ -21,7 +21,7 @@ fn body(more: Value) -> Value {
 }
 
 #[tokio::test]
-async fn text() {
+async fn messages_text_response_shapes() {
     let sim = Sim::serve(&["--mode", "echo", "--enable-prompt-tokens-details"]).await;
     golden::posts(
         &sim,
@@ -48,7 +48,7 @@ async fn text() {
 }
 
 #[tokio::test]
-async fn tools() {
+async fn messages_tool_response_shapes() {
     let flags = [
         "--enable-auto-tool-choice",
         "--tool-call-parser",
@@ -87,7 +87,7 @@ async fn tools() {
 }
 
 #[tokio::test]
-async fn refusals() {
+async fn messages_error_shapes() {
     let sim = Sim::serve(&[]).await;
     golden::posts(
         &sim,

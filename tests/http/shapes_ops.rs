@@ -16,7 +16,7 @@ async fn golden(sim: &Sim, name: &str, method: &str, path: &str, headers: &[&str
 }
 
 #[tokio::test]
-async fn operations() {
+async fn admin_route_response_shapes() {
     let sim = Sim::serve(&[]).await;
     for (name, method, path) in [
         ("models", "GET", "/v1/models"),
@@ -37,7 +37,7 @@ async fn operations() {
 }
 
 #[tokio::test]
-async fn head_is_answered_without_a_body() {
+async fn head_request_has_no_body() {
     let sim = Sim::serve(&[]).await;
     for (path, status) in [("/v1/models", 405), ("/nothing", 404), ("/metrics", 200)] {
         let mut wire = sim.connect().await;
@@ -52,7 +52,7 @@ async fn head_is_answered_without_a_body() {
 }
 
 #[tokio::test]
-async fn metrics_answer_any_method_and_below_their_path() {
+async fn metrics_route_accepts_any_method() {
     let sim = Sim::serve(&[]).await;
     for (method, path, version) in [
         ("GET", "/metrics", "1.0.0"),
@@ -71,7 +71,7 @@ async fn metrics_answer_any_method_and_below_their_path() {
 }
 
 #[tokio::test]
-async fn several_names() {
+async fn served_model_names_response_shapes() {
     let flags = ["--served-model-name", "first", "second", "--enable-lora"];
     let adapters = ["--lora-modules", r#"{"name":"sql","path":"adapters/sql"}"#];
     let sim = Sim::serve(&[flags.as_slice(), &adapters].concat()).await;
@@ -96,7 +96,7 @@ async fn several_names() {
 }
 
 #[tokio::test]
-async fn tokenizer() {
+async fn tokenizer_route_response_shapes() {
     let sim = Sim::serve(&[]).await;
     let chat = json!([{"role": "user", "content": "Grüße, 世界"}]);
     for (name, path, body) in [
@@ -138,7 +138,7 @@ async fn tokenizer() {
 }
 
 #[tokio::test]
-async fn bodies_that_are_no_request() {
+async fn malformed_body_error_shapes() {
     let sim = Sim::serve(&["--max-request-body-size-mb", "1"]).await;
     let big = vec![b' '; (1 << 20) + 1];
     let cases: &[(&str, Option<&str>, &[u8])] = &[
@@ -180,7 +180,7 @@ async fn bodies_that_are_no_request() {
 }
 
 #[tokio::test]
-async fn keys() {
+async fn api_key_response_shapes() {
     let sim = Sim::serve(&["--api-key", "one", "two"]).await;
     golden(&sim, "key-missing", "GET", "/v1/models", &[]).await;
     for (headers, path, status) in [
@@ -207,7 +207,7 @@ async fn keys() {
 }
 
 #[tokio::test]
-async fn cross_origin() {
+async fn cors_response_shapes() {
     let preflight = [
         "origin: http://a.example",
         "access-control-request-method: POST",
@@ -274,7 +274,7 @@ async fn headers_on_request() {
 }
 
 #[tokio::test]
-async fn a_root_path_is_an_optional_prefix() {
+async fn root_path_prefix_is_optional() {
     let sim = Sim::serve(&["--root-path", "/llm"]).await;
     assert_eq!(sim.get("/llm/version").await.status, 200);
     assert_eq!(sim.get("/version").await.status, 200);

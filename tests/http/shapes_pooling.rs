@@ -7,7 +7,7 @@ use super::golden;
 use super::sim::Sim;
 
 #[tokio::test]
-async fn vectors() {
+async fn embedding_response_shapes() {
     let cuts = r#"{"is_matryoshka":true}"#;
     let sim = Sim::serve(&["--task", "embed", "--hf-overrides", cuts]).await;
     golden::posts(
@@ -38,7 +38,7 @@ async fn vectors() {
 }
 
 #[tokio::test]
-async fn classes() {
+async fn classification_response_shapes() {
     let sim = Sim::serve(&["--task", "classify"]).await;
     let body = json!({"input": ["Hi", "Ho"]});
     golden::posts(&sim, "/classify", &[("classify", body.clone())]).await;
@@ -46,7 +46,7 @@ async fn classes() {
 }
 
 #[tokio::test]
-async fn embeddings_of_many_texts() {
+async fn batch_embedding_response_shapes() {
     let cuts = r#"{"is_matryoshka":true}"#;
     let sim = Sim::serve(&["--task", "embed", "--hf-overrides", cuts]).await;
     let texts = |count| -> Vec<String> { (0..count).map(|n| format!("tëxt \n{n}")).collect() };

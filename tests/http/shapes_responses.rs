@@ -9,7 +9,7 @@ use super::sim::Sim;
 const PATH: &str = "/v1/responses";
 
 #[tokio::test]
-async fn text() {
+async fn responses_text_shapes() {
     let sim = Sim::serve(&["--mode", "echo"]).await;
     let input = "Hello there, world.";
     golden::posts(
@@ -44,7 +44,7 @@ async fn text() {
 }
 
 #[tokio::test]
-async fn reasoning() {
+async fn responses_reasoning_shapes() {
     let sim = Sim::serve(&["--reasoning-parser", "deepseek_r1"]).await;
     let body = |more: Value| {
         let mut body =
@@ -66,7 +66,7 @@ async fn reasoning() {
 }
 
 #[tokio::test]
-async fn tools() {
+async fn responses_tool_shapes() {
     let flags = ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"];
     let sim = Sim::serve(&flags).await;
     let function = json!({
@@ -93,7 +93,7 @@ async fn tools() {
 }
 
 #[tokio::test]
-async fn refusals() {
+async fn responses_error_shapes() {
     let sim = Sim::serve(&[]).await;
     golden::posts(
         &sim,

@@ -19,7 +19,7 @@ async fn sim() -> Sim {
 }
 
 #[tokio::test]
-async fn tokens_to_replies() {
+async fn derender_response_shapes() {
     let sim = sim().await;
     let reply = |ids: &[u64], finish: Value| {
         json!({"request_id": "r1", "choices": [
@@ -96,7 +96,7 @@ async fn requests_to_tokens() {
 }
 
 #[tokio::test]
-async fn tokens_to_tokens() {
+async fn token_generate_response_shapes() {
     let sim = sim().await;
     let body = json!({"token_ids": [39, 68, 75], "sampling_params": {"max_tokens": 2, "seed": 3}});
     let mut stream = body.clone();
@@ -117,7 +117,7 @@ async fn tokens_to_tokens() {
 }
 
 #[tokio::test]
-async fn long_lists_of_ids_are_answered_as_any_other() {
+async fn long_token_id_list_response_shape() {
     let ids = vec!["7"; 40_000].join(",");
     let generate = format!(r#""sampling_params":{{"max_tokens":9,"seed":3}},"token_ids":[{ids}"#);
     let embed = format!(r#""encoding_format":"base64","input":[{ids}"#);

@@ -30,7 +30,7 @@ fn chat(more: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn shapes_of_calls() {
+async fn tool_call_response_shapes() {
     let sim = Sim::serve(&PARSER).await;
     // A text that the parser finds two calls in: `auto` as a model might have it.
     let written = "Well. <tool_call>\\{\"name\": \"turn\", \"arguments\": \\{\"side\": \"left\"\\}\\}</tool_call>\
@@ -63,7 +63,7 @@ async fn shapes_of_calls() {
 }
 
 #[tokio::test]
-async fn refusals_of_tools() {
+async fn tool_request_error_shapes() {
     let sim = Sim::serve(&[]).await;
     let unknown = json!({"type": "function", "function": {"name": "fly"}});
     golden::posts(

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tokio::net::TcpStream;
-use vllm_sim::server::Server;
-use vllm_sim_config::{CliMode, Loaded};
+use vllm_sim::server::SimulatorServer;
+use vllm_sim_config::{CliMode, LoadedConfig};
 
 use super::wire::{Answer, Wire};
 
@@ -32,7 +32,7 @@ pub(crate) async fn eventually(mut holds: impl AsyncFnMut() -> bool) -> bool {
 /// A running server.
 pub(crate) struct Sim {
     /// Its public handle.
-    pub(crate) server: Server,
+    pub(crate) server: SimulatorServer,
     address: Option<SocketAddr>,
 }
 
@@ -63,13 +63,15 @@ impl Sim {
             true => &[],
             false => &["--host", "127.0.0.1"],
         };
-        let mut loaded =
-            Loaded::from_flags(cli_mode, &[host, args].concat()).expect("flags that are right");
+        let mut loaded = LoadedConfig::from_flags(cli_mode, &[host, args].concat())
+            .expect("flags that are right");
         // Any free port, which llm-d's command line cannot ask for.
         loaded.config.server.port = 0;
         // Lines that no test reads.
         loaded.config.server.log.access = false;
-        let server = Server::start_loaded(loaded).await.expect("a start");
+        let server = SimulatorServer::start_loaded(loaded)
+            .await
+            .expect("a start");
         let address = server.address;
         Self { server, address }
     }

@@ -23,7 +23,7 @@ fn position(page: &str, position: u32) -> f64 {
 }
 
 #[tokio::test]
-async fn the_mean_acceptance_length_is_the_synthetic_one() {
+async fn mean_acceptance_length_matches_config() {
     let config = json!({"method": "eagle3", "model": "d", "num_speculative_tokens": 4,
         "rejection_sample_method": "synthetic", "synthetic_acceptance_length": 3.24});
     let sim = drafting(&config, &["--max-model-len", "12000"]).await;
@@ -124,7 +124,7 @@ async fn a_reply_reports_its_own_drafts() {
 }
 
 #[tokio::test]
-async fn a_longer_acceptance_makes_shorter_gaps() {
+async fn longer_acceptance_shortens_token_gaps() {
     let mut gaps = Vec::new();
     for length in [1.0, 3.0] {
         let config = json!({"method": "mtp", "num_speculative_tokens": 3,

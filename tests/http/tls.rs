@@ -98,7 +98,7 @@ async fn version(stream: TlsStream<TcpStream>) -> Option<u16> {
 }
 
 #[tokio::test]
-async fn a_certificate_from_files() {
+async fn serves_tls_with_certificate_files() {
     let folder = tempfile::tempdir().unwrap();
     let authority = Authority::new();
     let (cert, key) = write(folder.path(), "server", &authority.sign("sim.test"));
@@ -130,7 +130,7 @@ async fn a_certificate_from_files() {
 }
 
 #[tokio::test]
-async fn a_certificate_made_at_start() {
+async fn serves_tls_with_self_signed_certificate() {
     let sim = Sim::serve(&["--self-signed-certs"]).await;
     let url = format!("https://{}/version", sim.address());
     let client = reqwest::Client::builder()
@@ -191,7 +191,7 @@ fn trusting() -> ClientConfig {
 }
 
 #[tokio::test]
-async fn client_certificates() {
+async fn client_certificates_are_verified() {
     let folder = tempfile::tempdir().unwrap();
     let (servers, clients) = (Authority::new(), Authority::new());
     let (cert, key) = write(folder.path(), "server", &servers.sign("sim.test"));
@@ -232,7 +232,7 @@ async fn client_certificates() {
 }
 
 #[tokio::test]
-async fn a_changed_certificate_is_picked_up() {
+async fn changed_certificate_is_reloaded() {
     let mut log = Log::new();
     let folder = tempfile::tempdir().unwrap();
     let (old, new) = (Authority::new(), Authority::new());

@@ -16,7 +16,7 @@ fn chat(regex: &str) -> Value {
 }
 
 #[tokio::test]
-async fn calls_are_found_in_constrained_text() {
+async fn tool_calls_are_parsed_from_constrained_text() {
     let sim = Sim::serve(&PARSER).await;
     let mut body = chat(
         "See: <tool_call>\\{\"name\": \"f\", \"arguments\": \\{\"x\": 1\\}\\}</tool_call>\
@@ -46,7 +46,7 @@ async fn calls_are_found_in_constrained_text() {
 }
 
 #[tokio::test]
-async fn text_without_a_readable_call_is_content() {
+async fn unparsable_tool_call_text_is_content() {
     let sim = Sim::serve(&PARSER).await;
     let call = "<tool_call>\\{\"name\": \"f\", \"arguments\": \\{\\}\\}";
     for (regex, choice) in [("<tool_call>\\{\"name\": f", "auto"), (call, "none")] {
@@ -59,7 +59,7 @@ async fn text_without_a_readable_call_is_content() {
 }
 
 #[tokio::test]
-async fn a_response_takes_the_parts_of_its_own_interface() {
+async fn responses_api_accepts_its_own_content_parts() {
     let sim = Sim::serve(&[]).await;
     let part = json!({"type": "input_text", "text": "Hi"});
     let body = json!({"input": [{"role": "user", "content": [part]}], "max_output_tokens": 8});
@@ -68,7 +68,7 @@ async fn a_response_takes_the_parts_of_its_own_interface() {
 }
 
 #[tokio::test]
-async fn prompts_times_choices_are_bounded() {
+async fn prompts_times_n_are_bounded_for_tools() {
     let sim = Sim::serve(&[]).await;
     let body = json!({"prompt": vec!["Hi"; 1024], "n": 16_384, "max_tokens": 1});
     let answer = sim.post("/v1/completions", &body).await;
@@ -81,7 +81,7 @@ async fn prompts_times_choices_are_bounded() {
 }
 
 #[tokio::test]
-async fn a_further_call_begins_without_a_gap() {
+async fn next_tool_call_delta_follows_without_gap() {
     let mut flags = PARSER.to_vec();
     flags.extend(["--scheduler=pool", "--inter-token-latency=5ms"]);
     let sim = Sim::serve(&flags).await;

@@ -49,7 +49,7 @@ async fn transferred(sim: &Sim, path: &str, mut body: Value) -> Value {
 }
 
 #[tokio::test]
-async fn parameters_without_a_connector_are_warned_about() {
+async fn kv_params_without_connector_are_warned_about() {
     const WORDS: &str = "Got kv_transfer_params, but no KVConnector found. \
                          Disabling KVTransfer for this request.";
     let mut log = Log::new();
@@ -322,7 +322,7 @@ async fn mooncake_registers_its_engines_on_a_separate_port() {
 }
 
 #[tokio::test]
-async fn parameters_without_a_source_are_no_transfer() {
+async fn kv_params_without_source_cause_no_transfer() {
     let sim = Sim::serve(&["--kv-transfer-config", CONNECTOR]).await;
     let body = json!({"prompt": "hello there", "max_tokens": 1,
         "kv_transfer_params": {"do_remote_prefill": true, "remote_block_ids": [[1]]}});
@@ -334,7 +334,7 @@ async fn parameters_without_a_source_are_no_transfer() {
 }
 
 #[tokio::test]
-async fn a_threshold_works_in_every_body() {
+async fn cache_hit_threshold_works_on_all_routes() {
     let sim = Sim::serve(&["--enable-scale-out"]).await;
     let said = json!([{"role": "user", "content": "hello"}]);
     let messages = json!({"model": "tiny-llama", "messages": said, "max_tokens": 3});
@@ -351,7 +351,7 @@ async fn a_threshold_works_in_every_body() {
 }
 
 #[tokio::test]
-async fn idle_ranks_take_turns() {
+async fn idle_ranks_are_used_round_robin() {
     let sim = Sim::serve(&["--data-parallel-size", "3"]).await;
     let body = json!({"prompt": "hello", "max_tokens": 1});
     for _ in 0..9 {

@@ -29,7 +29,7 @@ async fn a_connection_serves_many_requests() {
 }
 
 #[tokio::test]
-async fn a_body_that_no_handler_reads_leaves_the_connection_open() {
+async fn unread_request_body_keeps_connection_open() {
     let sim = Sim::serve(&["--api-key", "k", "--max-request-body-size-mb", "1"]).await;
     let mut wire = sim.connect().await;
     let key = "authorization: Bearer k\r\n";
@@ -59,7 +59,7 @@ async fn a_body_that_no_handler_reads_leaves_the_connection_open() {
 }
 
 #[tokio::test]
-async fn a_body_beyond_the_limit_ends_the_connection_as_announced() {
+async fn oversized_body_closes_connection() {
     let sim = Sim::serve(&["--api-key", "k", "--max-request-body-size-mb", "1"]).await;
     let mut wire = sim.connect().await;
     let head = "POST /v1/chat/completions HTTP/1.1\r\nhost: sim\r\ncontent-length: 1048577\r\n\r\n";
@@ -71,7 +71,7 @@ async fn a_body_beyond_the_limit_ends_the_connection_as_announced() {
 }
 
 #[tokio::test]
-async fn forms_of_http_1() {
+async fn http_1_request_forms_are_accepted() {
     let sim = Sim::serve(&["--mode", "echo"]).await;
     for request in [
         "GET /version HTTP/1.0\r\n\r\n",
@@ -105,7 +105,7 @@ async fn forms_of_http_1() {
 }
 
 #[tokio::test]
-async fn bodies_in_chunks_and_after_a_word_to_go_on() {
+async fn chunked_body_and_expect_continue() {
     let sim = Sim::serve(&["--mode", "echo"]).await;
     let head = "POST /v1/completions HTTP/1.1\r\nhost: sim\r\ncontent-type: application/json\r\n";
     let mut wire = sim.connect().await;
@@ -296,7 +296,7 @@ async fn a_unix_socket_instead_of_a_port() {
 }
 
 #[tokio::test]
-async fn invalid_http_gets_uvicorns_error() {
+async fn invalid_http_gets_uvicorn_error() {
     let sim = Sim::serve(&[]).await;
     for rubbish in [
         "RUBBISH\r\n\r\n",

@@ -32,7 +32,7 @@ async fn busy(sim: &Sim, many: usize) -> Vec<Wire<tokio::net::TcpStream>> {
 
 /// The bounds of every scheduler: the batching ones read them before each step.
 #[tokio::test]
-async fn more_or_fewer_requests_run_and_wait_from_now_on() {
+async fn batch_and_queue_limits_change_at_run_time() {
     for scheduler in ["pool", "vllm", "sglang"] {
         let flags = ["--scheduler", scheduler, "--max-num-seqs", "2"];
         let slow = [
@@ -76,7 +76,7 @@ async fn more_or_fewer_requests_run_and_wait_from_now_on() {
 }
 
 #[tokio::test]
-async fn a_bound_that_makes_no_sense_changes_nothing() {
+async fn invalid_limit_changes_nothing() {
     let sim = Sim::llmd(&[]).await;
     let change = json!({"max-num-seqs": 0, "failure-injection-rate": 100});
     let refused = sim.post("/admin/config", &change).await;
@@ -95,7 +95,7 @@ async fn a_bound_that_makes_no_sense_changes_nothing() {
 
 /// A delay is at most a day, and what is refused changes nothing.
 #[tokio::test]
-async fn a_delay_that_is_too_long_is_refused() {
+async fn too_long_delay_is_rejected() {
     let sim = Sim::llmd(&["--time-to-first-token", "1ms"]).await;
     for (field, value) in [
         ("time-to-first-token", json!("24h1ns")),
@@ -119,7 +119,7 @@ async fn a_delay_that_is_too_long_is_refused() {
 
 #[tokio::test]
 #[expect(clippy::disallowed_methods, reason = "a delay takes real time")]
-async fn new_delays_reach_the_batching_schedulers() {
+async fn changed_delays_reach_batching_scheduler() {
     for scheduler in ["vllm", "sglang"] {
         let sim = Sim::llmd(&["--scheduler", scheduler, "--latency-model", "delays"]).await;
         let took = async || {
@@ -148,7 +148,7 @@ async fn new_delays_reach_the_batching_schedulers() {
 }
 
 #[tokio::test]
-async fn a_restarted_server_counts_from_zero() {
+async fn restart_resets_metrics_to_zero() {
     let sim = Sim::llmd(&["--mode", "echo"]).await;
     assert_eq!(sim.post(COMPLETION, &body(3, false)).await.status, 200);
     let counted = [
@@ -179,7 +179,7 @@ async fn a_restarted_server_counts_from_zero() {
 }
 
 #[tokio::test]
-async fn pooling_requests_count_among_those_in_flight() {
+async fn pooling_requests_count_as_in_flight() {
     let flags = ["--runner", "pooling", "--max-num-queued-reqs", "2"];
     let sim = Sim::serve(&flags).await;
     let embed = |inputs: usize| json!({"input": vec!["Hi"; inputs]});
@@ -195,7 +195,7 @@ async fn pooling_requests_count_among_those_in_flight() {
 
 /// The warning is the same as at startup.
 #[tokio::test]
-async fn a_delay_without_effect_says_so() {
+async fn delay_without_effect_is_warned_about() {
     let sim = Sim::serve(&["--latency-model", "polynomial", "--dev-mode"]).await;
     let change = json!({"time-to-first-token": "2s"});
     let answer = sim.post("/admin/config", &change).await;

@@ -14,7 +14,7 @@ fn events(text: &str) -> Vec<Value> {
 }
 
 #[tokio::test]
-async fn all_roles_are_sent_before_the_first_token() {
+async fn stream_sends_role_of_all_choices_first() {
     let sim = Sim::serve(&[]).await;
     let body = json!({
         "messages": [{"role": "user", "content": "Hi"}],
@@ -48,7 +48,7 @@ async fn all_roles_are_sent_before_the_first_token() {
 }
 
 #[tokio::test]
-async fn rendered_tokens_equal_counted_tokens() {
+async fn render_tokens_equal_usage_tokens() {
     let sim = Sim::serve(&["--enable-scale-out"]).await;
     let body = json!({
         "model": "tiny-llama", "max_tokens": 4, "system": "Be kind.",
@@ -92,7 +92,7 @@ async fn rendered_tokens_equal_counted_tokens() {
 }
 
 #[tokio::test]
-async fn old_constraints_apply_when_enabled() {
+async fn guided_decoding_fields_work_when_enabled() {
     let body = json!({"prompt": "Hi", "guided_choice": ["red"]});
     let old = Sim::serve(&["--legacy-guided"]).await;
     let answer = old.post("/v1/completions", &body).await.json();
@@ -103,7 +103,7 @@ async fn old_constraints_apply_when_enabled() {
 }
 
 #[tokio::test]
-async fn pooling_takes_every_form_of_input() {
+async fn pooling_accepts_every_input_form() {
     let sim = Sim::serve(&["--runner", "pooling"]).await;
     let count = |answer: Value| answer["data"].as_array().map(Vec::len);
     let messages = json!([{"role": "user", "content": "Hi"}]);
@@ -150,7 +150,7 @@ async fn pooling_takes_every_form_of_input() {
 
 /// Sampling parameters that vLLM's own class fills in are its defaults, and those are left out.
 #[tokio::test]
-async fn rendered_sampling_parameters_leave_out_what_the_class_filled_in() {
+async fn rendered_sampling_params_omit_defaults() {
     let sim = Sim::serve(&["--enable-scale-out"]).await;
     let messages = json!([{"role": "user", "content": "Hi"}]);
     for (temperature, penalty, left_out) in [

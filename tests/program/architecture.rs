@@ -40,7 +40,7 @@ fn no_source_file_is_too_long() {
 }
 
 #[test]
-fn no_large_circle_of_files_imports_itself() {
+fn no_import_cycle_is_too_large() {
     let mut large = Vec::new();
     for folder in crates() {
         let src = root().join(&folder).join("src");
@@ -63,7 +63,7 @@ fn no_large_circle_of_files_imports_itself() {
 }
 
 #[test]
-fn the_drawing_of_the_crates_is_that_of_cargo() {
+fn architecture_diagram_matches_cargo() {
     let page = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("it is there");
     let drawing = page.split("```mermaid").nth(1).expect("a drawing");
     let drawing = drawing.split("```").next().expect("its end");
@@ -154,7 +154,7 @@ const QUOTED: [(&str, &str, &str); 8] = [
 ];
 
 #[test]
-fn numbers_that_the_architecture_quotes_are_those_of_the_code() {
+fn architecture_numbers_match_code() {
     let text = |path: &str| fs::read_to_string(root().join(path)).expect("it is readable");
     let page = text("ARCHITECTURE.md");
     for (quoted, path, line) in QUOTED {
@@ -199,7 +199,7 @@ fn no_test_sleeps() {
 }
 
 #[test]
-fn no_committed_file_names_a_folder_of_our_machines() {
+fn no_committed_file_has_machine_path() {
     let mut found = Vec::new();
     for path in committed() {
         // A file that was deleted but not yet committed is still listed.
@@ -220,7 +220,7 @@ fn no_committed_file_names_a_folder_of_our_machines() {
 }
 
 #[test]
-fn our_folders_count_only_at_the_start_of_a_path() {
+fn machine_path_counts_only_as_prefix() {
     let [ours, other] = [OUR_FOLDERS[0], OUR_FOLDERS[1]];
     let found = [
         format!("cd {ours}x"),

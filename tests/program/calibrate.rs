@@ -4,27 +4,31 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use vllm_sim_calibrate::validate;
-use vllm_sim_calibrate::{self as calibrate, Fitted, Options, Parameter, RunSet};
-use vllm_sim_engine::latency::{
-    Coefficients, LatencyModel, ModelShape, Roofline, RooflineSetup, gpu, model,
+use vllm_sim_calibrate::{
+    self as calibrate, CalibrateOptions, FittedRoofline, MeasuredRunSet, RooflineParameter,
 };
-use vllm_sim_engine::sched::EngineSpec;
+use vllm_sim_engine::latency::{
+    LatencyModel, ModelShape, Roofline, RooflineCoefficients, RooflineSetup, find_gpu,
+    known_model_shape,
+};
+use vllm_sim_engine::sched::SchedulerSpec;
 use vllm_sim_engine::sched::vllm::VllmConfig;
 use vllm_sim_replay::load::{BenchRun, MeasuredRequest, OfferedLoad};
-use vllm_sim_replay::outcome::{Outcome, Sink};
-use vllm_sim_replay::synth::{Arrivals, Lengths, SyntheticWorkload};
-use vllm_sim_replay::{PoolSpec, RouterConfig, Settings, run};
+use vllm_sim_replay::outcome::{ReplaySink, RequestOutcome};
+use vllm_sim_replay::synth::{ArrivalProcess, SyntheticWorkload, TokenLengthDistribution};
+use vllm_sim_replay::{PoolSpec, ReplaySettings, RouterConfig, run_replay};
 
-fn setup(coefficients: Coefficients) -> RooflineSetup {
-    let shape: ModelShape = model("meta-llama/Llama-3.1-8B-Instruct").expect("is known");
+fn setup(coefficients: RooflineCoefficients) -> RooflineSetup {
+    let shape: ModelShape =
+        known_model_shape("meta-llama/Llama-3.1-8B-Instruct").expect("is known");
     // What `measure` reports has no front end that slows down.
-    let coefficients = Coefficients {
+    let coefficients = RooflineCoefficients {
         front_end_sequence_us: 0.0,
         ..coefficients
     };
     RooflineSetup {
         coefficients,
-        ..RooflineSetup::new(shape, gpu("H100").expect("is known").clone())
+        ..RooflineSetup::new(shape, find_gpu("H100").expect("is known").clone())
     }
 }
 
@@ -41,8 +45,8 @@ struct Client {
     run: BenchRun,
 }
 
-impl Sink for Client {
-    fn request(&mut self, outcome: &Outcome<'_>) {
+impl ReplaySink for Client {
+    fn on_request_finished(&mut self, outcome: &RequestOutcome<'_>) {
         let front_end = self.front_end.as_secs_f64() * 1e3;
         let since = |at: Option<vllm_sim_engine::SimTime>| {
             at.map(|at| (at - outcome.arrival).as_secs_f64() * 1e3 + front_end)
@@ -56,15 +60,15 @@ impl Sink for Client {
             ..MeasuredRequest::default()
         });
     }
-    fn gaps(&mut self, _: u64, _: u64) {}
+    fn on_token_gaps(&mut self, _: u64, _: u64) {}
 }
 
 /// A run on a machine with these constants.
-fn measure(truth: Coefficients, rate: f64, prompt: u32) -> BenchRun {
+fn measure(truth: RooflineCoefficients, rate: f64, prompt: u32) -> BenchRun {
     let setup = setup(truth);
     let roofline = Roofline::new(&setup).expect("makes sense");
     let mut client = Client {
-        front_end: roofline.front_end(0),
+        front_end: roofline.front_end_delay(0),
         run: BenchRun::new(format!("{rate}/s of {prompt}")),
     };
     client.run.load = OfferedLoad::Times;
@@ -72,36 +76,36 @@ fn measure(truth: Coefficients, rate: f64, prompt: u32) -> BenchRun {
         latency: LatencyModel::Roofline(Box::new(roofline)),
         ..engine()
     };
-    let settings = Settings {
+    let settings = ReplaySettings {
         seed: 0,
-        ..Settings::new(PoolSpec::new(
-            EngineSpec::Vllm(Box::new(engine)),
+        ..ReplaySettings::new(PoolSpec::new(
+            SchedulerSpec::Vllm(Box::new(engine)),
             1,
             RouterConfig::RoundRobin,
         ))
     };
     let mut source = SyntheticWorkload {
         sessions: 50,
-        input: Lengths::Constant(prompt),
-        output: Lengths::Constant(24),
-        arrivals: Arrivals::Poisson(rate),
+        input: TokenLengthDistribution::Constant(prompt),
+        output: TokenLengthDistribution::Constant(24),
+        arrivals: ArrivalProcess::Poisson(rate),
         ..SyntheticWorkload::default()
     }
-    .source()
+    .into_source()
     .expect("makes sense");
-    run(&settings, &mut source, &mut client).expect("is played");
-    client.run.measure();
+    run_replay(&settings, &mut source, &mut client).expect("is played");
+    client.run.compute_latency_stats();
     client.run
 }
 
 #[test]
-fn changed_constants_are_found_within_five_per_cent() {
-    let truth = Coefficients {
+fn calibration_recovers_coefficients_within_5_percent() {
+    let truth = RooflineCoefficients {
         front_end_us: 12_000.0,
         step_us: 900.0,
         sequence_us: 20.0,
         gemm_compute_scale: 0.75,
-        ..Coefficients::default()
+        ..RooflineCoefficients::default()
     };
     let mut runs = Vec::new();
     for (prompt, rates) in [
@@ -112,24 +116,28 @@ fn changed_constants_are_found_within_five_per_cent() {
             runs.push(measure(truth, rate, prompt));
         }
     }
-    let deployment = (engine(), setup(Coefficients::default()));
-    let fitted = calibrate::from_runs(&runs, (&deployment.0, &deployment.1), &Options::default())
-        .expect("can be fitted");
+    let deployment = (engine(), setup(RooflineCoefficients::default()));
+    let fitted = calibrate::fit_bench_runs(
+        &runs,
+        (&deployment.0, &deployment.1),
+        &CalibrateOptions::default(),
+    )
+    .expect("can be fitted");
     for (parameter, truth) in [
-        (Parameter::FrontEnd, truth.front_end_us),
-        (Parameter::Step, truth.step_us),
-        (Parameter::Sequence, truth.sequence_us),
-        (Parameter::Compute, truth.gemm_compute_scale),
+        (RooflineParameter::FrontEnd, truth.front_end_us),
+        (RooflineParameter::Step, truth.step_us),
+        (RooflineParameter::Sequence, truth.sequence_us),
+        (RooflineParameter::Compute, truth.gemm_compute_scale),
     ] {
-        let found = fitted.value(parameter).expect("was fitted");
+        let found = fitted.fitted_value(parameter).expect("was fitted");
         let off = found / truth - 1.0;
         assert!(
             off.abs() < 0.05,
             "{}: {found}, not {truth}\n{fitted}",
-            parameter.name()
+            parameter.coefficient_name()
         );
     }
-    let [before, after] = fitted.medians(RunSet::Fitted);
+    let [before, after] = fitted.median_errors(MeasuredRunSet::Fitted);
     for (before, after) in before.iter().zip(&after) {
         let (before, after) = (before.expect("is known"), after.expect("is known"));
         assert!(
@@ -137,34 +145,36 @@ fn changed_constants_are_found_within_five_per_cent() {
             "{before} to {after}\n{fitted}"
         );
     }
-    let yaml = calibrate::yaml(&fitted, &deployment.1.coefficients, &[]);
+    let yaml = calibrate::config_yaml(&fitted, &deployment.1.coefficients, &[]);
     let step = yaml
         .lines()
         .find(|line| line.starts_with("  step_us: "))
         .expect("is there");
     let step: f64 = step["  step_us: ".len()..].parse().expect("is a number");
-    assert_eq!(Some(step), fitted.value(Parameter::Step));
+    assert_eq!(Some(step), fitted.fitted_value(RooflineParameter::Step));
 }
 
 #[test]
-fn one_run_fits_two_coefficients_and_the_rest_stay() {
-    let truth = Coefficients {
+fn one_run_fits_two_coefficients() {
+    let truth = RooflineCoefficients {
         front_end_us: 15_000.0,
-        ..Coefficients::default()
+        ..RooflineCoefficients::default()
     };
-    let fitted = calibrate::from_runs(
+    let fitted = calibrate::fit_bench_runs(
         &[measure(truth, 4.0, 128)],
-        (&engine(), &setup(Coefficients::default())),
-        &Options::default(),
+        (&engine(), &setup(RooflineCoefficients::default())),
+        &CalibrateOptions::default(),
     )
     .expect("can be fitted");
     let names: Vec<&str> = fitted
         .parameters
         .iter()
-        .map(|o| o.parameter.name())
+        .map(|o| o.parameter.coefficient_name())
         .collect();
     assert_eq!(names, ["front_end_us", "step_scale"]);
-    let front_end = fitted.value(Parameter::FrontEnd).expect("was fitted");
+    let front_end = fitted
+        .fitted_value(RooflineParameter::FrontEnd)
+        .expect("was fitted");
     assert!((front_end / 15_000.0 - 1.0).abs() < 0.05, "{fitted}");
     let text = fitted.to_string();
     assert!(
@@ -174,23 +184,23 @@ fn one_run_fits_two_coefficients_and_the_rest_stay() {
 }
 
 #[test]
-fn a_front_end_that_was_measured_is_not_fitted() {
-    let truth = Coefficients {
+fn measured_front_end_time_is_not_fitted() {
+    let truth = RooflineCoefficients {
         front_end_us: 15_000.0,
         step_us: 1_500.0,
-        ..Coefficients::default()
+        ..RooflineCoefficients::default()
     };
-    let given = Options {
+    let given = CalibrateOptions {
         front_end_us: Some(15_000.0),
-        ..Options::default()
+        ..CalibrateOptions::default()
     };
-    let deployment = (&engine(), &setup(Coefficients::default()));
+    let deployment = (&engine(), &setup(RooflineCoefficients::default()));
     let runs = [measure(truth, 4.0, 128)];
-    let fitted = calibrate::from_runs(&runs, deployment, &given).expect("can be fitted");
+    let fitted = calibrate::fit_bench_runs(&runs, deployment, &given).expect("can be fitted");
     let names: Vec<&str> = fitted
         .parameters
         .iter()
-        .map(|o| o.parameter.name())
+        .map(|o| o.parameter.coefficient_name())
         .collect();
     assert_eq!(names, ["step_scale"]);
     let first = fitted.runs[0].after[0].expect("is known");
@@ -199,11 +209,11 @@ fn a_front_end_that_was_measured_is_not_fitted() {
         fitted.to_string().contains("given by --front-end-ms"),
         "{fitted}"
     );
-    let both = Options {
+    let both = CalibrateOptions {
         fit: vec!["front_end_us".to_owned()],
         ..given
     };
-    let error = calibrate::from_runs(&runs, deployment, &both).expect_err("excluded");
+    let error = calibrate::fit_bench_runs(&runs, deployment, &both).expect_err("excluded");
     assert_eq!(
         error.to_string(),
         "--fit front_end_us and --front-end-ms cannot be used together"
@@ -237,7 +247,7 @@ fn recorded(id: &str, model_layers: u32, rate: u32, off: f64) -> Value {
             "output_tokens": {"requested": 32},
         },
     });
-    let said = validate::predict(&run, &Coefficients::default())
+    let said = validate::predict_run(&run, &RooflineCoefficients::default())
         .expect("is a run")
         .summary;
     run["actual"] = json!({"summary": {
@@ -248,28 +258,28 @@ fn recorded(id: &str, model_layers: u32, rate: u32, off: f64) -> Value {
 }
 
 /// Fits to recorded runs, as from a folder.
-fn from_folder(runs: &[Value], options: &Options) -> Fitted {
+fn from_folder(runs: &[Value], options: &CalibrateOptions) -> FittedRoofline {
     let folder = tempfile::tempdir().expect("can be made");
     for run in runs {
         let name = run["id"].as_str().expect("has a name");
         let path = folder.path().join(format!("{name}.json"));
         std::fs::write(path, run.to_string()).expect("can be written");
     }
-    calibrate::from_recorded(folder.path(), options).expect("can be fitted")
+    calibrate::fit_recorded_runs(folder.path(), options).expect("can be fitted")
 }
 
 #[test]
-fn each_deployment_has_its_own_speed_and_unseen_runs_gain() {
+fn per_deployment_speed_improves_unseen_runs() {
     let mut runs = Vec::new();
     // Off by as much as runs of one machine differ.
     for (rate, off) in [(2, 0.004), (6, -0.003), (12, 0.003), (20, -0.004)] {
         runs.push(recorded(&format!("slow-{rate}"), 32, rate, 1.07 + off));
         runs.push(recorded(&format!("known-{rate}"), 24, rate, 1.0 - off));
     }
-    let options = Options {
+    let options = CalibrateOptions {
         hold_out: vec!["slow-6".to_owned(), "known-12".to_owned()],
         profile_of: Some("slow-6".to_owned()),
-        ..Options::default()
+        ..CalibrateOptions::default()
     };
     let fitted = from_folder(&runs, &options);
     let run = |name: &str| {
@@ -288,7 +298,7 @@ fn each_deployment_has_its_own_speed_and_unseen_runs_gain() {
     assert!(fitted.parameters.is_empty(), "{fitted}");
     let own = fitted.profile.as_ref().expect("was asked for");
     assert_eq!((own.name.as_str(), own.runs), ("up on H100-SXM-80GB", 3));
-    let yaml = calibrate::yaml(&fitted, &Coefficients::default(), &[]);
+    let yaml = calibrate::config_yaml(&fitted, &RooflineCoefficients::default(), &[]);
     let speed = yaml
         .lines()
         .find_map(|line| line.strip_prefix("speedup-ratio: "));
@@ -297,10 +307,10 @@ fn each_deployment_has_its_own_speed_and_unseen_runs_gain() {
 }
 
 #[test]
-fn runs_that_contradict_each_other_move_nothing() {
+fn contradictory_runs_change_nothing() {
     let runs = [(2, 0.95), (6, 1.06), (12, 0.96), (20, 1.05)];
     let runs = runs.map(|(rate, off)| recorded(&format!("r{rate}"), 32, rate, off));
-    let fitted = from_folder(&runs, &Options::default());
+    let fitted = from_folder(&runs, &CalibrateOptions::default());
     assert!(fitted.parameters.is_empty(), "{fitted}");
     let text = fitted.to_string();
     assert!(
@@ -313,31 +323,31 @@ fn runs_that_contradict_each_other_move_nothing() {
 }
 
 #[test]
-fn reasons_for_unfitted_coefficients_are_reported() {
-    let deployment = (engine(), setup(Coefficients::default()));
-    let fit = |runs: &[BenchRun], options: &Options| {
-        let error = calibrate::from_runs(runs, (&deployment.0, &deployment.1), options);
+fn unfitted_coefficients_have_reasons() {
+    let deployment = (engine(), setup(RooflineCoefficients::default()));
+    let fit = |runs: &[BenchRun], options: &CalibrateOptions| {
+        let error = calibrate::fit_bench_runs(runs, (&deployment.0, &deployment.1), options);
         error.expect_err("cannot be fitted").to_string()
     };
-    let one = measure(Coefficients::default(), 4.0, 128);
-    let unknown = Options {
+    let one = measure(RooflineCoefficients::default(), 4.0, 128);
+    let unknown = CalibrateOptions {
         fit: vec!["warp".to_owned()],
-        ..Options::default()
+        ..CalibrateOptions::default()
     };
     let error = fit(std::slice::from_ref(&one), &unknown);
     assert!(
         error.starts_with("--fit: unknown number \"warp\"; allowed are front_end_us"),
         "{error}"
     );
-    let held = Options {
+    let held = CalibrateOptions {
         hold_out: vec![one.name.clone()],
-        ..Options::default()
+        ..CalibrateOptions::default()
     };
     let error = fit(std::slice::from_ref(&one), &held);
     assert!(error.starts_with("no run to fit"), "{error}");
-    let stranger = Options {
+    let stranger = CalibrateOptions {
         profile_of: Some("nobody".to_owned()),
-        ..Options::default()
+        ..CalibrateOptions::default()
     };
     let error = fit(std::slice::from_ref(&one), &stranger);
     assert!(
@@ -345,6 +355,6 @@ fn reasons_for_unfitted_coefficients_are_reported() {
         "{error}"
     );
     let empty = BenchRun::new("empty".to_owned());
-    let error = fit(&[empty], &Options::default());
+    let error = fit(&[empty], &CalibrateOptions::default());
     assert_eq!(error, "empty: contains no successful request");
 }

@@ -5,7 +5,7 @@
 use std::path::Path;
 
 use serde_json::Value;
-use vllm_sim_dynamo_run::dynamo_run;
+use vllm_sim_dynamo_run::replay_dynamo_run;
 
 /// Equal within a nanosecond's share of a long run.
 fn same(a: &Value, b: &Value) -> bool {
@@ -24,7 +24,7 @@ fn check_in(all: &Path, name: &str, tables: Option<&Path>) {
     let dir = all.join(name);
     let text = std::fs::read_to_string(dir.join("report.json")).unwrap();
     let recorded: Value = serde_json::from_str(&text).unwrap();
-    let report = serde_json::to_value(dynamo_run(&dir, tables).unwrap()).unwrap();
+    let report = serde_json::to_value(replay_dynamo_run(&dir, tables).unwrap()).unwrap();
     let mut wrong = Vec::new();
     let named = !dir.join("trace.jsonl").exists();
     let (requests, ours) = (&recorded["per_request"], &report["per_request"]);
@@ -94,22 +94,22 @@ fn compare_requests(recorded: &Value, played: &Value, named: bool, wrong: &mut V
 }
 
 #[test]
-fn closed_loop() {
+fn dynamo_closed_loop_matches() {
     check("01-basic-closed");
 }
 
 #[test]
-fn open_loop_at_a_fixed_interval() {
+fn dynamo_open_loop_matches() {
     check("02-open-fixed-interval");
 }
 
 #[test]
-fn sessions_with_think_times_and_shared_prefixes() {
+fn dynamo_sessions_with_shared_prefixes_match() {
     check("16-sessions-trace");
 }
 
 #[test]
-fn sglang() {
+fn dynamo_sglang_matches() {
     check("20-sglang-basic");
 }
 
@@ -156,12 +156,12 @@ fn with_tables(engine: Value, kwargs: Value, tables: Option<&Path>) -> Result<Va
         "api": "run_synthetic_trace_replay", "positional": [300, 40, 24], "kwargs": all,
     });
     std::fs::write(dir.path().join("args.json"), args.to_string()).unwrap();
-    let report = dynamo_run(dir.path(), tables).map_err(|error| error.to_string())?;
+    let report = replay_dynamo_run(dir.path(), tables).map_err(|error| error.to_string())?;
     Ok(serde_json::to_value(report).unwrap())
 }
 
 #[test]
-fn other_settings_play_to_their_end() {
+fn other_dynamo_settings_run_to_end() {
     use serde_json::json;
     for (engine, kwargs) in [
         (
@@ -210,7 +210,7 @@ fn other_settings_play_to_their_end() {
 }
 
 #[test]
-fn turns_of_a_session_follow_each_other() {
+fn session_turns_run_in_sequence() {
     let kwargs = serde_json::json!({
         "replay_concurrency": 2, "turns_per_session": 3, "inter_turn_delay_ms": 100.0,
         "shared_prefix_ratio": 0.5, "num_prefix_groups": 1,
@@ -231,7 +231,7 @@ fn turns_of_a_session_follow_each_other() {
 }
 
 #[test]
-fn impossible_requests_are_rejected_and_the_others_run() {
+fn impossible_requests_are_rejected() {
     let engine = serde_json::json!({"max_model_len": 300});
     let report = synthetic(engine, serde_json::json!({"replay_concurrency": 2})).unwrap();
     assert_eq!(report["summary"]["completed_requests"], 0);
@@ -291,7 +291,9 @@ fn the_roofline_replaces_missing_kernel_tables() {
 #[test]
 fn kernel_tables_are_read_where_they_are() {
     use serde_json::json;
-    use vllm_sim_engine::latency::{Aic, AicSetup, MixedStepTiming, ModelShape, StepOverhead};
+    use vllm_sim_engine::latency::{
+        AicSetup, AicStepTimes, MixedStepTiming, ModelShape, StepOverhead,
+    };
     let tables = Path::new(env!("CARGO_MANIFEST_DIR")).join("crates/engine/tests/fixtures/aic");
     let config = json!({"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 128, "vocab_size": 128});
@@ -315,7 +317,9 @@ fn kernel_tables_are_read_where_they_are() {
         mixed: MixedStepTiming::Sum,
         overhead: StepOverhead::default(),
     };
-    let prefill = Aic::open(&tables, &setup).unwrap().prefill(1, 300, 0);
+    let prefill = AicStepTimes::open(&tables, &setup)
+        .unwrap()
+        .prefill_ms(1, 300, 0);
     let ttft = play("current").unwrap()["summary"]["mean_ttft_ms"].as_f64();
     assert!(
         (ttft.unwrap() - prefill).abs() < 1e-6,
@@ -326,7 +330,7 @@ fn kernel_tables_are_read_where_they_are() {
 }
 
 #[test]
-fn what_no_kernel_table_is_known_of_is_named_with_what_is() {
+fn missing_kernel_table_error_lists_available() {
     use serde_json::json;
     let error = |key: &str, value: serde_json::Value| {
         let mut engine = json!({"aic_backend": "vllm", "aic_model_path": "Qwen/Qwen3-0.6B"});

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
-use vllm_sim_calibrate::validate::{predict, validate};
-use vllm_sim_engine::latency::Coefficients;
+use vllm_sim_calibrate::validate::{predict_run, validate_runs};
+use vllm_sim_engine::latency::RooflineCoefficients;
 
 fn run(name: &str) -> Value {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/fidelity");
@@ -16,11 +16,12 @@ fn run(name: &str) -> Value {
 
 /// A mixture of experts in fp8 on two H100, and a dense model on an A100.
 #[test]
-fn predictions_are_near_what_was_measured() {
+fn predictions_match_measurements() {
     for name in ["b17.json", "b38.json"] {
         let run = run(name);
         let predicted =
-            serde_json::to_value(predict(&run, &Coefficients::default()).unwrap()).unwrap();
+            serde_json::to_value(predict_run(&run, &RooflineCoefficients::default()).unwrap())
+                .unwrap();
         for key in ["ttft_mean", "itl_mean", "e2e_mean", "e2e_p90"] {
             let measured = run["actual"]["summary"][key].as_f64().unwrap();
             let ratio = predicted["summary"][key].as_f64().unwrap() / measured;
@@ -34,7 +35,7 @@ fn predictions_are_near_what_was_measured() {
 }
 
 #[test]
-fn a_folder_becomes_a_table_and_files() {
+fn validate_folder_writes_table_and_files() {
     let (runs, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let mut run = run("b38.json");
     run["workload"]["stages"] = serde_json::json!([{"rate_rps": 2.5, "requests": 20}]);
@@ -89,16 +90,16 @@ fn a_folder_becomes_a_table_and_files() {
 }
 
 #[test]
-fn json_can_be_all_that_is_printed() {
+fn validate_can_print_json_only() {
     let runs = tempfile::tempdir().unwrap();
     let mut run = run("b38.json");
     run["workload"]["stages"] = serde_json::json!([{"rate_rps": 2.5, "requests": 3}]);
     run["actual"]["requests"] =
         serde_json::json!([{"ttft_ms": 20.0, "itl_ms": 14.0, "e2e_ms": 3000.0}]);
     std::fs::write(runs.path().join("a.json"), run.to_string()).unwrap();
-    let said = validate(runs.path(), &Coefficients::default(), None).unwrap();
+    let said = validate_runs(runs.path(), &RooflineCoefficients::default(), None).unwrap();
     assert!(
-        said.page("command")
+        said.html_page("command")
             .contains("ITL of a request (its mean gap)")
     );
     let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
@@ -110,16 +111,16 @@ fn json_can_be_all_that_is_printed() {
 }
 
 #[test]
-fn other_coefficients_move_predictions_but_no_front_end_where_there_is_none() {
+fn coefficients_change_engine_time_only() {
     let mut run = run("b38.json");
     run["workload"]["stages"] = serde_json::json!([{"rate_rps": 2.5, "requests": 20}]);
-    let usual = Coefficients::default();
-    let slow = Coefficients {
+    let usual = RooflineCoefficients::default();
+    let slow = RooflineCoefficients {
         step_us: usual.step_us + 5000.0,
         front_end_us: usual.front_end_us + 50_000.0,
         ..usual
     };
-    let said = |run: &Value, by: &Coefficients| predict(run, by).unwrap().summary;
+    let said = |run: &Value, by: &RooflineCoefficients| predict_run(run, by).unwrap().summary;
     let (before, after) = (said(&run, &usual), said(&run, &slow));
     assert!((after.itl_mean - before.itl_mean - 5.0).abs() < 0.5);
     assert!(after.ttft_mean - before.ttft_mean > 55.0);
@@ -129,11 +130,11 @@ fn other_coefficients_move_predictions_but_no_front_end_where_there_is_none() {
 }
 
 #[test]
-fn a_run_contains_the_time_of_its_front_end() {
+fn predicted_run_includes_front_end_time() {
     let mut run = run("b38.json");
     run["workload"]["stages"] = serde_json::json!([{"rate_rps": 2.5, "requests": 20}]);
     let ttft = |run: &Value| {
-        let said = predict(run, &Coefficients::default()).unwrap();
+        let said = predict_run(run, &RooflineCoefficients::default()).unwrap();
         said.summary.ttft_mean
     };
     let usual = ttft(&run);
@@ -149,23 +150,29 @@ fn a_run_contains_the_time_of_its_front_end() {
 fn a_model_is_described_as_in_its_config_json_too() {
     let mut run = run("b38.json");
     run["workload"]["stages"] = serde_json::json!([{"rate_rps": 2.5, "requests": 20}]);
-    let told = predict(&run, &Coefficients::default()).unwrap().summary;
+    let told = predict_run(&run, &RooflineCoefficients::default())
+        .unwrap()
+        .summary;
     run["model_config"] = serde_json::json!({"config": {"hidden_size": 4096,
         "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
         "intermediate_size": 14336, "vocab_size": 128256}});
-    let read = predict(&run, &Coefficients::default()).unwrap().summary;
+    let read = predict_run(&run, &RooflineCoefficients::default())
+        .unwrap()
+        .summary;
     assert_eq!(
         (told.itl_mean, told.ttft_mean),
         (read.itl_mean, read.ttft_mean)
     );
     run["model_config"]["config"]["sliding_window"] = 128.into();
-    let window = predict(&run, &Coefficients::default()).unwrap().summary;
+    let window = predict_run(&run, &RooflineCoefficients::default())
+        .unwrap()
+        .summary;
     assert!(window.itl_mean < read.itl_mean);
 }
 
 /// The recording script against our own server: what it writes is a run, and predicted.
 #[test]
-fn a_server_is_recorded_and_predicted() {
+fn recorded_server_can_be_validated() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     let config = serde_json::json!({"architectures": ["LlamaForCausalLM"], "model_type": "llama",
@@ -215,7 +222,7 @@ fn a_server_is_recorded_and_predicted() {
     assert_eq!(run["vllm"]["num_gpu_blocks"], 4000);
     assert_eq!(run["sampling"]["truncated_sampling"], true);
     assert_eq!(run["actual"]["requests"].as_array().unwrap().len(), 12);
-    let validated = validate(&path("runs"), &Coefficients::default(), None).unwrap();
+    let validated = validate_runs(&path("runs"), &RooflineCoefficients::default(), None).unwrap();
     let said = validated.to_json();
     assert_eq!(said["runs"][0]["predicted"]["summary"]["completed"], 12);
     // What this machine adds to the gaps is not predicted.
@@ -256,11 +263,11 @@ fn runs_that_kernel_tables_do_not_have_are_left_out_by_name() {
 }
 
 #[test]
-fn errors_in_a_run_name_the_field() {
+fn invalid_run_error_names_field() {
     let error = |change: &dyn Fn(&mut Value)| {
         let mut run = run("b17.json");
         change(&mut run);
-        predict(&run, &Coefficients::default())
+        predict_run(&run, &RooflineCoefficients::default())
             .unwrap_err()
             .to_string()
     };
@@ -289,7 +296,7 @@ fn errors_in_a_run_name_the_field() {
 
 /// A failed run does not end the validation of the others.
 #[test]
-fn a_run_that_cannot_fit_is_named_and_left_out() {
+fn run_that_does_not_fit_is_skipped() {
     let runs = tempfile::tempdir().unwrap();
     let mut run = run("b38.json");
     run["workload"]["stages"] = serde_json::json!([{"rate_rps": 2.5, "requests": 3}]);

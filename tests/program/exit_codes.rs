@@ -116,7 +116,7 @@ fn unmet_requests_are_failures_and_not_usage_errors() {
 
 /// vLLM's `verify_with_parallel_config`: 32 heads do not go into 3 parts.
 #[test]
-fn heads_that_do_not_divide_are_refused_everywhere() {
+fn indivisible_attention_heads_are_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let words = "must be divisible by tensor parallel size (3)";
     for tool in [
@@ -185,7 +185,7 @@ fn a_model_that_does_not_fit_its_gpu_is_refused_everywhere() {
 }
 
 #[test]
-fn what_is_missing_is_asked_for() {
+fn missing_arguments_are_named() {
     let dir = tempfile::tempdir().unwrap();
     for (words, told) in [
         (
@@ -209,7 +209,7 @@ fn what_is_missing_is_asked_for() {
 }
 
 #[test]
-fn a_replay_that_misses_what_is_required_fails() {
+fn replay_missing_requirement_fails() {
     let dir = tempfile::tempdir().unwrap();
     let replay = |more: &str| run(dir.path(), &format!("replay {WORK} {LLAMA} {more}"));
     let (code, out, errors) = replay("--require p99_ttft_ms<=5000 --require completed_requests>=6");

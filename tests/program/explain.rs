@@ -1,12 +1,12 @@
 //! How `explain` reads the deployments that flags describe.
 
-use vllm_sim::server::modelled;
-use vllm_sim_config::{CliMode, Encoder, Loaded};
+use vllm_sim::server::batching_engine_config;
+use vllm_sim_config::{CliMode, LoadedConfig, MediaEncoderConfig};
 use vllm_sim_engine::latency::EncoderShape;
-use vllm_sim_explain::{Caches, explain};
+use vllm_sim_explain::{CacheSizes, explain_engine};
 
 #[test]
-fn groups_are_a_table_and_the_count_has_its_rule() {
+fn explain_shows_layer_groups_and_block_rule() {
     let flags = ["--model", "openai/gpt-oss-20b", "--gpu", "H100"];
     let bytes = [
         "--kv-cache-memory-bytes",
@@ -15,14 +15,16 @@ fn groups_are_a_table_and_the_count_has_its_rule() {
         "131072",
     ];
     let flags = [&flags[..], &bytes].concat();
-    let config = Loaded::from_flags(CliMode::Vllm, &flags).unwrap().config;
-    let (engine, setup) = modelled(&config).unwrap();
+    let config = LoadedConfig::from_flags(CliMode::Vllm, &flags)
+        .unwrap()
+        .config;
+    let (engine, setup) = batching_engine_config(&config).unwrap();
     let setup = setup.as_ref().map(|setup| (setup, 0.92));
-    let caches = Caches {
+    let caches = CacheSizes {
         kv: config.engine.kv_cache.as_ref(),
-        ..Caches::default()
+        ..CacheSizes::default()
     };
-    let text = explain("gpt-oss-20b", &engine, setup, "", &[], caches);
+    let text = explain_engine("gpt-oss-20b", &engine, setup, "", &[], caches);
     for part in [
         "163839 usable blocks of 16 tokens that the groups share",
         "163840 blocks with the null block: --kv-cache-memory-bytes divided by the bytes of a \
@@ -43,20 +45,22 @@ fn groups_are_a_table_and_the_count_has_its_rule() {
 }
 
 #[test]
-fn the_encoder_of_a_multimodal_model_is_shown_with_its_rule() {
+fn explain_shows_encoder_budget() {
     let tokens = ["--mm-tokens-per-item", "{\"image\": 576}"];
     let model = ["--model", "Qwen/Qwen2.5-7B-Instruct", "--gpu", "H100"];
     let flags = [&model[..], &tokens].concat();
-    let config = Loaded::from_flags(CliMode::Vllm, &flags).unwrap().config;
-    let (engine, setup) = modelled(&config).unwrap();
+    let config = LoadedConfig::from_flags(CliMode::Vllm, &flags)
+        .unwrap()
+        .config;
+    let (engine, setup) = batching_engine_config(&config).unwrap();
     let setup = setup.as_ref().map(|setup| (setup, 0.92));
     let mut encoder = config.engine.encoder.unwrap();
-    let shown = |encoder: &Encoder| {
-        let caches = Caches {
+    let shown = |encoder: &MediaEncoderConfig| {
+        let caches = CacheSizes {
             encoder: Some(encoder),
-            ..Caches::default()
+            ..CacheSizes::default()
         };
-        explain("qwen", &engine, setup, "", &[], caches)
+        explain_engine("qwen", &engine, setup, "", &[], caches)
     };
     let text = shown(&encoder);
     for part in [
@@ -67,7 +71,7 @@ fn the_encoder_of_a_multimodal_model_is_shown_with_its_rule() {
         assert!(text.contains(part), "no {part:?} in\n{text}");
     }
     let vision = serde_json::json!({"vision_config": {"depth": 32, "hidden_size": 1280}});
-    encoder.shapes.0 = EncoderShape::vision(&vision);
+    encoder.shapes.0 = EncoderShape::vision_from_config(&vision);
     let text = shown(&encoder);
     let part = "1000 of an image take 10.0 ms, an estimate: 32 layers of 1280, 1 patches";
     assert!(text.contains(part), "no {part:?} in\n{text}");

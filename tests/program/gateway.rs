@@ -24,9 +24,9 @@ use serde_json::Value;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
-use vllm_sim::server::Server;
-use vllm_sim_config::{CliMode, Loaded};
-use vllm_sim_http_client::{CertificateVerification, Client, Connector, Endpoint};
+use vllm_sim::server::SimulatorServer;
+use vllm_sim_config::{CliMode, LoadedConfig};
+use vllm_sim_http_client::{CertificateVerification, Connector, PooledHttpClient, ServerEndpoint};
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/tiny-llama");
 
@@ -56,7 +56,7 @@ struct Gateway {
     policy: Policy,
     /// Hides from pods and client who is who.
     hides: bool,
-    pods: Vec<(SocketAddr, Client<Full<Bytes>>)>,
+    pods: Vec<(SocketAddr, PooledHttpClient<Full<Bytes>>)>,
     next: AtomicUsize,
     sessions: Mutex<HashMap<String, usize>>,
 }
@@ -114,7 +114,7 @@ impl Gateway {
 /// Three pods and whatever stands in front of them.
 pub(super) struct Fleet {
     pub(super) runtime: Runtime,
-    pub(super) servers: Vec<Server>,
+    pub(super) servers: Vec<SimulatorServer>,
     dir: TempDir,
 }
 
@@ -124,8 +124,9 @@ impl Fleet {
         let mut flags = vec![MODEL, "--port=0", "--host=127.0.0.1", "--dev-mode"];
         flags.extend(["--served-model-name=tiny", "--enable-prompt-tokens-details"]);
         flags.extend(ENGINE.into_iter().chain(more.iter().copied()));
-        let loaded = Loaded::from_flags(CliMode::Vllm, &flags).unwrap();
-        let servers = (0..3).map(|_| runtime.block_on(Server::start_loaded(loaded.clone())));
+        let loaded = LoadedConfig::from_flags(CliMode::Vllm, &flags).unwrap();
+        let servers =
+            (0..3).map(|_| runtime.block_on(SimulatorServer::start_loaded(loaded.clone())));
         let servers = servers.collect::<Result<_, _>>().unwrap();
         Self {
             runtime,
@@ -135,13 +136,13 @@ impl Fleet {
     }
 
     /// Returns the address and a client of each pod.
-    pub(super) fn pods(&self) -> Vec<(SocketAddr, Client<Full<Bytes>>)> {
+    pub(super) fn pods(&self) -> Vec<(SocketAddr, PooledHttpClient<Full<Bytes>>)> {
         let pods = self.servers.iter().map(|server| {
             let address = server.address.unwrap();
             let authority = address.to_string().parse().unwrap();
-            let endpoint = Endpoint::new(false, &authority).unwrap();
+            let endpoint = ServerEndpoint::new(false, &authority).unwrap();
             let connector = Connector::new(endpoint, &CertificateVerification::Disabled).unwrap();
-            (address, Client::new(connector))
+            (address, PooledHttpClient::new(connector))
         });
         pods.collect()
     }
@@ -233,7 +234,7 @@ pub(super) fn notes(report: &Value) -> Vec<&str> {
 }
 
 #[test]
-fn round_robin_is_as_predicted_offline() {
+fn round_robin_score_matches_simulation() {
     let fleet = Fleet::start(&["--pod-name=pod", "--request-history=1000"]);
     let gateway = fleet.gateway(Policy::RoundRobin, false);
     let (code, printed, errors, report) = fleet.score(
@@ -305,7 +306,7 @@ fn sessions_that_stay_are_seen_and_a_broken_gateway_scores_badly() {
 }
 
 #[test]
-fn routing_to_a_failing_pod_is_reported() {
+fn routing_to_failing_pod_is_reported() {
     let fleet = Fleet::start(&["--pod-name=pod", "--request-history=1000"]);
     let gateway = fleet.gateway(Policy::RoundRobin, false);
     let (code, printed, errors, report) = fleet.score(gateway, "--disturb 1=fail");
@@ -388,9 +389,10 @@ fn a_request_to_a_sleeping_pod_is_a_misroute() {
     // It slept before, and nobody waits for it.
     let asleep = fleet.servers[1].address.unwrap();
     let post = |path: &str| {
-        let endpoint = Endpoint::new(false, &asleep.to_string().parse().unwrap()).unwrap();
-        let client =
-            Client::new(Connector::new(endpoint, &CertificateVerification::Disabled).unwrap());
+        let endpoint = ServerEndpoint::new(false, &asleep.to_string().parse().unwrap()).unwrap();
+        let client = PooledHttpClient::new(
+            Connector::new(endpoint, &CertificateVerification::Disabled).unwrap(),
+        );
         let request = Request::post(path).header("host", asleep.to_string());
         let request = request.body(Full::new(Bytes::new())).unwrap();
         let answer = fleet.runtime.block_on(client.send(request)).unwrap();
@@ -422,7 +424,7 @@ fn a_gateway_that_hides_its_pods_is_reported() {
 }
 
 #[test]
-fn adapters_are_mixed_in_and_followed() {
+fn lora_affinity_is_measured() {
     let lora = [
         "--enable-lora",
         "--lora-modules",
@@ -477,7 +479,7 @@ fn pods_of_its_own_are_started_with_adapters_and_ended() {
 }
 
 #[test]
-fn wrong_usage_is_refused_by_name() {
+fn invalid_usage_names_the_flag() {
     let dir = tempfile::tempdir().unwrap();
     let run = |words: &str| {
         let output = Command::new(env!("CARGO_BIN_EXE_vllm-sim"))

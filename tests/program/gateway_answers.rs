@@ -14,7 +14,7 @@ use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Bytes, Incoming};
 use serde_json::{Value, json};
 use tokio::sync::Mutex;
-use vllm_sim_http_client::Client;
+use vllm_sim_http_client::PooledHttpClient;
 
 use super::gateway::{Body, Fleet, notes, number};
 
@@ -57,7 +57,7 @@ enum Misdeed {
 
 struct Gateway {
     misdeed: Misdeed,
-    pods: Vec<(SocketAddr, Client<Full<Bytes>>)>,
+    pods: Vec<(SocketAddr, PooledHttpClient<Full<Bytes>>)>,
     next: AtomicUsize,
     turnstile: Arc<Mutex<()>>,
 }
@@ -280,7 +280,7 @@ fn a_completed_request_has_all_tokens_from_a_pod() {
 
 /// A gateway without pods must not get a score.
 #[test]
-fn an_unseen_pod_makes_every_share_unknown() {
+fn unknown_pod_makes_measures_unknown() {
     let fleet = Fleet::start(&NAMED);
     for misdeed in [Misdeed::Invents, Misdeed::Hides, Misdeed::HidesHalf] {
         let (code, printed, report) = fleet.judged(misdeed, "--require served>=0.5");
@@ -299,7 +299,7 @@ fn an_unseen_pod_makes_every_share_unknown() {
 }
 
 #[test]
-fn worse_times_and_less_reuse_are_seen() {
+fn worse_latency_and_reuse_lower_score() {
     let fleet = Fleet::start(&NAMED);
     let (_, buffered, report) = fleet.judged(Misdeed::Buffers, "");
     let share = |report: &Value, name: &str| number(report, &format!("/share_of_ideal/{name}"));

@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_counts_for_the_file_that_defines_what_it_names() {
+    fn import_resolves_to_defining_file() {
         let imports = crate_of(&[
             (
                 "lib.rs",
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn circles_are_found_through_other_files() {
+    fn import_cycles_are_found_transitively() {
         let imports = crate_of(&[
             ("lib.rs", "mod a; mod b; mod c; mod d; mod e; pub use d::D;"),
             ("a.rs", "use crate::b::B; pub struct A;"),

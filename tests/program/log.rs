@@ -141,7 +141,7 @@ fn serve_prints_a_line_for_each_request_and_the_plain_mode_none() {
 }
 
 #[test]
-fn an_error_with_closed_stderr_keeps_its_exit_code() {
+fn closed_stderr_keeps_exit_code() {
     for (words, code) in [
         (&["--no-such-flag"][..], 2),
         (&["serve", "m", "--port", "x"], 2),

@@ -37,7 +37,7 @@ fn refuses(model: &Path, flags: &[&str], words: &[&str]) {
 }
 
 #[test]
-fn broken_files_of_a_model_end_the_start() {
+fn broken_model_files_fail_start() {
     let folder = copy();
     let (code, errors) = start(folder.path(), &[]);
     assert_eq!(code, 1, "{errors}");

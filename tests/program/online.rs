@@ -3,20 +3,23 @@
 use std::time::Duration;
 
 use tokio::runtime::Runtime;
-use vllm_sim::server::Server;
-use vllm_sim_config::{CliMode, Loaded};
+use vllm_sim::server::SimulatorServer;
+use vllm_sim_config::{CliMode, LoadedConfig};
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::sched::EngineSpec;
-use vllm_sim_engine::sched::pool::PoolConfig;
+use vllm_sim_engine::sched::SchedulerSpec;
+use vllm_sim_engine::sched::pool::SlotSchedulerConfig;
 use vllm_sim_http_client::CertificateVerification;
-use vllm_sim_replay::online::{Api, OnlineError, OnlineOptions, OnlineSummary, run};
-use vllm_sim_replay::outcome::{Outcome, Sink, Status};
-use vllm_sim_replay::report::{self, Collector, Report, RunTotals};
-use vllm_sim_replay::synth::{Arrivals, Lengths, SyntheticWorkload};
-use vllm_sim_replay::workload::{
-    Dependency, Prompt, Session, TokenRun, Turn, TurnEvent, WorkloadError, WorkloadSource,
+use vllm_sim_replay::online::{
+    GenerationApi, OnlineError, OnlineOptions, OnlineSummary, run_online,
 };
-use vllm_sim_replay::{PoolSpec, RouterConfig, Settings};
+use vllm_sim_replay::outcome::{ReplaySink, RequestOutcome, RequestStatus};
+use vllm_sim_replay::report::{self, ReplayReport, ReplayRunTotals, ReportCollector};
+use vllm_sim_replay::synth::{ArrivalProcess, SyntheticWorkload, TokenLengthDistribution};
+use vllm_sim_replay::workload::{
+    ClientSession, PromptTokenRun, SessionTurn, TurnDependency, TurnLifecycleEvent, TurnPrompt,
+    WorkloadError, WorkloadSource,
+};
+use vllm_sim_replay::{PoolSpec, ReplaySettings, RouterConfig};
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/tiny-llama");
 const DELAYS: [&str; 4] = [
@@ -28,8 +31,8 @@ const DELAYS: [&str; 4] = [
 
 struct Sim {
     runtime: Runtime,
-    server: Option<Server>,
-    loaded: Loaded,
+    server: Option<SimulatorServer>,
+    loaded: LoadedConfig,
     url: String,
 }
 
@@ -42,10 +45,10 @@ impl Sim {
             "--served-model-name=tiny",
         ];
         flags.extend(more);
-        let loaded = Loaded::from_flags(CliMode::Vllm, &flags).expect("good flags");
+        let loaded = LoadedConfig::from_flags(CliMode::Vllm, &flags).expect("good flags");
         let runtime = Runtime::new().expect("there are threads");
         let server = runtime
-            .block_on(Server::start_loaded(loaded.clone()))
+            .block_on(SimulatorServer::start_loaded(loaded.clone()))
             .expect("it starts");
         let scheme = match more.iter().any(|flag| flag.starts_with("--ssl-certfile")) {
             true => "https",
@@ -81,15 +84,15 @@ impl Drop for Sim {
 fn workload() -> SyntheticWorkload {
     SyntheticWorkload {
         sessions: 40,
-        input: Lengths::Uniform(20, 200),
-        output: Lengths::Uniform(2, 20),
-        arrivals: Arrivals::Poisson(40.0),
+        input: TokenLengthDistribution::Uniform(20, 200),
+        output: TokenLengthDistribution::Uniform(2, 20),
+        arrivals: ArrivalProcess::Poisson(40.0),
         ..SyntheticWorkload::default()
     }
 }
 
-fn facts(requests: u64) -> RunTotals {
-    RunTotals {
+fn facts(requests: u64) -> ReplayRunTotals {
+    ReplayRunTotals {
         requests,
         prefill_worker_seconds: 0.0,
         decode_worker_seconds: None,
@@ -99,38 +102,39 @@ fn facts(requests: u64) -> RunTotals {
     }
 }
 
-fn online(synthetic: SyntheticWorkload, options: &OnlineOptions) -> (Report, OnlineSummary) {
-    let mut source = synthetic.source().expect("makes sense");
-    let mut collector = Collector::new(report::ReportOptions::default());
-    let sent = run(&mut source, options, &mut collector, &mut |_| {}).expect("is sent");
+fn online(synthetic: SyntheticWorkload, options: &OnlineOptions) -> (ReplayReport, OnlineSummary) {
+    let mut source = synthetic.into_source().expect("makes sense");
+    let mut collector = ReportCollector::new(report::ReportOptions::default());
+    let sent = run_online(&mut source, options, &mut collector, &mut |_| {}).expect("is sent");
     (collector.finish(&facts(sent.requests)), sent)
 }
 
-fn offline(synthetic: SyntheticWorkload, loaded: &Loaded) -> Report {
+fn offline(synthetic: SyntheticWorkload, loaded: &LoadedConfig) -> ReplayReport {
     let engine = &loaded.config.engine;
-    let pool = PoolConfig {
+    let pool = SlotSchedulerConfig {
         slots: engine.max_num_seqs as usize,
         queue: None,
         delays: engine.timing.delays.clone(),
-        ..PoolConfig::default()
+        ..SlotSchedulerConfig::default()
     };
-    let settings = Settings {
+    let settings = ReplaySettings {
         seed: 0,
-        ..Settings::new(PoolSpec::new(
-            EngineSpec::Pool(Box::new(pool)),
+        ..ReplaySettings::new(PoolSpec::new(
+            SchedulerSpec::Pool(Box::new(pool)),
             1,
             RouterConfig::RoundRobin,
         ))
     };
-    let mut source = synthetic.source().expect("makes sense");
-    let mut collector = Collector::new(report::ReportOptions::default());
-    let totals = vllm_sim_replay::run(&settings, &mut source, &mut collector).expect("is played");
+    let mut source = synthetic.into_source().expect("makes sense");
+    let mut collector = ReportCollector::new(report::ReportOptions::default());
+    let totals =
+        vllm_sim_replay::run_replay(&settings, &mut source, &mut collector).expect("is played");
     collector.finish(&facts(totals.requests))
 }
 
 /// A busy machine makes everything later, nothing earlier: the quickest requests tell.
 #[test]
-fn online_measurements_agree_with_the_offline_replay() {
+fn online_replay_agrees_with_offline() {
     let sim = Sim::start(&DELAYS);
     let (found, _) = online(workload(), &sim.options());
     let told = offline(workload(), &sim.loaded);
@@ -140,18 +144,18 @@ fn online_measurements_agree_with_the_offline_replay() {
         "total_input_tokens",
         "total_output_tokens",
     ] {
-        assert_eq!(found.number(key), told.number(key), "{key}");
+        assert_eq!(found.summary_number(key), told.summary_number(key), "{key}");
     }
     for key in ["min_ttft_ms", "median_ttft_ms", "median_itl_ms"] {
-        let (found, told) = (found.number(key), told.number(key));
+        let (found, told) = (found.summary_number(key), told.summary_number(key));
         assert!(
             (-1.0..15.0).contains(&(found - told)),
             "{key}: {found}, offline {told}"
         );
     }
-    let lengths = |report: &Report| {
+    let lengths = |report: &ReplayReport| {
         let mut lengths: Vec<_> = report
-            .records()
+            .request_records()
             .map(|r| (r.input_length, r.output_length))
             .collect();
         lengths.sort_unstable();
@@ -168,19 +172,19 @@ fn online_measurements_agree_with_the_offline_replay() {
 fn chats_have_the_planned_lengths_and_sessions_remember() {
     let sim = Sim::start(&["--scheduler=pool", "--enable-prefix-caching"]);
     let options = OnlineOptions {
-        api: Api::Chat,
+        api: GenerationApi::Chat,
         concurrency: Some(3),
         ..sim.options()
     };
     let sessions = SyntheticWorkload {
         sessions: 6,
-        input: Lengths::Constant(150),
-        output: Lengths::Constant(5),
-        turns: Lengths::Constant(2),
-        grows_by: Some(Lengths::Constant(40)),
+        input: TokenLengthDistribution::Constant(150),
+        output: TokenLengthDistribution::Constant(5),
+        turns: TokenLengthDistribution::Constant(2),
+        grows_by: Some(TokenLengthDistribution::Constant(40)),
         ..SyntheticWorkload::default()
     };
-    for api in [Api::Chat, Api::Completions] {
+    for api in [GenerationApi::Chat, GenerationApi::Completions] {
         let (report, sent) = online(
             sessions.clone(),
             &OnlineOptions {
@@ -190,14 +194,14 @@ fn chats_have_the_planned_lengths_and_sessions_remember() {
         );
         assert_eq!(sent.requests, 12);
         let turns: Vec<(Option<u32>, u32)> = report
-            .records()
+            .request_records()
             .map(|r| (r.turn_index, r.input_length))
             .collect();
         assert_eq!(turns.len(), 12);
         for (turn, input) in turns {
             let planned = if turn == Some(0) { 150 } else { 195 };
             // Text that a model made up may join up with what follows.
-            let slack = if api == Api::Chat { 12 } else { 0 };
+            let slack = if api == GenerationApi::Chat { 12 } else { 0 };
             assert!(
                 input.abs_diff(planned) <= slack,
                 "{api:?} {turn:?}: {input}"
@@ -208,14 +212,14 @@ fn chats_have_the_planned_lengths_and_sessions_remember() {
 
 /// Counts how requests ended.
 #[derive(Default)]
-struct Ends(Vec<(Status, Option<String>)>);
+struct Ends(Vec<(RequestStatus, Option<String>)>);
 
-impl Sink for Ends {
-    fn request(&mut self, outcome: &Outcome<'_>) {
+impl ReplaySink for Ends {
+    fn on_request_finished(&mut self, outcome: &RequestOutcome<'_>) {
         self.0
             .push((outcome.status, outcome.error.map(str::to_owned)));
     }
-    fn gaps(&mut self, _: u64, _: u64) {}
+    fn on_token_gaps(&mut self, _: u64, _: u64) {}
 }
 
 #[test]
@@ -223,16 +227,16 @@ fn failures_are_outcomes_in_the_servers_words() {
     let sim = Sim::start(&["--max-model-len=64"]);
     let mut source = SyntheticWorkload {
         sessions: 3,
-        input: Lengths::Constant(100),
+        input: TokenLengthDistribution::Constant(100),
         ..SyntheticWorkload::default()
     }
-    .source()
+    .into_source()
     .expect("makes sense");
     let mut ends = Ends::default();
-    run(&mut source, &sim.options(), &mut ends, &mut |_| {}).expect("is sent");
+    run_online(&mut source, &sim.options(), &mut ends, &mut |_| {}).expect("is sent");
     assert_eq!(ends.0.len(), 3);
     for (status, error) in &ends.0 {
-        assert_eq!(*status, Status::Failed);
+        assert_eq!(*status, RequestStatus::Failed);
         let error = error.as_deref().expect("has words");
         assert!(
             error.starts_with("status 400: ") && error.contains("64"),
@@ -248,11 +252,11 @@ fn an_answer_with_too_few_tokens_is_a_failed_request() {
     let script = folder.path().join("replies.yaml");
     std::fs::write(&script, "- say: Once.\n").expect("is written");
     let sim = Sim::start(&[&format!("--replies={}", script.display())]);
-    for api in [Api::Completions, Api::Chat] {
+    for api in [GenerationApi::Completions, GenerationApi::Chat] {
         let workload = SyntheticWorkload {
             sessions: 3,
-            input: Lengths::Constant(60),
-            output: Lengths::Constant(20),
+            input: TokenLengthDistribution::Constant(60),
+            output: TokenLengthDistribution::Constant(20),
             ..SyntheticWorkload::default()
         };
         let options = OnlineOptions {
@@ -260,9 +264,10 @@ fn an_answer_with_too_few_tokens_is_a_failed_request() {
             ..sim.options()
         };
         let (report, _) = online(workload, &options);
-        let counts = ["completed_requests", "failed_requests"].map(|key| report.number(key));
+        let counts =
+            ["completed_requests", "failed_requests"].map(|key| report.summary_number(key));
         assert_eq!(counts, [0.0, 3.0], "{api:?}");
-        let table = report.table();
+        let table = report.render_text_table();
         let line = " of 20 tokens came (finish_reason stop)\n";
         assert!(table.contains(line), "{table}");
     }
@@ -277,15 +282,18 @@ fn the_time_limit_leaves_requests_incomplete() {
     };
     let (report, sent) = online(workload(), &options);
     assert!(sent.wall < Duration::from_secs(20), "{:?}", sent.wall);
-    assert_eq!(report.number("completed_requests"), 0.0);
-    assert_eq!(report.number("incomplete_requests"), sent.requests as f64);
+    assert_eq!(report.summary_number("completed_requests"), 0.0);
+    assert_eq!(
+        report.summary_number("incomplete_requests"),
+        sent.requests as f64
+    );
 }
 
 #[test]
-fn unusable_options_are_rejected_before_anything_is_sent() {
+fn invalid_options_are_rejected_before_sending() {
     let refused = |options: &OnlineOptions| -> OnlineError {
-        let mut source = workload().source().expect("makes sense");
-        run(&mut source, options, &mut Ends::default(), &mut |_| {}).expect_err("is refused")
+        let mut source = workload().into_source().expect("makes sense");
+        run_online(&mut source, options, &mut Ends::default(), &mut |_| {}).expect_err("is refused")
     };
     let with = |target: &str| OnlineOptions {
         targets: vec![target.to_owned()],
@@ -316,8 +324,8 @@ fn tokens_reused_by_the_server_are_in_the_report() {
     ]);
     let shared = SyntheticWorkload {
         sessions: 8,
-        input: Lengths::Constant(160),
-        output: Lengths::Constant(2),
+        input: TokenLengthDistribution::Constant(160),
+        output: TokenLengthDistribution::Constant(2),
         prefix_groups: 1,
         shared_prefix_ratio: 0.5,
         ..SyntheticWorkload::default()
@@ -327,22 +335,25 @@ fn tokens_reused_by_the_server_are_in_the_report() {
         ..sim.options()
     };
     let (report, _) = online(shared, &options);
-    let reused: Vec<u32> = report.records().map(|r| r.reused_input_tokens).collect();
+    let reused: Vec<u32> = report
+        .request_records()
+        .map(|r| r.reused_input_tokens)
+        .collect();
     assert_eq!(reused, [0, 80, 80, 80, 80, 80, 80, 80]);
-    let ratio = report.number("prefix_cache_reused_ratio");
+    let ratio = report.summary_number("prefix_cache_reused_ratio");
     assert!((ratio - 7.0 / 16.0).abs() < 1e-9, "{ratio}");
 }
 
 /// One request at a time against a server that takes 60 ms for each: whoever waits at the sender
 /// waits all the same.
 #[test]
-fn the_clock_of_a_request_starts_when_it_was_to_be_sent() {
+fn latency_starts_at_scheduled_send_time() {
     let sim = Sim::start(&DELAYS);
     let synthetic = SyntheticWorkload {
         sessions: 5,
-        output: Lengths::Constant(1),
-        input: Lengths::Constant(20),
-        arrivals: Arrivals::Interval(10.0),
+        output: TokenLengthDistribution::Constant(1),
+        input: TokenLengthDistribution::Constant(20),
+        arrivals: ArrivalProcess::Interval(10.0),
         ..SyntheticWorkload::default()
     };
     let options = OnlineOptions {
@@ -353,10 +364,17 @@ fn the_clock_of_a_request_starts_when_it_was_to_be_sent() {
     assert_eq!(sent.held_up, 4);
     assert!(sent.latest >= Duration::from_millis(180), "{sent:?}");
     // The last was to be sent after 40 ms and got its turn after 240.
-    assert!(report.number("max_ttft_ms") >= 255.0);
-    assert!(report.number("max_schedule_lateness_ms") >= 195.0);
-    assert!(report.number("median_ttft_from_send_ms") < report.number("median_ttft_ms") - 50.0);
-    assert!(report.table().contains("Sent behind schedule (ms)"));
+    assert!(report.summary_number("max_ttft_ms") >= 255.0);
+    assert!(report.summary_number("max_schedule_lateness_ms") >= 195.0);
+    assert!(
+        report.summary_number("median_ttft_from_send_ms")
+            < report.summary_number("median_ttft_ms") - 50.0
+    );
+    assert!(
+        report
+            .render_text_table()
+            .contains("Sent behind schedule (ms)")
+    );
 }
 
 /// More prompts than there are letters, each of one block again and again.
@@ -372,11 +390,15 @@ fn prompts_that_differ_in_the_trace_differ_on_the_server() {
         concurrency: Some(8),
         ..sim.options()
     };
-    for api in [Api::Completions, Api::Chat] {
+    for api in [GenerationApi::Completions, GenerationApi::Chat] {
         let distinct = SyntheticWorkload {
             sessions: 150,
-            input: Lengths::Constant(if api == Api::Chat { 90 } else { 40 }),
-            output: Lengths::Constant(1),
+            input: TokenLengthDistribution::Constant(if api == GenerationApi::Chat {
+                90
+            } else {
+                40
+            }),
+            output: TokenLengthDistribution::Constant(1),
             // Blocks of one token each, as those of a Mooncake trace.
             think_ms: 1.0,
             ..SyntheticWorkload::default()
@@ -386,11 +408,11 @@ fn prompts_that_differ_in_the_trace_differ_on_the_server() {
             ..options.clone()
         };
         let (report, _) = online(distinct, &options);
-        let reused = report.records().map(|r| r.reused_input_tokens);
+        let reused = report.request_records().map(|r| r.reused_input_tokens);
         // The beginning of the chat template is everybody's.
         let most = reused.max().expect("there are requests");
         assert!(
-            most <= if api == Api::Chat { 48 } else { 0 },
+            most <= if api == GenerationApi::Chat { 48 } else { 0 },
             "{api:?}: {most}"
         );
     }
@@ -415,10 +437,10 @@ fn a_server_behind_tls_is_measured_if_it_is_trusted() {
             ..sim.options()
         };
         let (report, _) = online(workload(), &options);
-        assert_eq!(report.number("completed_requests"), 40.0);
+        assert_eq!(report.summary_number("completed_requests"), 40.0);
     }
-    let mut source = workload().source().expect("makes sense");
-    let error = run(
+    let mut source = workload().into_source().expect("makes sense");
+    let error = run_online(
         &mut source,
         &sim.options(),
         &mut Ends::default(),
@@ -430,7 +452,7 @@ fn a_server_behind_tls_is_measured_if_it_is_trusted() {
         trust: CertificateVerification::Authorities(path("none")),
         ..sim.options()
     };
-    let error = run(&mut source, &options, &mut Ends::default(), &mut |_| {});
+    let error = run_online(&mut source, &options, &mut Ends::default(), &mut |_| {});
     let error = error.expect_err("there is no such file").to_string();
     assert!(
         error.starts_with("cannot read certificates from "),
@@ -439,10 +461,10 @@ fn a_server_behind_tls_is_measured_if_it_is_trusted() {
 }
 
 /// Sessions that wait for others.
-struct Dependents(std::vec::IntoIter<Session>);
+struct Dependents(std::vec::IntoIter<ClientSession>);
 
 impl WorkloadSource for Dependents {
-    fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
+    fn next_session(&mut self) -> Result<Option<ClientSession>, WorkloadError> {
         Ok(self.0.next())
     }
 
@@ -455,44 +477,49 @@ impl WorkloadSource for Dependents {
 #[derive(Default)]
 struct Times(std::collections::BTreeMap<u64, (SimTime, SimTime)>);
 
-impl Sink for Times {
-    fn request(&mut self, outcome: &Outcome<'_>) {
-        assert_eq!(outcome.status, Status::Completed, "{:?}", outcome.error);
+impl ReplaySink for Times {
+    fn on_request_finished(&mut self, outcome: &RequestOutcome<'_>) {
+        assert_eq!(
+            outcome.status,
+            RequestStatus::Completed,
+            "{:?}",
+            outcome.error
+        );
         let times = (outcome.arrival, outcome.ended);
         self.0.insert(outcome.session, times);
     }
-    fn gaps(&mut self, _: u64, _: u64) {}
+    fn on_token_gaps(&mut self, _: u64, _: u64) {}
 }
 
 #[test]
-fn a_session_starts_after_the_latest_of_those_it_waits_for() {
+fn session_waits_for_latest_dependency() {
     let sim = Sim::start(&DELAYS);
     let delay = Duration::from_millis(400);
     let session = |id, start_ms, waits: bool| {
-        let dependency = |session| Dependency {
+        let dependency = |session| TurnDependency {
             session,
             turn: 0,
-            trigger: TurnEvent::Completion,
+            trigger: TurnLifecycleEvent::Completion,
             delay_ns: delay.as_nanos() as u64,
         };
-        let prompt = TokenRun {
+        let prompt = PromptTokenRun {
             id,
             len: 20,
             same: false,
         };
-        Session {
+        ClientSession {
             id: None,
             start: SimTime::from_millis(start_ms),
-            turns: vec![Turn::new(Prompt::Whole(vec![prompt]), 2)],
+            turns: vec![SessionTurn::new(TurnPrompt::Whole(vec![prompt]), 2)],
             after: (0..3).filter(|_| waits).map(dependency).collect(),
             play: None,
         }
     };
-    let mut sessions: Vec<Session> = (0..3).map(|id| session(id, 0, false)).collect();
+    let mut sessions: Vec<ClientSession> = (0..3).map(|id| session(id, 0, false)).collect();
     sessions.extend([session(3, 0, true), session(4, 900, true)]);
     let mut source = Dependents(sessions.into_iter());
     let mut times = Times::default();
-    run(&mut source, &sim.options(), &mut times, &mut |_| {}).expect("is sent");
+    run_online(&mut source, &sim.options(), &mut times, &mut |_| {}).expect("is sent");
     let over = (0..3).map(|session| times.0[&session].1).max();
     let ready = over.expect("there are three") + delay;
     let (third, fourth) = (times.0[&3].0, times.0[&4].0);

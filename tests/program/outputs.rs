@@ -152,7 +152,7 @@ const LOST: &[(&str, &[&str])] = &[
 ];
 
 #[test]
-fn no_output_destroys_an_input_or_another_output() {
+fn outputs_never_overwrite_inputs_or_each_other() {
     let dir = inputs();
     let before = contents(dir.path());
     for (words, named) in LOST {
@@ -173,7 +173,7 @@ fn no_output_destroys_an_input_or_another_output() {
 }
 
 #[test]
-fn outputs_replace_those_of_an_earlier_run_and_appear_whole() {
+fn outputs_are_replaced_atomically() {
     let dir = inputs();
     let words = "replay t.jsonl --per-request o.jsonl --report-json r.json --html p.html";
     let mut first = Vec::new();
@@ -213,7 +213,7 @@ fn outputs_replace_those_of_an_earlier_run_and_appear_whole() {
 
 /// A device or a pipe has no content to lose.
 #[test]
-fn outputs_to_nowhere_are_written_there() {
+fn output_to_dev_null_is_written() {
     let dir = inputs();
     let replay = "replay t.jsonl --request-count 1";
     for words in [

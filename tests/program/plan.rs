@@ -33,7 +33,7 @@ fn unanswered(dir: &Path, words: &str) -> String {
 }
 
 #[test]
-fn tensor_parallel_sizes_are_searched_where_none_is_named() {
+fn plan_searches_tensor_parallel_sizes() {
     let dir = tempfile::tempdir().unwrap();
     let asked = "--gpu H100 --input-tokens 2000 --output-tokens 300 --request-count 300 \
                  --request-rate 20 --slo-ttft-ms 500";
@@ -244,7 +244,7 @@ fn ranks_that_share_experts_are_one_worker() {
 }
 
 #[test]
-fn parts_of_a_grid_add_up_to_the_whole_byte_for_byte() {
+fn sharded_sweep_equals_whole_sweep() {
     let dir = tempfile::tempdir().unwrap();
     let engine = "--model meta-llama/Llama-3.1-8B-Instruct -tp 1 --input-tokens 300 \
                   --output-tokens 20 --request-count 60 --request-rate 20 --slo-ttft-ms 200";
@@ -295,7 +295,7 @@ fn parts_of_a_grid_add_up_to_the_whole_byte_for_byte() {
 }
 
 #[test]
-fn traffic_whose_queue_grows_is_not_served() {
+fn growing_queue_is_not_served() {
     let dir = tempfile::tempdir().unwrap();
     // Nobody minds waiting, so that only the queue tells.
     let words = format!("plan {WORK} --slo-e2e-ms 1000000 --gpu L40S --fixed-workers 1");
@@ -312,7 +312,7 @@ fn traffic_whose_queue_grows_is_not_served() {
 }
 
 #[test]
-fn percentiles_money_and_words_are_understood() {
+fn percentiles_costs_and_texts_are_parsed() {
     let dir = tempfile::tempdir().unwrap();
     let prices = "date: 2026-11-01\ncurrency: credits\ngpu_hour: {H100: 3}\n";
     std::fs::write(dir.path().join("prices.yaml"), prices).unwrap();
@@ -345,7 +345,7 @@ fn percentiles_money_and_words_are_understood() {
 }
 
 #[test]
-fn impossible_bounds_are_reported_with_a_reason() {
+fn impossible_slo_is_reported_with_reason() {
     let dir = tempfile::tempdir().unwrap();
     let too_few = format!("plan {WORK} --gpu H100 --slo-ttft-ms 100 --max-gpus 1");
     let table = unanswered(dir.path(), &too_few);
@@ -366,7 +366,7 @@ fn impossible_bounds_are_reported_with_a_reason() {
 }
 
 #[test]
-fn candidates_that_no_number_of_workers_serves_are_not_simulated() {
+fn infeasible_candidates_are_not_simulated() {
     let dir = tempfile::tempdir().unwrap();
     let words = "--model meta-llama/Llama-3.1-8B-Instruct -tp 1 --input-tokens uniform:100:4000 \
                  --output-tokens 30 --request-count 300 --request-rate 20 --slo-ttft-ms 60 \
@@ -396,7 +396,7 @@ fn candidates_that_no_number_of_workers_serves_are_not_simulated() {
 }
 
 #[test]
-fn a_fixed_fleet_has_a_highest_traffic() {
+fn fixed_fleet_has_maximum_request_rate() {
     let dir = tempfile::tempdir().unwrap();
     let plan = json(
         dir.path(),
@@ -417,7 +417,7 @@ fn a_fixed_fleet_has_a_highest_traffic() {
 }
 
 #[test]
-fn wrong_questions_are_refused_by_name() {
+fn invalid_plan_usage_names_the_flag() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(
         dir.path().join("p.yaml"),
@@ -457,7 +457,7 @@ fn wrong_questions_are_refused_by_name() {
 
 /// Prompts of random tokens are computed; errors recorded with cached prompts do not apply.
 #[test]
-fn a_bound_on_a_percentile_has_its_column_and_errors_are_of_the_same_load() {
+fn percentile_bound_has_its_own_column() {
     let dir = tempfile::tempdir().unwrap();
     let plan = |gpu: &str| {
         let words = format!(
@@ -491,7 +491,7 @@ fn a_bound_on_a_percentile_has_its_column_and_errors_are_of_the_same_load() {
 }
 
 #[test]
-fn a_point_that_misses_its_bounds_too_often_is_not_the_best() {
+fn candidate_missing_slo_too_often_is_not_best() {
     let dir = tempfile::tempdir().unwrap();
     let sweep = |more: &str| {
         let words = format!(

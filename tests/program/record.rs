@@ -17,19 +17,19 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
-use vllm_sim::server::Server;
-use vllm_sim_config::{CliMode, Loaded};
-use vllm_sim_dataset::{TABLE, hash_tokens};
-use vllm_sim_record::{RecordConfig, Recorder, Summary, model_of};
+use vllm_sim::server::SimulatorServer;
+use vllm_sim_config::{CliMode, LoadedConfig};
+use vllm_sim_dataset::{DEFAULT_TABLE, hash_tokens};
+use vllm_sim_record::{RecordConfig, Recorder, RecordingSummary, first_model_of_upstream};
 use vllm_sim_tokenizer::{SpecialTokens, Tokenizer};
 
 /// A server with llm-d's command line on any port.
-async fn server(flags: &[&str]) -> (Server, String) {
+async fn server(flags: &[&str]) -> (SimulatorServer, String) {
     let mut all = vec!["--model", "demo", "--host", "127.0.0.1", "--seed", "1"];
     all.extend(flags);
-    let mut loaded = Loaded::from_flags(CliMode::Llmd, &all).unwrap();
+    let mut loaded = LoadedConfig::from_flags(CliMode::Llmd, &all).unwrap();
     loaded.config.server.port = 0;
-    let server = Server::start(loaded.config).await.unwrap();
+    let server = SimulatorServer::start(loaded.config).await.unwrap();
     let base = format!("http://{}", server.address.unwrap());
     (server, base)
 }
@@ -55,7 +55,7 @@ impl Proxy {
         }
     }
 
-    async fn stop(self) -> (Summary, PathBuf, TempDir) {
+    async fn stop(self) -> (RecordingSummary, PathBuf, TempDir) {
         let path = self.folder.path().join("r.sqlite3");
         (self.recorder.stop().await.unwrap(), path, self.folder)
     }
@@ -65,7 +65,7 @@ fn record(upstream: &str, out: &Path) -> RecordConfig {
     RecordConfig {
         upstream: upstream.to_owned(),
         out: out.into(),
-        table: TABLE.to_owned(),
+        table: DEFAULT_TABLE.to_owned(),
         append: false,
         listen: ("127.0.0.1".to_owned(), 0),
         authority: None,
@@ -151,7 +151,7 @@ fn requests() -> Vec<(&'static str, Value)> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_recording_replays_the_same_text_at_the_same_pace() {
+async fn recording_replays_same_text_and_pace() {
     let slow = [
         "--time-to-first-token",
         "30ms",
@@ -216,7 +216,7 @@ async fn a_recording_replays_the_same_text_at_the_same_pace() {
 }
 
 #[tokio::test]
-async fn the_file_has_llm_ds_table_and_an_additional_one() {
+async fn recording_has_llmd_table_and_extra_table() {
     let (upstream, url) = server(&[]).await;
     let proxy = Proxy::start(&format!("{url}/v1/")).await;
     let body =
@@ -276,7 +276,7 @@ async fn scripted(
 }
 
 #[tokio::test]
-async fn chunks_are_forwarded_unchanged_on_arrival() {
+async fn chunks_are_forwarded_unchanged() {
     let pieces = vec![
         "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nx-own: 1\r\nconnection: close\r\n\r\n",
         "data:  {\"choices\" :[{\"index\":0,\"text\":\"A\"}]}\r\n\r\n: odd\n",
@@ -321,7 +321,7 @@ async fn chunks_are_forwarded_unchanged_on_arrival() {
 }
 
 #[tokio::test]
-async fn other_paths_are_forwarded_and_errors_are_counted() {
+async fn other_paths_are_forwarded_unrecorded() {
     let (upstream, url) = server(&[]).await;
     let proxy = Proxy::start(&url).await;
     let client = client();
@@ -390,7 +390,7 @@ async fn a_disconnected_client_leaves_no_partial_reply() {
     drop(answer);
     // The proxy hears of it with its next write, and then the upstream.
     let idle = async {
-        while upstream.app().service().in_flight() > 0 {
+        while upstream.app_state().service().in_flight_sequences() > 0 {
             tokio::task::yield_now().await;
         }
     };
@@ -406,7 +406,7 @@ async fn a_disconnected_client_leaves_no_partial_reply() {
 }
 
 #[tokio::test]
-async fn an_impossible_recording_fails_at_the_start() {
+async fn invalid_recorder_config_fails_at_start() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("r.sqlite3");
     let error = async |record: RecordConfig| {
@@ -434,7 +434,7 @@ async fn an_impossible_recording_fails_at_the_start() {
             .await
             .contains("is not a readable SQLite database")
     );
-    let error = model_of("http://127.0.0.1:1", None)
+    let error = first_model_of_upstream("http://127.0.0.1:1", None)
         .await
         .unwrap_err()
         .to_string();
@@ -468,7 +468,7 @@ async fn a_dataset_is_built_of_a_recording_in_the_tokens_of_another_model() {
             },
         );
         let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
-        let done = vllm_sim_record::dataset::run(&words, &|_| None).unwrap();
+        let done = vllm_sim_record::dataset::run_dataset_command(&words, &|_| None).unwrap();
         assert!(
             done.starts_with("3 replies from 3 of 3 recordings\n"),
             "{done}"
@@ -521,8 +521,16 @@ async fn an_upstream_behind_tls_is_recorded_if_it_is_trusted() {
     let (upstream, url) = server(&["--ssl-certfile", &crt, "--ssl-keyfile", &key]).await;
     let url = url.replace("http://", "https://");
     let authority = path("crt");
-    assert_eq!(model_of(&url, Some(&authority)).await.unwrap(), "demo");
-    let untrusted = model_of(&url, None).await.unwrap_err().to_string();
+    assert_eq!(
+        first_model_of_upstream(&url, Some(&authority))
+            .await
+            .unwrap(),
+        "demo"
+    );
+    let untrusted = first_model_of_upstream(&url, None)
+        .await
+        .unwrap_err()
+        .to_string();
     assert!(
         untrusted.contains("invalid peer certificate"),
         "{untrusted}"
@@ -541,7 +549,7 @@ async fn an_upstream_behind_tls_is_recorded_if_it_is_trusted() {
 }
 
 #[tokio::test]
-async fn a_second_run_may_add_to_the_file() {
+async fn append_adds_to_existing_recording() {
     let (upstream, url) = server(&[]).await;
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().join("r.sqlite3");
@@ -553,7 +561,7 @@ async fn a_second_run_may_add_to_the_file() {
         ask(&format!("http://{}", recorder.address), TEXT, &body).await;
         assert_eq!(recorder.stop().await.unwrap().replies, 1);
     }
-    assert_eq!(model_of(&url, None).await.unwrap(), "demo");
+    assert_eq!(first_model_of_upstream(&url, None).await.unwrap(), "demo");
     upstream.shutdown().await;
     let count = "SELECT count(*) FROM llmd";
     let count: i64 = Connection::open(out)

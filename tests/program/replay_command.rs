@@ -34,7 +34,7 @@ fn complaint(dir: &Path, words: &str) -> String {
 const SMALL: &str = "--input-tokens 200 --output-tokens uniform:5:20 --request-count 60";
 
 #[test]
-fn two_runs_are_equal_byte_by_byte() {
+fn replay_output_is_deterministic() {
     let dir = tempfile::tempdir().unwrap();
     for more in [
         "--request-rate 30 --num-workers 3 --router kv_router --shared-prefix-ratio 0.5 \
@@ -87,7 +87,7 @@ fn a_prompt_beyond_the_models_limit_is_a_rejected_request() {
 
 /// A search describes many deployments, and says so once.
 #[test]
-fn step_times_that_belong_to_no_gpu_are_named() {
+fn default_step_times_are_warned_about() {
     let dir = tempfile::tempdir().unwrap();
     let work = "--input-tokens 8 --output-tokens 4 --request-count 2 --request-rate 3";
     let words = "step times are the polynomial of Dynamo's mocker, whatever the model";
@@ -117,7 +117,7 @@ fn step_times_that_belong_to_no_gpu_are_named() {
 
 /// Who waits is told how far it is, and who has waited enough gets what there is.
 #[test]
-fn a_long_job_shows_progress_and_prints_its_table_when_interrupted() {
+fn interrupted_replay_prints_partial_report() {
     for (tool, told, left) in [
         ("replay", "of 100000000 requests", "Request Latency (ms)"),
         (
@@ -171,7 +171,7 @@ fn the_mockers_engine_arguments_give_the_mockers_report() {
 }
 
 #[test]
-fn files_are_written_and_compared() {
+fn reports_are_written_and_compared() {
     let dir = tempfile::tempdir().unwrap();
     for (name, workers) in [("a", 1), ("b", 2)] {
         let words = format!(
@@ -195,7 +195,7 @@ fn files_are_written_and_compared() {
 }
 
 #[test]
-fn a_replay_is_the_same_on_any_number_of_threads() {
+fn replay_is_independent_of_thread_count() {
     let dir = tempfile::tempdir().unwrap();
     let words = format!(
         "replay {SMALL} --request-rate 40 --num-workers 5 --router round_robin --report-json -"
@@ -214,7 +214,7 @@ fn a_replay_is_the_same_on_any_number_of_threads() {
 }
 
 #[test]
-fn a_sweep_is_the_same_on_one_thread_and_on_three() {
+fn sweep_is_independent_of_thread_count() {
     let dir = tempfile::tempdir().unwrap();
     let words = format!(
         "sweep {SMALL} --request-rate 40 --grid num-workers=1,2 --grid router=round_robin,kv_router \
@@ -294,7 +294,7 @@ fn workers_of_a_file_differ() {
 }
 
 #[test]
-fn invalid_options_are_named() {
+fn invalid_options_are_named_in_error() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(
         dir.path().join("t.jsonl"),
@@ -334,7 +334,7 @@ fn invalid_options_are_named() {
 }
 
 #[test]
-fn help_lists_the_flags() {
+fn help_lists_all_flags() {
     let dir = tempfile::tempdir().unwrap();
     for (words, flag) in [
         ("replay --help", "--replay-concurrency"),
@@ -365,7 +365,7 @@ fn command_lines_of_dynamo_are_replayed() {
 
 /// The model fits on one GPU in neither pool.
 #[test]
-fn split_pools_have_tensor_parallel_sizes_of_their_own() {
+fn pd_pools_have_own_tensor_parallel_size() {
     let dir = tempfile::tempdir().unwrap();
     let words = |prefill: u32, decode: u32| {
         format!(
@@ -388,7 +388,7 @@ fn split_pools_have_tensor_parallel_sizes_of_their_own() {
 }
 
 #[test]
-fn a_generation_config_moves_step_times() {
+fn generation_config_changes_step_times() {
     let dir = tempfile::tempdir().unwrap();
     let replayed = |more: &str| {
         let words = format!(

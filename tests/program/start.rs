@@ -69,7 +69,7 @@ fn any_free_port_is_named_in_the_log_and_in_the_ready_file() {
 }
 
 #[test]
-fn a_ready_file_that_cannot_be_written_ends_the_start() {
+fn unwritable_ready_file_fails_start() {
     let file = "/proc/no/such/folder/ready";
     let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
     command.args(["--model", "demo", "--port", "0", "--ready-file", file]);
@@ -117,7 +117,7 @@ fn the_log_begins_with_the_addresses_of_the_pages() {
 }
 
 #[test]
-fn a_server_stops_at_the_end_of_standard_input_if_configured() {
+fn server_stops_at_end_of_stdin() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
     command.args(["--model", "demo", "--host", "127.0.0.1", "--port", "0"]);
     command.arg("--exit-on-stdin-eof").stdin(Stdio::piped());
@@ -135,7 +135,7 @@ fn a_call_without_arguments_prints_the_usage() {
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(text.contains("Usage: vllm-sim --model MODEL"), "{text}");
     assert!(text.contains("vllm-sim --model demo"), "{text}");
-    for tool in vllm_sim_config::TOOLS {
+    for tool in vllm_sim_config::TOOL_COMMANDS {
         let mut words = text.split([' ', ',', '\n']);
         assert!(words.any(|word| word == tool), "{tool}");
     }
@@ -161,7 +161,7 @@ fn log_until(words: &[&str], last: &str) -> Vec<String> {
 }
 
 #[test]
-fn lines_that_scripts_wait_for_are_there_behind_serve() {
+fn serve_prints_vllm_ready_lines() {
     let words = [
         "serve",
         "meta-llama/Llama-3.1-8B-Instruct",
@@ -222,7 +222,7 @@ fn an_engine_that_cannot_start_ends_as_vllms_does() {
 }
 
 #[test]
-fn experts_spread_over_eight_engines_fit() {
+fn expert_parallel_over_eight_engines_fits() {
     let words = [
         "serve",
         "deepseek-ai/DeepSeek-V3",
@@ -239,7 +239,7 @@ fn experts_spread_over_eight_engines_fit() {
 }
 
 #[test]
-fn a_ready_file_replaces_no_other_file() {
+fn ready_file_never_replaces_other_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     std::fs::write(path("c.yaml"), "max-num-seqs: 4\n").unwrap();
@@ -286,7 +286,7 @@ fn a_server_leaves_the_ready_file_of_another() {
 }
 
 #[test]
-fn a_closed_terminal_ends_a_server_as_a_termination_does() {
+fn sighup_stops_server_like_sigterm() {
     let folder = tempfile::tempdir().unwrap();
     let ready = folder.path().join("ready.json");
     let file = ready.to_str().unwrap();
@@ -300,7 +300,7 @@ fn a_closed_terminal_ends_a_server_as_a_termination_does() {
 
 /// Settings without effect and misspelt ones are warnings.
 #[test]
-fn settings_without_effect_are_reported() {
+fn settings_without_effect_are_warned_about() {
     let warned = |words: &[&str], vars: &[(&str, &str)]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
         command.args(["serve", "demo"]).args(words);

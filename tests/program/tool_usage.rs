@@ -78,7 +78,7 @@ fn flags_that_a_tool_does_not_use_are_refused() {
 }
 
 #[test]
-fn modes_of_a_replay_refuse_what_the_others_use() {
+fn replay_modes_reject_each_others_flags() {
     let dir = tempfile::tempdir().unwrap();
     for (words, told) in [
         (
@@ -106,7 +106,7 @@ fn modes_of_a_replay_refuse_what_the_others_use() {
 }
 
 #[test]
-fn help_and_version_work_behind_every_command() {
+fn every_command_has_help_and_version() {
     let dir = tempfile::tempdir().unwrap();
     let (_, version, _) = run(dir.path(), "--version");
     for command in [
@@ -155,7 +155,7 @@ fn help_and_version_work_behind_every_command() {
 }
 
 #[test]
-fn wrong_usage_exits_with_2_and_names_the_nearest() {
+fn invalid_usage_exits_with_2_and_suggests() {
     let dir = tempfile::tempdir().unwrap();
     for (words, told) in [
         ("relpay", "did you mean replay?"),
@@ -248,7 +248,7 @@ fn two_reports_are_compared_on_a_page() {
 }
 
 #[test]
-fn runs_with_several_seeds_have_intervals_and_curves() {
+fn seeded_runs_have_confidence_intervals() {
     let dir = tempfile::tempdir().unwrap();
     for (name, seqs) in [("a", 1), ("b", 8)] {
         for seed in 1..=3 {
@@ -278,7 +278,7 @@ fn runs_with_several_seeds_have_intervals_and_curves() {
 }
 
 #[test]
-fn a_sweep_stars_nothing_when_nothing_is_good() {
+fn sweep_marks_no_best_if_none_is_good() {
     let dir = tempfile::tempdir().unwrap();
     let words = format!("sweep {WORK} --grid max-num-seqs=1,2 --slo-ttft-ms 0.0001");
     let (code, table, errors) = run(dir.path(), &words);
@@ -294,7 +294,7 @@ fn a_sweep_stars_nothing_when_nothing_is_good() {
 }
 
 #[test]
-fn a_sweep_skips_a_point_that_does_not_fit() {
+fn sweep_skips_points_that_do_not_fit() {
     let dir = tempfile::tempdir().unwrap();
     let words = format!(
         "sweep {WORK} --model meta-llama/Llama-3.1-70B-Instruct --gpu H100 \
@@ -410,7 +410,7 @@ fn completed(script: &std::path::Path, words: &[&str]) -> Vec<String> {
 }
 
 #[test]
-fn bash_completes_behind_every_command() {
+fn bash_completion_works_for_every_command() {
     let dir = tempfile::tempdir().unwrap();
     let (code, script, _) = run(dir.path(), "completions bash");
     assert_eq!(code, 0);
@@ -446,7 +446,7 @@ fn bash_completes_behind_every_command() {
 }
 
 #[test]
-fn a_server_is_probed_by_the_program_itself() {
+fn healthcheck_command_probes_server() {
     let dir = tempfile::tempdir().unwrap();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

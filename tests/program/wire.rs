@@ -9,20 +9,20 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use vllm_sim_service::prompt::conversation;
+use vllm_sim_service::prompt::to_template_messages;
 use vllm_sim_tokenizer::{ChatInput, ChatMessage, ChatTemplates, ContentFormat};
 use vllm_sim_wire::anthropic::{CountTokensRequest, MessagesRequest};
 use vllm_sim_wire::bounds::RequestBounds;
-use vllm_sim_wire::cohere::EmbedRequest;
-use vllm_sim_wire::limits::Limits;
-use vllm_sim_wire::openai::completion::Prompt;
+use vllm_sim_wire::cohere::CohereEmbedRequest;
+use vllm_sim_wire::limits::ServerLimits;
+use vllm_sim_wire::openai::completion::CompletionPrompt;
 use vllm_sim_wire::openai::{BatchChatRequest, ChatRequest, CompletionRequest, ResponsesRequest};
-use vllm_sim_wire::sampling::{SamplingDefaults, SamplingParams, output_budget};
+use vllm_sim_wire::sampling::{SamplingDefaults, SamplingParams, output_budget_tokens};
 use vllm_sim_wire::vllm::{
     DetokenizeRequest, GenerateRequest, GenerativeScoringRequest, LoadLoraRequest, PoolingRequest,
     TokenizeRequest, UnloadLoraRequest,
 };
-use vllm_sim_wire::{Fault, Version, body};
+use vllm_sim_wire::{Fault, VllmVersion, body};
 
 /// One request and its answer.
 #[derive(Debug, Deserialize)]
@@ -57,7 +57,7 @@ fn schema(path: &str, value: &Value) -> Option<Result<(), Fault>> {
         "/classify" => PoolingRequest::parse_classify(value).map(drop),
         "/score" => PoolingRequest::parse_score(value).map(drop),
         "/rerank" => PoolingRequest::parse_rerank(value).map(drop),
-        "/v2/embed" => EmbedRequest::parse(value).map(drop),
+        "/v2/embed" => CohereEmbedRequest::parse(value).map(drop),
         "/generative_scoring" => GenerativeScoringRequest::parse(value).map(drop),
         "/v1/messages" => MessagesRequest::parse(value, &RequestBounds::default()).map(drop),
         "/v1/messages/count_tokens" => CountTokensRequest::parse(value).map(drop),
@@ -74,7 +74,7 @@ fn schema(path: &str, value: &Value) -> Option<Result<(), Fault>> {
 
 /// Returns the messages as vLLM hands them to transformers.
 fn shown(messages: &[ChatMessage], format: ContentFormat) -> Vec<Value> {
-    let text = ChatTemplates::default().render(&ChatInput {
+    let text = ChatTemplates::default().render_chat(&ChatInput {
         messages,
         // To a template that does not name the role, developers are system messages.
         chat_template: Some("{% set known = 'developer' %}{{ messages | tojson }}"),
@@ -92,7 +92,7 @@ fn shown(messages: &[ChatMessage], format: ContentFormat) -> Vec<Value> {
 
 /// What we say to a case of the first form.
 fn said(case: &Case) -> Option<String> {
-    let value = match body::read(case.content_type.as_deref(), case.body.as_bytes()) {
+    let value = match body::read_json_body(case.content_type.as_deref(), case.body.as_bytes()) {
         Ok(value) => value,
         Err(fault) => return Some(fault.to_json()),
     };
@@ -102,7 +102,7 @@ fn said(case: &Case) -> Option<String> {
             _ => ContentFormat::Openai,
         };
         let rendered = ChatRequest::parse(&value, &RequestBounds::default())
-            .and_then(|request| conversation(&request.messages, "tiny-llama"));
+            .and_then(|request| to_template_messages(&request.messages, "tiny-llama"));
         return Some(match rendered {
             Ok(messages) => Value::from_iter(shown(&messages, format)).to_string(),
             Err(fault) => fault.to_json(),
@@ -167,8 +167,8 @@ fn schema_errors_have_the_words_of_vllm() {
 }
 
 /// The deployment a case was recorded from.
-fn limits(config: &str) -> Limits {
-    Limits {
+fn limits(config: &str) -> ServerLimits {
+    ServerLimits {
         max_model_len: 1024,
         vocab_size: Some(4096),
         has_tool_parser: config == "A",
@@ -177,8 +177,8 @@ fn limits(config: &str) -> Limits {
         speculative: config == "C",
         data_parallel_ranks: if config == "D" { 2 } else { 1 },
         served_name: "tiny-llama".to_owned(),
-        version: Version::V032,
-        ..Limits::default()
+        version: VllmVersion::V032,
+        ..ServerLimits::default()
     }
 }
 
@@ -190,14 +190,14 @@ fn known(model: Option<&str>) -> Result<(), Fault> {
 }
 
 /// A stand-in for the tokenizer: a token per word, and one more than fits at most.
-fn tokens(text: &str, limits: &Limits) -> usize {
+fn tokens(text: &str, limits: &ServerLimits) -> usize {
     (text.split_whitespace().count() + 1).min(limits.max_model_len as usize + 1)
 }
 
 /// What follows tokenization on every generation route.
 fn generate(
     case: &Case,
-    limits: &Limits,
+    limits: &ServerLimits,
     prompts: &[usize],
     asked: Option<i128>,
     params: impl Fn(i128, &SamplingDefaults) -> Result<Box<SamplingParams>, Fault>,
@@ -205,22 +205,25 @@ fn generate(
     let defaults = SamplingDefaults::default();
     let rank = case.rank.as_deref().and_then(|rank| rank.parse().ok());
     for prompt in prompts {
-        limits.prompt_tokens(*prompt)?;
+        limits.check_prompt_tokens(*prompt)?;
     }
     for prompt in prompts {
-        let params = params(output_budget(limits, asked, *prompt, &defaults), &defaults)?;
-        params.verify_engine(limits)?;
-        limits.data_parallel_rank(rank)?;
-        params.verify_prompt(*prompt)?;
+        let params = params(
+            output_budget_tokens(limits, asked, *prompt, &defaults),
+            &defaults,
+        )?;
+        params.verify_against_engine(limits)?;
+        limits.check_data_parallel_rank(rank)?;
+        params.verify_against_prompt(*prompt)?;
     }
     Ok(())
 }
 
-fn chat(case: &Case, value: &Value, limits: &Limits) -> Result<(), Fault> {
+fn chat(case: &Case, value: &Value, limits: &ServerLimits) -> Result<(), Fault> {
     let request = ChatRequest::parse(value, &RequestBounds::default())?;
     known(request.model.as_deref())?;
-    request.validate_early(limits)?;
-    let said = conversation(&request.messages, &limits.served_name)?;
+    request.validate_without_prompt(limits)?;
+    let said = to_template_messages(&request.messages, &limits.served_name)?;
     let words: usize = shown(&said, ContentFormat::String)
         .into_iter()
         .map(|m| tokens(m["content"].as_str().unwrap_or_default(), limits))
@@ -230,25 +233,25 @@ fn chat(case: &Case, value: &Value, limits: &Limits) -> Result<(), Fault> {
         case,
         limits,
         &[words],
-        request.asked_tokens().1,
+        request.requested_output_limit().1,
         |budget, defaults| {
-            let sampling = request.sampling(defaults)?;
-            sampling.with_budget(budget, &defaults.bounds)
+            let sampling = request.sampling_request(defaults)?;
+            sampling.with_output_budget(budget, &defaults.bounds)
         },
     )
 }
 
-fn completion(case: &Case, value: &Value, limits: &Limits) -> Result<(), Fault> {
+fn completion(case: &Case, value: &Value, limits: &ServerLimits) -> Result<(), Fault> {
     let request = CompletionRequest::parse(value, &RequestBounds::default())?;
-    request.validate_first()?;
+    request.validate_before_model_lookup()?;
     known(request.model.as_deref())?;
-    request.validate_early(limits)?;
+    request.validate_without_tokenizer(limits)?;
     let prompts = request.prompt.clone().unwrap_or_default().0;
     let counts: Vec<usize> = prompts
         .iter()
         .map(|prompt| match prompt {
-            Prompt::Text(text) => tokens(text, limits),
-            Prompt::Tokens(ids) => ids.len(),
+            CompletionPrompt::Text(text) => tokens(text, limits),
+            CompletionPrompt::Tokens(ids) => ids.len(),
         })
         .collect();
     generate(
@@ -257,22 +260,22 @@ fn completion(case: &Case, value: &Value, limits: &Limits) -> Result<(), Fault> 
         &counts,
         request.max_tokens,
         |budget, defaults| {
-            let sampling = request.sampling(defaults)?;
-            sampling.with_budget(budget, &defaults.bounds)
+            let sampling = request.sampling_request(defaults)?;
+            sampling.with_output_budget(budget, &defaults.bounds)
         },
     )?;
     for prompt in &prompts {
-        if let Prompt::Tokens(ids) = prompt {
-            limits.prompt_ids(ids)?;
+        if let CompletionPrompt::Tokens(ids) = prompt {
+            limits.check_prompt_ids(ids)?;
         }
     }
     Ok(())
 }
 
-fn messages(case: &Case, value: &Value, limits: &Limits) -> Result<String, Fault> {
+fn messages(case: &Case, value: &Value, limits: &ServerLimits) -> Result<String, Fault> {
     let request = MessagesRequest::parse(value, &RequestBounds::default())?;
     let text = serde_json::to_string(&case.body).expect("a string");
-    match limits.prompt_tokens(tokens(&text, limits)) {
+    match limits.check_prompt_tokens(tokens(&text, limits)) {
         Ok(()) => Ok(format!("{} messages", request.messages.len())),
         Err(fault) => Ok(fault.to_anthropic_json(limits.version)),
     }
@@ -281,7 +284,7 @@ fn messages(case: &Case, value: &Value, limits: &Limits) -> Result<String, Fault
 /// What a server like that of the recording says to a case.
 fn served(case: &Case) -> Option<String> {
     let limits = limits(&case.config);
-    let value = match body::read(case.content_type.as_deref(), case.body.as_bytes()) {
+    let value = match body::read_json_body(case.content_type.as_deref(), case.body.as_bytes()) {
         Ok(value) => value,
         Err(fault) => return Some(fault.to_json()),
     };
@@ -300,7 +303,7 @@ fn served(case: &Case) -> Option<String> {
 }
 
 #[test]
-fn errors_are_those_of_a_recorded_server() {
+fn error_responses_match_recorded_server() {
     let checked = check(&fixture("recorded.jsonl"), served);
     assert!(checked >= 60, "only {checked} cases were checked");
 }

@@ -17,7 +17,7 @@ fn run(dir: &Path, words: &str) -> (i32, String) {
 }
 
 #[test]
-fn every_command_reads_the_same_table() {
+fn every_command_warns_of_ineffective_flags() {
     let dir = tempfile::tempdir().unwrap();
     let llama = "--model meta-llama/Llama-3.1-8B-Instruct --gpu H100 --time-to-first-token 2s";
     let work = "--input-tokens 8 --request-count 2 --request-rate 3";
@@ -54,7 +54,7 @@ fn every_command_reads_the_same_table() {
 }
 
 #[test]
-fn an_unknown_key_is_named_beside_what_is_missing() {
+fn unknown_key_is_named_with_missing_model() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("bad.yaml"), "max-num-seqz: 4\n").unwrap();
     let (code, errors) = run(dir.path(), "--config bad.yaml");

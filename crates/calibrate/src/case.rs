@@ -5,16 +5,18 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::validate::{Client, Latencies, Prediction, RecordedRun, Request};
+use crate::validate::{
+    LatencyPrediction, LatencySummary, RecordedRequest, RecordedRun, SimulatedClient,
+};
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::latency::{Coefficients, LatencyModel, Roofline, RooflineSetup};
-use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
+use vllm_sim_engine::latency::{LatencyModel, Roofline, RooflineCoefficients, RooflineSetup};
+use vllm_sim_engine::sched::vllm::{VllmConfig, VllmScheduler};
 use vllm_sim_engine::{BlockKey, BlockPlan};
-use vllm_sim_random::mix;
+use vllm_sim_random::mix_u64_pair;
 use vllm_sim_replay::load::{BenchRun, LatencyStats, MeasuredRequest, OfferedLoad};
 
-use super::parameters::Parameter;
-use super::{CalibrateError, Options};
+use super::parameters::RooflineParameter;
+use super::{CalibrateError, CalibrateOptions};
 
 pub(super) struct CalibrationCase {
     pub(super) name: String,
@@ -36,14 +38,14 @@ pub(super) struct CalibrationCase {
 
 pub(super) struct FitTarget {
     pub(super) stage: Option<usize>,
-    kind: Statistic,
+    kind: LatencyStatistic,
     measured: f64,
     /// Weight of the statistic in the fit; 0 if it is only reported.
     pub(super) weight: f64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Statistic {
+pub(super) enum LatencyStatistic {
     Ttft,
     TtftMedian,
     TtftTail,
@@ -51,12 +53,12 @@ pub(super) enum Statistic {
     E2e,
 }
 
-impl Statistic {
+impl LatencyStatistic {
     fn is_first_token(self) -> bool {
         matches!(self, Self::Ttft | Self::TtftMedian | Self::TtftTail)
     }
 
-    fn of(self, latencies: &Latencies) -> f64 {
+    fn value_in(self, latencies: &LatencySummary) -> f64 {
         match self {
             Self::Ttft => latencies.ttft_mean,
             Self::TtftMedian => latencies.ttft_p50,
@@ -79,40 +81,40 @@ pub(super) struct CaseTraits {
 }
 
 /// Weights of the latency statistics in the fit; most parameters hardly affect TTFT.
-const TTFT: f64 = 0.5;
-const ITL: f64 = 1.0;
+const TTFT_WEIGHT: f64 = 0.5;
+const ITL_WEIGHT: f64 = 1.0;
 /// Weight factor for inter-token latencies of an overloaded run, in which the memory for KV blocks
 /// determines batch size and recomputation.
-const OVERLOADED: f64 = 0.3;
+const OVERLOADED_ITL_FACTOR: f64 = 0.3;
 /// Ratio of achieved to requested request rate below which a run counts as overloaded.
-const REACHED: f64 = 0.97;
+const MIN_ACHIEVED_RATE_RATIO: f64 = 0.97;
 /// Number of requests per stage of a run that suffice to compute slopes of its latencies.
-const START: usize = 500;
+const SLOPE_REQUESTS_PER_STAGE: usize = 500;
 /// Ratio of TTFT in the last third of a run to the first third above which the run counts as
 /// overloaded.
-const GROWTH: f64 = 3.0;
+const OVERLOAD_TTFT_GROWTH: f64 = 3.0;
 
 impl CalibrationCase {
     /// Prepares a load generator's run against a deployment, given as `(engine, setup)`.
-    pub(super) fn bench(
+    pub(super) fn from_bench_run(
         bench: &BenchRun,
         (engine, setup): (&VllmConfig, &RooflineSetup),
-        options: &Options,
+        options: &CalibrateOptions,
     ) -> Result<Self, CalibrateError> {
         if bench.requests.is_empty() {
             let problem = format!("{}: contains no successful request", bench.name);
             return Err(CalibrateError::Other(problem));
         }
         let block = engine.block_size;
-        let starts = bench.starts_ms(0);
+        let starts = bench.send_times_ms(0);
         let most = options.max_requests.unwrap_or(usize::MAX);
         let requests = bench.requests.iter().zip(starts).enumerate().take(most);
-        let requests = requests.map(|(i, (request, start))| Request {
+        let requests = requests.map(|(i, (request, start))| RecordedRequest {
             at: SimTime::from_nanos((start * 1e6) as u64),
             stage: 0,
             prompt: request.input.max(1),
             output: request.output.max(1),
-            plan: plan(request, i as u64, block),
+            plan: prompt_block_plan(request, i as u64, block),
         });
         let cap = match bench.load {
             OfferedLoad::Closed(n) => Some(n),
@@ -130,12 +132,12 @@ impl CalibrationCase {
             first_use_stall: Duration::ZERO,
             max_in_flight: cap.map_or(usize::MAX, |n| n as usize),
         };
-        let warning = overloaded(bench);
-        let targets = targets(None, &bench.stats, 1, warning);
+        let warning = overload_warning(bench);
+        let targets = fit_targets(None, &bench.stats, 1, warning);
         Self {
-            held_out: held_out(&bench.name, options),
+            held_out: is_held_out(&bench.name, options),
             name: bench.name.clone(),
-            label: label("", setup),
+            label: deployment_label("", setup),
             warning,
             targets,
             has_front_end: options.front_end_us.is_none(),
@@ -143,12 +145,15 @@ impl CalibrationCase {
             start: None,
             run,
         }
-        .checked()
+        .require_targets()
     }
 
     /// Prepares a recorded run whose JSON describes its deployment.
-    pub(super) fn recorded(json: &Value, options: &Options) -> Result<Self, CalibrateError> {
-        let mut run = RecordedRun::read(json, &Coefficients::default())?;
+    pub(super) fn from_recorded_run(
+        json: &Value,
+        options: &CalibrateOptions,
+    ) -> Result<Self, CalibrateError> {
+        let mut run = RecordedRun::from_json(json, &RooflineCoefficients::default())?;
         let by_stage = json["score_level"].as_str() == Some("stages");
         let regime = json["regime"].as_str().unwrap_or_default();
         let warning = regime
@@ -174,44 +179,46 @@ impl CalibrationCase {
                 e2e_mean: ms("e2e_mean"),
                 ..LatencyStats::default()
             };
-            found.extend(targets(*stage, &stats, measured.len(), warning));
+            found.extend(fit_targets(*stage, &stats, measured.len(), warning));
         }
         if let Some(most) = options.max_requests {
-            run.requests = first(&run, most);
+            run.requests = first_requests_per_stage(&run, most);
         }
         let front_end = run.setup.coefficients.front_end_us;
         if front_end > 0.0 {
             run.setup = measured_front_end(&run.setup, options);
         }
         Self {
-            held_out: held_out(&run.id, options),
+            held_out: is_held_out(&run.id, options),
             name: run.id.clone(),
-            label: label(json["model"].as_str().unwrap_or_default(), &run.setup),
+            label: deployment_label(json["model"].as_str().unwrap_or_default(), &run.setup),
             warning,
             targets: found,
             has_front_end: front_end > 0.0 && options.front_end_us.is_none(),
-            front_end_offset_us: front_end - Coefficients::default().front_end_us,
+            front_end_offset_us: front_end - RooflineCoefficients::default().front_end_us,
             start: None,
             run,
         }
-        .checked()
+        .require_targets()
     }
 
-    fn checked(mut self) -> Result<Self, CalibrateError> {
+    fn require_targets(mut self) -> Result<Self, CalibrateError> {
         if self.targets.is_empty() {
             let problem = format!("{}: contains no measured latency", self.name);
             return Err(CalibrateError::Other(problem));
         }
         // A run without overload is stationary; a queue builds up over a whole run.
-        if self.warning.is_none() && self.measured_stages() == 1 {
-            self.start = beginning(&self.run);
+        if self.warning.is_none() && self.measured_stage_count() == 1 {
+            self.start = start_of_run(&self.run);
         }
         Ok(self)
     }
 
     pub(super) fn traits(&self) -> CaseTraits {
         let n = self.run.requests.len().max(1) as f64;
-        let sum = |of: &dyn Fn(&Request) -> f64| self.run.requests.iter().map(of).sum::<f64>() / n;
+        let sum = |of: &dyn Fn(&RecordedRequest) -> f64| {
+            self.run.requests.iter().map(of).sum::<f64>() / n
+        };
         let last = self.run.requests.last().map_or(0.0, |r| r.at.as_secs_f64());
         let rate = n / last.max(1e-3);
         let load = match self.run.max_in_flight {
@@ -225,36 +232,39 @@ impl CalibrationCase {
             hidden: self.run.setup.shape.hidden,
             tp: self.run.setup.tp,
             moe: self.run.setup.shape.moe.is_some(),
-            stages: self.measured_stages(),
+            stages: self.measured_stage_count(),
         }
     }
 
-    pub(super) fn play(&self, values: &[(Parameter, f64)]) -> Result<Prediction, CalibrateError> {
-        self.play_run(&self.run, values)
+    pub(super) fn predict_latencies(
+        &self,
+        values: &[(RooflineParameter, f64)],
+    ) -> Result<LatencyPrediction, CalibrateError> {
+        self.predict_run_latencies(&self.run, values)
     }
 
     /// Simulates the part of the run that suffices to compute slopes of its latencies.
-    pub(super) fn play_start(
+    pub(super) fn predict_start_latencies(
         &self,
-        values: &[(Parameter, f64)],
-    ) -> Result<Prediction, CalibrateError> {
-        self.play_run(self.start.as_ref().unwrap_or(&self.run), values)
+        values: &[(RooflineParameter, f64)],
+    ) -> Result<LatencyPrediction, CalibrateError> {
+        self.predict_run_latencies(self.start.as_ref().unwrap_or(&self.run), values)
     }
 
-    fn play_run(
+    fn predict_run_latencies(
         &self,
         run: &RecordedRun,
-        values: &[(Parameter, f64)],
-    ) -> Result<Prediction, CalibrateError> {
+        values: &[(RooflineParameter, f64)],
+    ) -> Result<LatencyPrediction, CalibrateError> {
         let mut setup = self.run.setup.clone();
         let mut scale = 1.0;
         for &(parameter, value) in values {
             let value = match parameter {
-                Parameter::FrontEnd if !self.has_front_end => continue,
-                Parameter::FrontEnd => (value + self.front_end_offset_us).max(0.0),
+                RooflineParameter::FrontEnd if !self.has_front_end => continue,
+                RooflineParameter::FrontEnd => (value + self.front_end_offset_us).max(0.0),
                 _ => value,
             };
-            parameter.set(value, &mut setup.coefficients, &mut scale);
+            parameter.apply_value(value, &mut setup.coefficients, &mut scale);
         }
         let other = |error: &dyn std::fmt::Display| CalibrateError::Other(error.to_string());
         let roofline = Roofline::new(&setup).map_err(|error| other(&error))?;
@@ -263,16 +273,16 @@ impl CalibrationCase {
             let mut config = self.run.engine.clone();
             config.latency = LatencyModel::Roofline(Box::new(roofline.clone()));
             config.speed.all /= scale;
-            engines.push(Vllm::new(config).map_err(|error| other(&error))?);
+            engines.push(VllmScheduler::new(config).map_err(|error| other(&error))?);
         }
-        let done = Client::new(run, engines, &roofline).run();
-        Ok(Prediction::new(run, &done))
+        let done = SimulatedClient::new(run, engines, &roofline).run_to_end();
+        Ok(LatencyPrediction::new(run, &done))
     }
 
     /// Returns the API server time of the deployment before the fit, in us, or `None` if it is not
     /// fitted.
     pub(super) fn front_end_us(&self) -> Option<f64> {
-        let default = Coefficients::default().front_end_us;
+        let default = RooflineCoefficients::default().front_end_us;
         self.has_front_end
             .then_some(default + self.front_end_offset_us)
     }
@@ -283,15 +293,17 @@ impl CalibrationCase {
     /// These are means over all positions within a step at which requests arrive. In a simulation,
     /// evenly spaced requests all arrive at the same position, so that a small move changes nothing
     /// or a whole step.
-    pub(super) fn known_slopes(&self, parameter: Parameter) -> Vec<Option<f64>> {
-        let scale = parameter.prior().scale;
+    pub(super) fn analytic_target_slopes(&self, parameter: RooflineParameter) -> Vec<Option<f64>> {
+        let scale = parameter.parameter_prior().scale;
         let front_end_ms = self.run.setup.coefficients.front_end_us / 1e3;
         let slopes = self.targets.iter().map(|target| match parameter {
-            Parameter::FrontEnd if target.kind == Statistic::Itl || !self.has_front_end => {
+            RooflineParameter::FrontEnd
+                if target.kind == LatencyStatistic::Itl || !self.has_front_end =>
+            {
                 Some(0.0)
             }
-            Parameter::FrontEnd => Some(scale / 1e3 / target.measured),
-            Parameter::StepScale if target.kind.is_first_token() => {
+            RooflineParameter::FrontEnd => Some(scale / 1e3 / target.measured),
+            RooflineParameter::StepScale if target.kind.is_first_token() => {
                 Some(scale * (1.0 - front_end_ms / target.measured).max(0.0))
             }
             _ => None,
@@ -299,28 +311,28 @@ impl CalibrationCase {
         slopes.collect()
     }
 
-    pub(super) fn stages(&self) -> f64 {
-        self.measured_stages() as f64
+    pub(super) fn stage_count(&self) -> f64 {
+        self.measured_stage_count() as f64
     }
 
-    fn measured_stages(&self) -> usize {
+    fn measured_stage_count(&self) -> usize {
         let mut stages: Vec<_> = self.targets.iter().map(|target| target.stage).collect();
         stages.dedup();
         stages.len()
     }
 
-    pub(super) fn setup(&self) -> &RooflineSetup {
+    pub(super) fn roofline_setup(&self) -> &RooflineSetup {
         &self.run.setup
     }
 
     /// Returns the logarithm of predicted / measured latency for every target.
-    pub(super) fn residuals(&self, prediction: &Prediction) -> Vec<f64> {
+    pub(super) fn log_residuals(&self, prediction: &LatencyPrediction) -> Vec<f64> {
         let residuals = self.targets.iter().map(|target| {
             let latencies = match target.stage {
                 Some(stage) => prediction.stages.get(stage),
                 None => Some(&prediction.summary),
             };
-            let predicted = latencies.map_or(0.0, |latencies| target.kind.of(latencies));
+            let predicted = latencies.map_or(0.0, |latencies| target.kind.value_in(latencies));
             (predicted.max(1e-6) / target.measured).ln()
         });
         residuals.collect()
@@ -328,8 +340,13 @@ impl CalibrationCase {
 
     /// Returns the prediction errors of TTFT, ITL and E2E latency in percent; for a run with stages
     /// their mean absolute value.
-    pub(super) fn errors(&self, prediction: &Prediction) -> [Option<f64>; 3] {
-        [Statistic::Ttft, Statistic::Itl, Statistic::E2e].map(|kind| {
+    pub(super) fn error_percentages(&self, prediction: &LatencyPrediction) -> [Option<f64>; 3] {
+        [
+            LatencyStatistic::Ttft,
+            LatencyStatistic::Itl,
+            LatencyStatistic::E2e,
+        ]
+        .map(|kind| {
             let of_kind = self.targets.iter().filter(|target| target.kind == kind);
             let errors: Vec<f64> = of_kind
                 .filter_map(|target| {
@@ -337,7 +354,7 @@ impl CalibrationCase {
                         Some(stage) => prediction.stages.get(stage)?,
                         None => &prediction.summary,
                     };
-                    Some((kind.of(latencies) / target.measured - 1.0) * 100.0)
+                    Some((kind.value_in(latencies) / target.measured - 1.0) * 100.0)
                 })
                 .collect();
             match errors[..] {
@@ -349,7 +366,7 @@ impl CalibrationCase {
     }
 }
 
-fn first(run: &RecordedRun, most: usize) -> Vec<Request> {
+fn first_requests_per_stage(run: &RecordedRun, most: usize) -> Vec<RecordedRequest> {
     let mut seen = vec![0usize; run.stages];
     let requests = run.requests.iter().filter(|request| {
         seen[request.stage] += 1;
@@ -358,15 +375,15 @@ fn first(run: &RecordedRun, most: usize) -> Vec<Request> {
     requests.cloned().collect()
 }
 
-fn beginning(run: &RecordedRun) -> Option<RecordedRun> {
-    (run.requests.len() >= 2 * START * run.stages.max(1)).then(|| RecordedRun {
-        requests: first(run, START),
+fn start_of_run(run: &RecordedRun) -> Option<RecordedRun> {
+    (run.requests.len() >= 2 * SLOPE_REQUESTS_PER_STAGE * run.stages.max(1)).then(|| RecordedRun {
+        requests: first_requests_per_stage(run, SLOPE_REQUESTS_PER_STAGE),
         ..run.clone()
     })
 }
 
 /// Returns the deployment with the API server time that the options give, if any.
-fn measured_front_end(setup: &RooflineSetup, options: &Options) -> RooflineSetup {
+fn measured_front_end(setup: &RooflineSetup, options: &CalibrateOptions) -> RooflineSetup {
     let mut setup = setup.clone();
     if let Some(us) = options.front_end_us {
         setup.coefficients.front_end_us = us;
@@ -374,7 +391,7 @@ fn measured_front_end(setup: &RooflineSetup, options: &Options) -> RooflineSetup
     setup
 }
 
-fn label(model: &str, setup: &RooflineSetup) -> String {
+fn deployment_label(model: &str, setup: &RooflineSetup) -> String {
     let model = model.rsplit('/').next().unwrap_or(model);
     let tp = match setup.tp {
         1 => String::new(),
@@ -387,7 +404,7 @@ fn label(model: &str, setup: &RooflineSetup) -> String {
 ///
 /// A run has one target for the first token and one for gaps, because the errors of its statistics
 /// are correlated. E2E is their sum, and is only reported.
-fn targets(
+fn fit_targets(
     stage: Option<usize>,
     stats: &LatencyStats,
     stages: usize,
@@ -401,23 +418,23 @@ fn targets(
     // for the compilation of kernels.
     let few = mean.zip(tail).is_some_and(|(mean, tail)| mean > tail);
     let first = match (mean, median, tail) {
-        (Some(_), ..) if !few => Statistic::Ttft,
-        (_, Some(_), _) => Statistic::TtftMedian,
-        _ => Statistic::TtftTail,
+        (Some(_), ..) if !few => LatencyStatistic::Ttft,
+        (_, Some(_), _) => LatencyStatistic::TtftMedian,
+        _ => LatencyStatistic::TtftTail,
     };
     let found = [
-        (Statistic::Ttft, mean, TTFT),
-        (Statistic::TtftMedian, median, TTFT),
-        (Statistic::TtftTail, tail, TTFT),
-        (Statistic::Itl, known(stats.itl_mean), ITL),
-        (Statistic::E2e, known(stats.e2e_mean), 0.0),
+        (LatencyStatistic::Ttft, mean, TTFT_WEIGHT),
+        (LatencyStatistic::TtftMedian, median, TTFT_WEIGHT),
+        (LatencyStatistic::TtftTail, tail, TTFT_WEIGHT),
+        (LatencyStatistic::Itl, known(stats.itl_mean), ITL_WEIGHT),
+        (LatencyStatistic::E2e, known(stats.e2e_mean), 0.0),
     ];
     let found = found.into_iter().filter_map(|(kind, measured, weight)| {
         // Queueing amplifies errors of step times, so queued requests have little information about
         // them.
         let counts = match (kind, overloaded) {
-            (Statistic::Itl, true) => OVERLOADED,
-            (Statistic::Itl, false) => 1.0,
+            (LatencyStatistic::Itl, true) => OVERLOADED_ITL_FACTOR,
+            (LatencyStatistic::Itl, false) => 1.0,
             (_, overloaded) if kind == first && !overloaded => 1.0,
             _ => 0.0,
         };
@@ -431,17 +448,17 @@ fn targets(
     found.collect()
 }
 
-fn held_out(name: &str, options: &Options) -> bool {
+fn is_held_out(name: &str, options: &CalibrateOptions) -> bool {
     let file = name.rsplit('/').next().unwrap_or(name);
     let mut names = options.hold_out.iter();
     names.any(|held| name == held || file.trim_end_matches(".json") == held || file == held)
 }
 
 /// Returns a warning if the run shows that the server could not keep up with the load.
-fn overloaded(bench: &BenchRun) -> Option<&'static str> {
+fn overload_warning(bench: &BenchRun) -> Option<&'static str> {
     if bench
         .rates
-        .is_some_and(|(asked, reached)| reached < REACHED * asked)
+        .is_some_and(|(asked, reached)| reached < MIN_ACHIEVED_RATE_RATIO * asked)
         && matches!(bench.load, OfferedLoad::Drawn(_))
         && bench.requests.len() >= 200
     {
@@ -455,7 +472,7 @@ fn overloaded(bench: &BenchRun) -> Option<&'static str> {
     let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
     let open = matches!(bench.load, OfferedLoad::Times | OfferedLoad::Drawn(_));
     let grows = third >= 30
-        && mean(&ttft[2 * third..]) > GROWTH * mean(&ttft[..third])
+        && mean(&ttft[2 * third..]) > OVERLOAD_TTFT_GROWTH * mean(&ttft[..third])
         && mean(&ttft[2 * third..]) > 1000.0;
     (open && grows).then_some(
         "overloaded (TTFT grows during the run): only inter-token latencies \
@@ -465,7 +482,7 @@ fn overloaded(bench: &BenchRun) -> Option<&'static str> {
 
 /// Returns the KV block keys of a request's prompt; requests with the same prefix share the keys of
 /// cached blocks.
-fn plan(request: &MeasuredRequest, number: u64, block: u32) -> Arc<BlockPlan> {
+fn prompt_block_plan(request: &MeasuredRequest, number: u64, block: u32) -> Arc<BlockPlan> {
     let shared = match (&request.prefix, request.cached) {
         (Some(_), Some(cached)) => cached,
         // The cached tokens come from an unknown request, so all such requests share one prefix.
@@ -473,15 +490,17 @@ fn plan(request: &MeasuredRequest, number: u64, block: u32) -> Arc<BlockPlan> {
         _ => 0,
     };
     let name = request.prefix.as_deref().unwrap_or_default();
-    let prefix = name.bytes().fold(1, |id, byte| mix(id, byte.into()));
+    let prefix = name
+        .bytes()
+        .fold(1, |id, byte| mix_u64_pair(id, byte.into()));
     let total = request.input.saturating_add(request.output);
     let keys = (0..total / block.max(1)).map(|i| {
         let owner = if (i + 1) * block <= shared {
             prefix
         } else {
-            mix(3, number)
+            mix_u64_pair(3, number)
         };
-        BlockKey(mix(owner, i.into()))
+        BlockKey(mix_u64_pair(owner, i.into()))
     });
     Arc::new(BlockPlan {
         keys: keys.collect(),

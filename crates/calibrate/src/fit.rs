@@ -4,47 +4,47 @@
 //! Cross-validation selects the parameters and the strength of the penalties.
 
 use super::case::CalibrationCase;
-use super::linear::{LinearFit, RidgePlan};
-use super::machine::{CaseRunner, FitColumn, SimulatedPart};
-use super::parameters::Parameter;
+use super::linear::{LinearizedResiduals, RidgeFitPlan};
+use super::machine::{CaseRunner, FitColumn, SimulatedRunPart};
+use super::parameters::RooflineParameter;
 use super::plan::{self, ParameterChoice};
-use super::{CalibrateError, Options};
+use super::{CalibrateError, CalibrateOptions};
 use vllm_sim_command_line::progress::Progress;
 
-const STEPS: usize = 12;
-const HALVINGS: usize = 6;
+const MAX_GAUSS_NEWTON_STEPS: usize = 12;
+const MAX_STEP_HALVINGS: usize = 6;
 /// Maximum length of a Gauss-Newton step, in scales of the priors.
-const LONGEST: f64 = 3.0;
+const MAX_STEP_LENGTH: f64 = 3.0;
 /// Minimum length of a Gauss-Newton step, in scales of the priors; a shorter one counts as
 /// converged.
 const CONVERGED_STEP: f64 = 1e-2;
 /// Relative improvement of the fit's cost below which a Gauss-Newton step is the last one.
 const MIN_IMPROVEMENT: f64 = 2e-3;
 /// Maximum number of fit plans, each chosen where the previous one converged.
-const MAX_PLANS: usize = 4;
+const MAX_RIDGE_PLANS: usize = 4;
 /// Distance from a bound, as a fraction of the parameter's range, below which a parameter counts as
 /// at its bound.
-const AT_BOUND: f64 = 1e-3;
+const AT_BOUND_FRACTION: f64 = 1e-3;
 
 /// Result of fitting roofline parameters to measured runs.
 #[derive(Debug, Clone)]
-pub struct Fitted {
+pub struct FittedRoofline {
     /// Parameters fitted to all runs together.
     pub parameters: Vec<FittedParameter>,
     /// Parameters fitted per deployment, if the runs cover several.
-    pub deployments: Vec<Deployment>,
+    pub deployments: Vec<FittedDeployment>,
     /// Prediction errors of all runs, before and after the fit.
-    pub runs: Vec<RunOutcome>,
+    pub runs: Vec<RunFitErrors>,
     /// Parameters left at their defaults, each with the reason.
-    pub left: Vec<(Parameter, &'static str)>,
+    pub left: Vec<(RooflineParameter, &'static str)>,
     /// Deployment of the written profile, with its parameters, if the runs cover several
     /// deployments.
-    pub profile: Option<Deployment>,
+    pub profile: Option<FittedDeployment>,
 }
 
 /// Fitted parameters of one deployment among several.
 #[derive(Debug, Clone)]
-pub struct Deployment {
+pub struct FittedDeployment {
     /// Model, GPU and tensor-parallel size of the deployment.
     pub name: String,
     /// Number of the deployment's fitted runs.
@@ -57,7 +57,7 @@ pub struct Deployment {
 #[derive(Debug, Clone, Copy)]
 pub struct FittedParameter {
     /// Roofline parameter of this result.
-    pub parameter: Parameter,
+    pub parameter: RooflineParameter,
     /// Parameter value before the fit.
     pub default: f64,
     /// Parameter value after the fit.
@@ -70,7 +70,7 @@ pub struct FittedParameter {
 
 /// Prediction errors of one run in percent (TTFT, ITL, E2E latency), before and after the fit.
 #[derive(Debug, Clone)]
-pub struct RunOutcome {
+pub struct RunFitErrors {
     /// Name of the measured run.
     pub name: String,
     /// Index of the run's deployment.
@@ -85,54 +85,54 @@ pub struct RunOutcome {
     pub after: [Option<f64>; 3],
 }
 
-pub(super) fn fit(
+pub(super) fn fit_cases(
     cases: Vec<CalibrationCase>,
-    options: &Options,
-) -> Result<Fitted, CalibrateError> {
-    let choice = plan::choose(&cases, options)?;
-    let (first, deployments) = deployments(&cases);
+    options: &CalibrateOptions,
+) -> Result<FittedRoofline, CalibrateError> {
+    let choice = plan::choose_parameters(&cases, options)?;
+    let (first, deployments) = group_by_deployment(&cases);
     let wanted = match &options.profile_of {
-        Some(name) => Some(deployments[find(&cases, name)?]),
+        Some(name) => Some(deployments[find_case(&cases, name)?]),
         None => None,
     };
     let machine = CaseRunner {
         cases: &cases,
         deployments,
-        columns: choice.columns(first.len()),
+        columns: choice.fit_columns(first.len()),
         threads: match options.threads {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             n => n,
         },
         progress_bar: Progress::begin("calibrate", "runs simulated", None),
     };
-    let (lines, plan) = descend(&machine, &choice)?;
+    let (lines, plan) = alternate_plan_and_descent(&machine, &choice)?;
     let everywhere: Vec<usize> = (0..cases.len()).collect();
     let origin = vec![0.0; machine.columns.len()];
-    let played = machine.play(
+    let played = machine.predict_cases(
         &[origin, lines.at.clone()],
         &everywhere,
-        SimulatedPart::Whole,
+        SimulatedRunPart::Whole,
     )?;
-    let runs = cases.iter().enumerate().map(|(i, case)| RunOutcome {
+    let runs = cases.iter().enumerate().map(|(i, case)| RunFitErrors {
         name: case.name.clone(),
         deployment: machine.deployments[i],
         held_out: case.held_out,
         warning: case.warning,
-        before: case.errors(&played[0][i]),
-        after: case.errors(&played[1][i]),
+        before: case.error_percentages(&played[0][i]),
+        after: case.error_percentages(&played[1][i]),
     });
-    let runs: Vec<RunOutcome> = runs.collect();
-    let parameters = outcomes(&machine, &lines, &plan, None);
-    let own = first.iter().enumerate().map(|(n, case)| Deployment {
+    let runs: Vec<RunFitErrors> = runs.collect();
+    let parameters = fitted_parameters(&machine, &lines, &plan, None);
+    let own = first.iter().enumerate().map(|(n, case)| FittedDeployment {
         name: case.label.clone(),
         runs: runs
             .iter()
             .filter(|run| run.deployment == n && !run.held_out)
             .count(),
-        parameters: own_outcomes(&machine, &lines, &plan, (n, case)),
+        parameters: fitted_deployment_parameters(&machine, &lines, &plan, (n, case)),
     });
-    let own: Vec<Deployment> = own.collect();
-    let fitted = |parameter: Parameter| {
+    let own: Vec<FittedDeployment> = own.collect();
+    let fitted = |parameter: RooflineParameter| {
         let own = own.iter().flat_map(|own| &own.parameters);
         parameters
             .iter()
@@ -140,7 +140,7 @@ pub(super) fn fit(
             .any(|o| o.parameter == parameter)
     };
     let mut left = Vec::new();
-    for parameter in super::parameters::ORDER {
+    for parameter in super::parameters::PARAMETER_FIT_ORDER {
         let why = choice.left.iter().find(|(p, _)| *p == parameter);
         let why = match why {
             _ if fitted(parameter) => continue,
@@ -150,7 +150,7 @@ pub(super) fn fit(
         };
         left.push((parameter, why));
     }
-    Ok(Fitted {
+    Ok(FittedRoofline {
         profile: wanted.map(|n| own[n].clone()),
         deployments: own.into_iter().filter(|own| own.runs > 0).collect(),
         parameters,
@@ -160,11 +160,13 @@ pub(super) fn fit(
 }
 
 /// Returns the first run of every deployment, and the deployment's index for each run.
-fn deployments(cases: &[CalibrationCase]) -> (Vec<&CalibrationCase>, Vec<usize>) {
+fn group_by_deployment(cases: &[CalibrationCase]) -> (Vec<&CalibrationCase>, Vec<usize>) {
     let mut known: Vec<&CalibrationCase> = Vec::new();
     let mut of = Vec::with_capacity(cases.len());
     for case in cases {
-        let place = known.iter().position(|other| other.setup() == case.setup());
+        let place = known
+            .iter()
+            .position(|other| other.roofline_setup() == case.roofline_setup());
         of.push(place.unwrap_or_else(|| {
             known.push(case);
             known.len() - 1
@@ -173,7 +175,7 @@ fn deployments(cases: &[CalibrationCase]) -> (Vec<&CalibrationCase>, Vec<usize>)
     (known, of)
 }
 
-fn find(cases: &[CalibrationCase], name: &str) -> Result<usize, CalibrateError> {
+fn find_case(cases: &[CalibrationCase], name: &str) -> Result<usize, CalibrateError> {
     cases
         .iter()
         .position(|case| case.name == name)
@@ -187,70 +189,71 @@ fn find(cases: &[CalibrationCase], name: &str) -> Result<usize, CalibrateError> 
 }
 
 /// Alternates between choosing a fit plan and minimizing its cost, until the plan does not change.
-fn descend(
+fn alternate_plan_and_descent(
     machine: &CaseRunner<'_>,
     choice: &ParameterChoice,
-) -> Result<(LinearFit, RidgePlan), CalibrateError> {
+) -> Result<(LinearizedResiduals, RidgeFitPlan), CalibrateError> {
     let origin = vec![0.0; machine.columns.len()];
     let mut here = machine
-        .residuals(std::slice::from_ref(&origin), SimulatedPart::Whole)?
+        .fitted_residuals(std::slice::from_ref(&origin), SimulatedRunPart::Whole)?
         .remove(0);
     let all: Vec<usize> = (0..machine.columns.len()).collect();
-    let mut lines = machine.lines(&origin, &here, &all)?;
-    let mut plan = choice.best(&machine.columns, &lines);
-    for look in 1..=MAX_PLANS {
+    let mut lines = machine.linearize_residuals(&origin, &here, &all)?;
+    let mut plan = choice.best_validated_plan(&machine.columns, &lines);
+    for look in 1..=MAX_RIDGE_PLANS {
         let planned: Vec<usize> = plan.terms.iter().map(|(column, _)| *column).collect();
-        (here, lines) = walk(machine, &plan, here, lines, &planned)?;
+        (here, lines) = minimize_plan_cost(machine, &plan, here, lines, &planned)?;
         // With many runs of several deployments, the plan is not chosen again.
         let pooled = machine.columns.iter().any(|c| c.deployment.is_some());
-        if pooled || look == MAX_PLANS {
+        if pooled || look == MAX_RIDGE_PLANS {
             break;
         }
         if planned.len() < all.len() && !planned.is_empty() {
-            lines = machine.lines(&lines.at, &here, &all)?;
+            lines = machine.linearize_residuals(&lines.at, &here, &all)?;
         }
-        let next = choice.best(&machine.columns, &lines);
+        let next = choice.best_validated_plan(&machine.columns, &lines);
         if next == plan {
             break;
         }
         plan = next;
         // Parameters outside the plan return to their defaults, whatever the cost.
-        let goal = lines.best(&plan).into_iter().enumerate();
-        let at: Vec<f64> = goal.map(|(j, u)| machine.bounded(j, u)).collect();
+        let goal = lines.lowest_cost_point(&plan).into_iter().enumerate();
+        let at: Vec<f64> = goal.map(|(j, u)| machine.clamp_to_bounds(j, u)).collect();
         here = machine
-            .residuals(std::slice::from_ref(&at), SimulatedPart::Whole)?
+            .fitted_residuals(std::slice::from_ref(&at), SimulatedRunPart::Whole)?
             .remove(0);
-        lines = machine.lines(&at, &here, &all)?;
+        lines = machine.linearize_residuals(&at, &here, &all)?;
     }
     Ok((lines, plan))
 }
 
 /// Minimizes the cost of a fit plan by Gauss-Newton with step halving.
-fn walk(
+fn minimize_plan_cost(
     machine: &CaseRunner<'_>,
-    plan: &RidgePlan,
+    plan: &RidgeFitPlan,
     mut here: Vec<f64>,
-    mut lines: LinearFit,
+    mut lines: LinearizedResiduals,
     planned: &[usize],
-) -> Result<(Vec<f64>, LinearFit), CalibrateError> {
-    for _ in 0..STEPS {
-        let goal = lines.best(plan);
+) -> Result<(Vec<f64>, LinearizedResiduals), CalibrateError> {
+    for _ in 0..MAX_GAUSS_NEWTON_STEPS {
+        let goal = lines.lowest_cost_point(plan);
         let step: Vec<f64> = goal.iter().zip(&lines.at).map(|(a, b)| a - b).collect();
         if step.iter().all(|by| by.abs() < CONVERGED_STEP) {
             break;
         }
-        let cost = lines.cost(plan, &here, &lines.at);
+        let cost = lines.plan_cost(plan, &here, &lines.at);
         let mut length = 1.0;
         let mut found = None;
-        for _ in 0..HALVINGS {
+        for _ in 0..MAX_STEP_HALVINGS {
             let moved = lines.at.iter().zip(&step).enumerate();
-            let trial = moved
-                .map(|(j, (u, by))| machine.bounded(j, u + length * by.clamp(-LONGEST, LONGEST)));
+            let trial = moved.map(|(j, (u, by))| {
+                machine.clamp_to_bounds(j, u + length * by.clamp(-MAX_STEP_LENGTH, MAX_STEP_LENGTH))
+            });
             let trial: Vec<f64> = trial.collect();
             let residuals = machine
-                .residuals(std::slice::from_ref(&trial), SimulatedPart::Whole)?
+                .fitted_residuals(std::slice::from_ref(&trial), SimulatedRunPart::Whole)?
                 .remove(0);
-            if lines.cost(plan, &residuals, &trial) < cost {
+            if lines.plan_cost(plan, &residuals, &trial) < cost {
                 found = Some((trial, residuals));
                 break;
             }
@@ -259,9 +262,9 @@ fn walk(
         let Some((at, residuals)) = found else {
             break;
         };
-        let saved = cost - lines.cost(plan, &residuals, &at);
+        let saved = cost - lines.plan_cost(plan, &residuals, &at);
         here = residuals;
-        lines = machine.lines(&at, &here, planned)?;
+        lines = machine.linearize_residuals(&at, &here, planned)?;
         if saved < MIN_IMPROVEMENT * cost {
             break;
         }
@@ -270,25 +273,25 @@ fn walk(
 }
 
 /// Returns the fitted parameters common to all runs, or those of the deployment with this index.
-fn outcomes(
+fn fitted_parameters(
     machine: &CaseRunner<'_>,
-    lines: &LinearFit,
-    plan: &RidgePlan,
+    lines: &LinearizedResiduals,
+    plan: &RidgeFitPlan,
     deployment: Option<usize>,
 ) -> Vec<FittedParameter> {
-    let errors = lines.errors(plan);
+    let errors = lines.standard_errors(plan);
     let terms = plan.terms.iter().zip(errors);
     let own = terms.filter(|((j, _), _)| machine.columns[*j].deployment == deployment);
     let outcomes = own.map(|((j, _), error)| {
         let FitColumn { parameter, .. } = machine.columns[*j];
-        let prior = parameter.prior();
+        let prior = parameter.parameter_prior();
         let shared = machine.columns.iter().zip(&lines.at).filter(|(column, _)| {
             deployment.is_some() && column.deployment.is_none() && column.parameter == parameter
         });
         let u = lines.at[*j] + shared.map(|(_, u)| *u).sum::<f64>();
         let (low, high) = prior.bounds;
         let value = (prior.centre + u * prior.scale).clamp(low, high);
-        let near = AT_BOUND * (high - low);
+        let near = AT_BOUND_FRACTION * (high - low);
         FittedParameter {
             parameter,
             default: prior.centre,
@@ -301,15 +304,15 @@ fn outcomes(
 }
 
 /// Returns the fitted parameters of one deployment, including its API server time.
-fn own_outcomes(
+fn fitted_deployment_parameters(
     machine: &CaseRunner<'_>,
-    lines: &LinearFit,
-    plan: &RidgePlan,
+    lines: &LinearizedResiduals,
+    plan: &RidgeFitPlan,
     (deployment, case): (usize, &CalibrationCase),
 ) -> Vec<FittedParameter> {
-    let mut outcomes = outcomes(machine, lines, plan, Some(deployment));
+    let mut outcomes = fitted_parameters(machine, lines, plan, Some(deployment));
     outcomes.retain_mut(|outcome| {
-        if outcome.parameter != Parameter::FrontEnd {
+        if outcome.parameter != RooflineParameter::FrontEnd {
             return true;
         }
         let Some(front_end) = case.front_end_us() else {

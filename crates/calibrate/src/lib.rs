@@ -26,51 +26,51 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use vllm_sim_engine::latency::{Coefficients, RooflineSetup};
+use vllm_sim_engine::latency::{RooflineCoefficients, RooflineSetup};
 use vllm_sim_engine::sched::vllm::VllmConfig;
-use vllm_sim_replay::load::{self, BenchRun, Format};
+use vllm_sim_replay::load::{self, BenchRun, WorkloadFormat};
 
 use crate::validate::ValidateError;
 use case::CalibrationCase;
 
 pub use error::CalibrateError;
-pub use fit::{Deployment, Fitted};
-pub use options::Options;
-pub use parameters::{Parameter, parameter_names};
-pub use text::{RunSet, yaml};
+pub use fit::{FittedDeployment, FittedRoofline};
+pub use options::CalibrateOptions;
+pub use parameters::{RooflineParameter, parameter_names};
+pub use text::{MeasuredRunSet, config_yaml};
 
 /// Fits roofline parameters to results of load generators, all of one deployment.
 ///
 /// # Errors
 /// Returns [`CalibrateError`] with the file or the missing value.
-pub fn from_results(
+pub fn fit_result_files(
     files: &[PathBuf],
-    format: Format,
+    format: WorkloadFormat,
     deployment: (&VllmConfig, &RooflineSetup),
-    options: &Options,
-) -> Result<Fitted, CalibrateError> {
+    options: &CalibrateOptions,
+) -> Result<FittedRoofline, CalibrateError> {
     let mut cases = Vec::new();
     for file in files {
         for run in load::bench_runs(file, format)? {
-            cases.push(CalibrationCase::bench(&run, deployment, options)?);
+            cases.push(CalibrationCase::from_bench_run(&run, deployment, options)?);
         }
     }
-    fit::fit(cases, options)
+    fit::fit_cases(cases, options)
 }
 
 /// Fits roofline parameters to runs in memory, all of one deployment.
 ///
 /// # Errors
 /// Returns [`CalibrateError::Other`] with the missing value.
-pub fn from_runs(
+pub fn fit_bench_runs(
     runs: &[BenchRun],
     deployment: (&VllmConfig, &RooflineSetup),
-    options: &Options,
-) -> Result<Fitted, CalibrateError> {
+    options: &CalibrateOptions,
+) -> Result<FittedRoofline, CalibrateError> {
     let cases = runs
         .iter()
-        .map(|run| CalibrationCase::bench(run, deployment, options));
-    fit::fit(cases.collect::<Result<_, _>>()?, options)
+        .map(|run| CalibrationCase::from_bench_run(run, deployment, options));
+    fit::fit_cases(cases.collect::<Result<_, _>>()?, options)
 }
 
 /// Fits roofline parameters to recorded runs that describe their deployments, read from all
@@ -78,7 +78,10 @@ pub fn from_runs(
 ///
 /// # Errors
 /// Returns [`CalibrateError`] with the file and the field.
-pub fn from_recorded(folder: &Path, options: &Options) -> Result<Fitted, CalibrateError> {
+pub fn fit_recorded_runs(
+    folder: &Path,
+    options: &CalibrateOptions,
+) -> Result<FittedRoofline, CalibrateError> {
     let io = |error| ValidateError::Io {
         path: folder.to_owned(),
         error,
@@ -101,21 +104,24 @@ pub fn from_recorded(folder: &Path, options: &Options) -> Result<Fitted, Calibra
             path: path.clone(),
             error,
         })?;
-        cases.push(CalibrationCase::recorded(&json, options)?);
+        cases.push(CalibrationCase::from_recorded_run(&json, options)?);
     }
-    fit::fit(cases, options)
+    fit::fit_cases(cases, options)
 }
 
 /// Returns the coefficients `base` with the fitted parameters, and the fitted factor for all step
 /// times.
-pub fn applied(fitted: &Fitted, base: &Coefficients) -> (Coefficients, f64) {
+pub fn apply_fit(
+    fitted: &FittedRoofline,
+    base: &RooflineCoefficients,
+) -> (RooflineCoefficients, f64) {
     let mut coefficients = *base;
     let mut scale = 1.0;
     let own = fitted.profile.iter().flat_map(|own| &own.parameters);
     for outcome in fitted.parameters.iter().chain(own) {
         outcome
             .parameter
-            .set(outcome.value, &mut coefficients, &mut scale);
+            .apply_value(outcome.value, &mut coefficients, &mut scale);
     }
     (coefficients, scale)
 }

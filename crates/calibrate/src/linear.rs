@@ -9,7 +9,7 @@ const REWEIGHT_ROUNDS: usize = 8;
 
 /// Fit plan: the parameter columns that may move, each with its ridge penalty.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub(super) struct RidgePlan {
+pub(super) struct RidgeFitPlan {
     pub(super) terms: Vec<(usize, f64)>,
 }
 
@@ -17,7 +17,7 @@ pub(super) struct RidgePlan {
 /// point.
 ///
 /// Coordinates are differences from the defaults, in scales of the priors.
-pub(super) struct LinearFit {
+pub(super) struct LinearizedResiduals {
     pub(super) at: Vec<f64>,
     /// Residuals at the point `at`.
     pub(super) here: Vec<f64>,
@@ -28,8 +28,8 @@ pub(super) struct LinearFit {
     pub(super) units: Vec<usize>,
 }
 
-impl LinearFit {
-    pub(super) fn unit_count(&self) -> usize {
+impl LinearizedResiduals {
+    pub(super) fn validation_unit_count(&self) -> usize {
         let mut units = self.units.clone();
         units.sort_unstable();
         units.dedup();
@@ -38,32 +38,32 @@ impl LinearFit {
 
     /// Returns the approximated residual `i` at `x`, with all columns outside `terms` at their
     /// defaults.
-    fn residual(&self, i: usize, terms: &[(usize, f64)], x: &[f64]) -> f64 {
-        self.origin(i) + self.moved(i, terms, x)
+    fn residual_at(&self, i: usize, terms: &[(usize, f64)], x: &[f64]) -> f64 {
+        self.residual_at_defaults(i) + self.residual_change(i, terms, x)
     }
 
     /// Extrapolates residual `i` to the default parameters.
-    fn origin(&self, i: usize) -> f64 {
+    fn residual_at_defaults(&self, i: usize) -> f64 {
         let columns = self.slopes.iter().zip(&self.at);
         self.here[i] - columns.map(|(slope, u)| slope[i] * u).sum::<f64>()
     }
 
-    fn moved(&self, i: usize, terms: &[(usize, f64)], x: &[f64]) -> f64 {
+    fn residual_change(&self, i: usize, terms: &[(usize, f64)], x: &[f64]) -> f64 {
         let terms = terms.iter().zip(x);
         terms.map(|((j, _), u)| self.slopes[*j][i] * u).sum()
     }
 
     /// Returns the coordinates that minimize the cost of `plan`, without the residuals of unit
     /// `left_out`.
-    fn least(&self, plan: &RidgePlan, left_out: Option<usize>) -> Vec<f64> {
+    fn minimize_cost_without_unit(&self, plan: &RidgeFitPlan, left_out: Option<usize>) -> Vec<f64> {
         let terms = &plan.terms;
         let kept: Vec<usize> = (0..self.here.len())
             .filter(|i| self.weights[*i] > 0.0 && Some(self.units[*i]) != left_out)
             .collect();
         let mut x = vec![0.0; terms.len()];
         for _ in 0..REWEIGHT_ROUNDS {
-            let (normal, gradient) = self.system(terms, &x, &kept);
-            let Some(next) = solve(normal, &gradient) else {
+            let (normal, gradient) = self.normal_equations(terms, &x, &kept);
+            let Some(next) = solve_linear_system(normal, &gradient) else {
                 break;
             };
             x = next;
@@ -72,7 +72,7 @@ impl LinearFit {
     }
 
     /// Returns the normal equations of the fit, with residuals weighted as at `x`.
-    fn system(
+    fn normal_equations(
         &self,
         terms: &[(usize, f64)],
         x: &[f64],
@@ -82,8 +82,8 @@ impl LinearFit {
         let mut normal = vec![vec![0.0; n]; n];
         let mut gradient = vec![0.0; n];
         for &i in kept {
-            let weight = self.weights[i] * weight(self.residual(i, terms, x));
-            let origin = self.origin(i);
+            let weight = self.weights[i] * soft_l1_weight(self.residual_at(i, terms, x));
+            let origin = self.residual_at_defaults(i);
             for (a, (column, _)) in terms.iter().enumerate() {
                 let slope = self.slopes[*column][i];
                 if slope == 0.0 {
@@ -103,9 +103,13 @@ impl LinearFit {
 
     /// Returns the point with the lowest cost of `plan`; columns outside the plan are at their
     /// defaults.
-    pub(super) fn best(&self, plan: &RidgePlan) -> Vec<f64> {
+    pub(super) fn lowest_cost_point(&self, plan: &RidgeFitPlan) -> Vec<f64> {
         let mut place = vec![0.0; self.at.len()];
-        for ((column, _), u) in plan.terms.iter().zip(self.least(plan, None)) {
+        for ((column, _), u) in plan
+            .terms
+            .iter()
+            .zip(self.minimize_cost_without_unit(plan, None))
+        {
             place[*column] = u;
         }
         place
@@ -113,44 +117,44 @@ impl LinearFit {
 
     /// Returns the cross-validated cost of a plan: for each unit, the cost of its residuals in a
     /// fit to all other units, summed.
-    pub(super) fn cross_validated(&self, plan: &RidgePlan) -> f64 {
+    pub(super) fn cross_validated_cost(&self, plan: &RidgeFitPlan) -> f64 {
         let mut units = self.units.clone();
         units.sort_unstable();
         units.dedup();
         let cost = units.iter().map(|unit| {
-            let x = self.least(plan, Some(*unit));
+            let x = self.minimize_cost_without_unit(plan, Some(*unit));
             let own = (0..self.here.len()).filter(|i| self.units[*i] == *unit);
-            own.map(|i| self.weights[i] * loss(self.residual(i, &plan.terms, &x)))
+            own.map(|i| self.weights[i] * soft_l1_loss(self.residual_at(i, &plan.terms, &x)))
                 .sum::<f64>()
         });
         cost.sum()
     }
 
     /// Returns the cost of a plan for residuals simulated at the point `place`.
-    pub(super) fn cost(&self, plan: &RidgePlan, residuals: &[f64], place: &[f64]) -> f64 {
+    pub(super) fn plan_cost(&self, plan: &RidgeFitPlan, residuals: &[f64], place: &[f64]) -> f64 {
         let data = residuals.iter().zip(&self.weights);
         let held = plan.terms.iter();
-        data.map(|(r, w)| w * loss(*r)).sum::<f64>()
+        data.map(|(r, w)| w * soft_l1_loss(*r)).sum::<f64>()
             + held
                 .map(|(j, ridge)| (ridge * place[*j]).powi(2))
                 .sum::<f64>()
     }
 
     /// Returns the standard errors of the columns of `plan`, in scales of the priors.
-    pub(super) fn errors(&self, plan: &RidgePlan) -> Vec<f64> {
+    pub(super) fn standard_errors(&self, plan: &RidgeFitPlan) -> Vec<f64> {
         let terms = &plan.terms;
         let x: Vec<f64> = terms.iter().map(|(j, _)| self.at[*j]).collect();
         let all: Vec<usize> = (0..self.here.len()).collect();
-        let (normal, _) = self.system(terms, &x, &all);
+        let (normal, _) = self.normal_equations(terms, &x, &all);
         let seen: f64 = self.weights.iter().sum();
         let squares: f64 = all
             .iter()
-            .map(|&i| self.weights[i] * weight(self.here[i]) * self.here[i].powi(2))
+            .map(|&i| self.weights[i] * soft_l1_weight(self.here[i]) * self.here[i].powi(2))
             .sum();
         let noise = (squares / (seen - terms.len() as f64).max(1.0)).sqrt();
         let errors = (0..terms.len()).map(|j| {
             let unit = (0..terms.len()).map(|i| if i == j { 1.0 } else { 0.0 });
-            let column = solve(normal.clone(), &unit.collect::<Vec<_>>());
+            let column = solve_linear_system(normal.clone(), &unit.collect::<Vec<_>>());
             noise * column.map_or(0.0, |column| column[j].max(0.0).sqrt())
         });
         errors.collect()
@@ -158,17 +162,17 @@ impl LinearFit {
 }
 
 /// Returns the soft L1 loss of a residual.
-fn loss(residual: f64) -> f64 {
+fn soft_l1_loss(residual: f64) -> f64 {
     2.0 * SOFT_L1_WIDTH * SOFT_L1_WIDTH * ((1.0 + (residual / SOFT_L1_WIDTH).powi(2)).sqrt() - 1.0)
 }
 
-/// Returns the weight of a residual in the reweighted least squares that minimize [`loss`].
-fn weight(residual: f64) -> f64 {
+/// Returns the weight of a residual in the reweighted least squares that minimize [`soft_l1_loss`].
+fn soft_l1_weight(residual: f64) -> f64 {
     1.0 / (1.0 + (residual / SOFT_L1_WIDTH).powi(2)).sqrt()
 }
 
 /// Solves the linear system `a x = b` by pivoted elimination; `None` if it is singular.
-fn solve(mut a: Vec<Vec<f64>>, b: &[f64]) -> Option<Vec<f64>> {
+fn solve_linear_system(mut a: Vec<Vec<f64>>, b: &[f64]) -> Option<Vec<f64>> {
     let n = b.len();
     let mut b = b.to_vec();
     for column in 0..n {
@@ -200,24 +204,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_systems_are_solved() {
-        let x = solve(vec![vec![0.0, 2.0], vec![4.0, 1.0]], &[6.0, 7.0]).expect("has a solution");
+    fn linear_system_solver_solves_small_systems() {
+        let x = solve_linear_system(vec![vec![0.0, 2.0], vec![4.0, 1.0]], &[6.0, 7.0])
+            .expect("has a solution");
         assert_eq!(x, [1.0, 3.0]);
         assert_eq!(
-            solve(vec![vec![1.0, 1.0], vec![1.0, 1.0]], &[1.0, 2.0]),
+            solve_linear_system(vec![vec![1.0, 1.0], vec![1.0, 1.0]], &[1.0, 2.0]),
             None
         );
     }
 
     /// Residuals `offset` that column 0 shifts by `slope`, plus noise that column 1 could fit only
     /// within one unit.
-    fn line(offsets: &[f64], noise: f64) -> LinearFit {
+    fn noisy_linear_residuals(offsets: &[f64], noise: f64) -> LinearizedResiduals {
         let n = offsets.len();
         let here = offsets
             .iter()
             .enumerate()
             .map(|(i, o)| o + if i % 2 == 0 { noise } else { -noise });
-        LinearFit {
+        LinearizedResiduals {
             at: vec![0.0; 2],
             here: here.collect(),
             slopes: vec![
@@ -230,22 +235,27 @@ mod tests {
     }
 
     #[test]
-    fn shared_effects_improve_cross_validation() {
-        let line = line(&[0.05; 6], 0.0);
-        let plan = RidgePlan {
+    fn effect_shared_by_runs_lowers_cross_validated_cost() {
+        let line = noisy_linear_residuals(&[0.05; 6], 0.0);
+        let plan = RidgeFitPlan {
             terms: vec![(0, 0.001)],
         };
-        let place = line.best(&plan);
+        let place = line.lowest_cost_point(&plan);
         assert!((place[0] + 0.5).abs() < 1e-3, "{place:?}");
-        assert!(line.cross_validated(&plan) < 0.01 * line.cross_validated(&RidgePlan::default()));
+        assert!(
+            line.cross_validated_cost(&plan)
+                < 0.01 * line.cross_validated_cost(&RidgeFitPlan::default())
+        );
     }
 
     #[test]
-    fn noise_worsens_cross_validation() {
-        let line = line(&[0.0; 6], 0.02);
-        let plan = RidgePlan {
+    fn parameter_fitted_to_noise_raises_validated_cost() {
+        let line = noisy_linear_residuals(&[0.0; 6], 0.02);
+        let plan = RidgeFitPlan {
             terms: vec![(1, 0.001)],
         };
-        assert!(line.cross_validated(&plan) > line.cross_validated(&RidgePlan::default()));
+        assert!(
+            line.cross_validated_cost(&plan) > line.cross_validated_cost(&RidgeFitPlan::default())
+        );
     }
 }

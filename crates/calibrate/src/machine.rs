@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::CalibrateError;
 use super::case::CalibrationCase;
-use super::linear::LinearFit;
-use super::parameters::Parameter;
-use crate::validate::Prediction;
+use super::linear::LinearizedResiduals;
+use super::parameters::RooflineParameter;
+use crate::validate::LatencyPrediction;
 use vllm_sim_command_line::progress::Progress;
 
 /// Step of the central differences for derivatives, in scales of the prior.
-const DIFFERENCE: f64 = 0.25;
+const FINITE_DIFFERENCE_STEP: f64 = 0.25;
 /// Curvature of a residual above which its weight is less than half.
 ///
 /// A few requests that catch or miss a step cause jumps, which carry no information.
@@ -21,7 +21,7 @@ const CURVATURE_HALF_WEIGHT: f64 = 0.01;
 /// Movable parameter of the fit: for all runs, or additionally for those of one deployment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct FitColumn {
-    pub(super) parameter: Parameter,
+    pub(super) parameter: RooflineParameter,
     pub(super) deployment: Option<usize>,
 }
 
@@ -34,33 +34,33 @@ pub(super) struct CaseRunner<'a> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum SimulatedPart {
+pub(super) enum SimulatedRunPart {
     Whole,
     /// Simulate only the first requests of a run, which suffice to compute derivatives.
     Start,
 }
 
-type Values = Vec<(Parameter, f64)>;
+type ParameterValues = Vec<(RooflineParameter, f64)>;
 
 impl CaseRunner<'_> {
-    pub(super) fn fitted(&self) -> Vec<usize> {
+    pub(super) fn fitted_case_indices(&self) -> Vec<usize> {
         let all = 0..self.cases.len();
         all.filter(|i| !self.cases[*i].held_out).collect()
     }
 
-    fn concerns(&self, column: FitColumn, case: usize) -> bool {
+    fn column_affects_case(&self, column: FitColumn, case: usize) -> bool {
         let own = self.deployments[case];
         column.deployment.is_none_or(|deployment| deployment == own)
     }
 
     /// Converts a point of the fit to roofline parameter values for a run.
-    fn values(&self, place: &[f64], case: usize) -> Values {
-        let mut values: Values = Vec::new();
+    fn parameter_values(&self, place: &[f64], case: usize) -> ParameterValues {
+        let mut values: ParameterValues = Vec::new();
         for (column, u) in self.columns.iter().zip(place) {
-            if !self.concerns(*column, case) || *u == 0.0 {
+            if !self.column_affects_case(*column, case) || *u == 0.0 {
                 continue;
             }
-            let prior = column.parameter.prior();
+            let prior = column.parameter.parameter_prior();
             let by = u * prior.scale;
             match values.iter_mut().find(|(p, _)| *p == column.parameter) {
                 Some((_, value)) => *value += by,
@@ -68,22 +68,22 @@ impl CaseRunner<'_> {
             }
         }
         for (parameter, value) in &mut values {
-            let (low, high) = parameter.prior().bounds;
+            let (low, high) = parameter.parameter_prior().bounds;
             *value = value.clamp(low, high);
         }
         values
     }
 
     /// Simulates the runs `cases` at every point on all threads; returns `[point][case]`.
-    pub(super) fn play(
+    pub(super) fn predict_cases(
         &self,
         places: &[Vec<f64>],
         cases: &[usize],
-        length: SimulatedPart,
-    ) -> Result<Vec<Vec<Prediction>>, CalibrateError> {
+        length: SimulatedRunPart,
+    ) -> Result<Vec<Vec<LatencyPrediction>>, CalibrateError> {
         let jobs = places.len() * cases.len();
         let next = AtomicUsize::new(0);
-        let done: Mutex<Vec<Option<Result<Prediction, CalibrateError>>>> =
+        let done: Mutex<Vec<Option<Result<LatencyPrediction, CalibrateError>>>> =
             Mutex::new((0..jobs).map(|_| None).collect());
         std::thread::scope(|scope| {
             for _ in 0..self.threads.min(jobs).max(1) {
@@ -94,12 +94,14 @@ impl CaseRunner<'_> {
                             return;
                         }
                         let (p, c) = (job / cases.len(), cases[job % cases.len()]);
-                        let values = self.values(&places[p], c);
+                        let values = self.parameter_values(&places[p], c);
                         let played = match length {
-                            SimulatedPart::Whole => self.cases[c].play(&values),
-                            SimulatedPart::Start => self.cases[c].play_start(&values),
+                            SimulatedRunPart::Whole => self.cases[c].predict_latencies(&values),
+                            SimulatedRunPart::Start => {
+                                self.cases[c].predict_start_latencies(&values)
+                            }
                         };
-                        self.progress_bar.add(1);
+                        self.progress_bar.add_finished(1);
                         if let Ok(mut done) = done.lock() {
                             done[job] = Some(played);
                         }
@@ -124,16 +126,16 @@ impl CaseRunner<'_> {
         Ok(all)
     }
 
-    pub(super) fn residuals(
+    pub(super) fn fitted_residuals(
         &self,
         places: &[Vec<f64>],
-        length: SimulatedPart,
+        length: SimulatedRunPart,
     ) -> Result<Vec<Vec<f64>>, CalibrateError> {
-        let cases = self.fitted();
-        let played = self.play(places, &cases, length)?;
+        let cases = self.fitted_case_indices();
+        let played = self.predict_cases(places, &cases, length)?;
         let all = played.iter().map(|predictions| {
             let each = cases.iter().zip(predictions);
-            each.flat_map(|(i, p)| self.cases[*i].residuals(p))
+            each.flat_map(|(i, p)| self.cases[*i].log_residuals(p))
                 .collect()
         });
         Ok(all.collect())
@@ -143,27 +145,27 @@ impl CaseRunner<'_> {
     /// the `open` columns.
     ///
     /// Columns of one parameter for different deployments move together, as no run belongs to two.
-    pub(super) fn lines(
+    pub(super) fn linearize_residuals(
         &self,
         at: &[f64],
         here: &[f64],
         open: &[usize],
-    ) -> Result<LinearFit, CalibrateError> {
-        let probes = self.probes(open);
+    ) -> Result<LinearizedResiduals, CalibrateError> {
+        let probes = self.independent_column_groups(open);
         let mut places = Vec::with_capacity(2 * probes.len());
         for probe in &probes {
-            for side in [DIFFERENCE, -DIFFERENCE] {
+            for side in [FINITE_DIFFERENCE_STEP, -FINITE_DIFFERENCE_STEP] {
                 let mut place = at.to_vec();
                 for &column in probe {
-                    place[column] = self.bounded(column, place[column] + side);
+                    place[column] = self.clamp_to_bounds(column, place[column] + side);
                 }
                 places.push(place);
             }
         }
         places.push(at.to_vec());
-        let found = self.residuals(&places, SimulatedPart::Start)?;
+        let found = self.fitted_residuals(&places, SimulatedRunPart::Start)?;
         let middle = &found[2 * probes.len()];
-        let owners = self.owners();
+        let owners = self.case_of_residuals();
         let mut slopes = vec![vec![0.0; here.len()]; self.columns.len()];
         let mut rough = vec![0.0_f64; here.len()];
         for (n, probe) in probes.iter().enumerate() {
@@ -171,7 +173,7 @@ impl CaseRunner<'_> {
             for &column in probe {
                 let apart = (places[2 * n][column] - places[2 * n + 1][column]).max(1e-9);
                 for (i, owner) in owners.iter().enumerate() {
-                    if self.concerns(self.columns[column], *owner) {
+                    if self.column_affects_case(self.columns[column], *owner) {
                         slopes[column][i] = (up[i] - down[i]) / apart;
                     }
                 }
@@ -183,34 +185,36 @@ impl CaseRunner<'_> {
                 *rough = rough.max(bend);
             }
         }
-        let fitted = self.fitted();
+        let fitted = self.fitted_case_indices();
         for &column in open {
-            let known = |i: &usize| self.cases[*i].known_slopes(self.columns[column].parameter);
+            let known =
+                |i: &usize| self.cases[*i].analytic_target_slopes(self.columns[column].parameter);
             for (i, slope) in fitted.iter().flat_map(known).enumerate() {
                 if let Some(slope) = slope
-                    && self.concerns(self.columns[column], owners[i])
+                    && self.column_affects_case(self.columns[column], owners[i])
                 {
                     slopes[column][i] = slope;
                 }
             }
         }
         let weights = self.target_weights(&fitted).zip(&rough);
-        Ok(LinearFit {
+        Ok(LinearizedResiduals {
             at: at.to_vec(),
             here: here.to_vec(),
             slopes,
             weights: weights
                 .map(|(weight, rough)| weight / (1.0 + (rough / CURVATURE_HALF_WEIGHT).powi(2)))
                 .collect(),
-            units: self.units(&owners),
+            units: self.validation_units(&owners),
         })
     }
 
     /// Groups the columns whose derivatives one simulation yields; derivatives by API server time
     /// need none.
-    fn probes(&self, open: &[usize]) -> Vec<Vec<usize>> {
+    fn independent_column_groups(&self, open: &[usize]) -> Vec<Vec<usize>> {
         let mut probes: Vec<Vec<usize>> = Vec::new();
-        let front_end = |column: usize| self.columns[column].parameter == Parameter::FrontEnd;
+        let front_end =
+            |column: usize| self.columns[column].parameter == RooflineParameter::FrontEnd;
         for &column in open.iter().filter(|column| !front_end(**column)) {
             let key = |j: usize| {
                 let column = self.columns[j];
@@ -229,7 +233,7 @@ impl CaseRunner<'_> {
             let case = &self.cases[*i];
             // Stages share the weight of a run, unless it is the only one.
             let share = if fitted.len() == 1 {
-                case.stages()
+                case.stage_count()
             } else {
                 1.0
             };
@@ -239,16 +243,16 @@ impl CaseRunner<'_> {
     }
 
     /// Returns the index of the run to which each residual belongs.
-    fn owners(&self) -> Vec<usize> {
-        let cases = self.fitted().into_iter();
+    fn case_of_residuals(&self) -> Vec<usize> {
+        let cases = self.fitted_case_indices().into_iter();
         cases
             .flat_map(|i| std::iter::repeat_n(i, self.cases[i].targets.len()))
             .collect()
     }
 
     /// Returns the cross-validation unit of each residual: its run, or for a single run its stage.
-    fn units(&self, owners: &[usize]) -> Vec<usize> {
-        match self.fitted()[..] {
+    fn validation_units(&self, owners: &[usize]) -> Vec<usize> {
+        match self.fitted_case_indices()[..] {
             [one] => {
                 let targets = self.cases[one].targets.iter();
                 targets.map(|target| target.stage.unwrap_or(0)).collect()
@@ -258,8 +262,8 @@ impl CaseRunner<'_> {
     }
 
     /// Clamps a column's coordinate to the bounds of its parameter.
-    pub(super) fn bounded(&self, column: usize, u: f64) -> f64 {
-        let prior = self.columns[column].parameter.prior();
+    pub(super) fn clamp_to_bounds(&self, column: usize, u: f64) -> f64 {
+        let prior = self.columns[column].parameter.parameter_prior();
         let bound = |value: f64| (value - prior.centre) / prior.scale;
         u.clamp(bound(prior.bounds.0), bound(prior.bounds.1))
     }

@@ -1,6 +1,6 @@
 /// Options of fitting roofline parameters to measured runs.
 #[derive(Debug, Clone, Default)]
-pub struct Options {
+pub struct CalibrateOptions {
     /// Names of the parameters to fit; empty selects those that the runs can determine.
     pub fit: Vec<String>,
     /// Maximum number of requests per stage to simulate; the measured means are compared with means

@@ -1,10 +1,10 @@
 //! Lists the roofline parameters that can be fitted, with defaults, prior scales and bounds.
 
-use vllm_sim_engine::latency::Coefficients;
+use vllm_sim_engine::latency::RooflineCoefficients;
 
 /// Fittable parameter of the roofline model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Parameter {
+pub enum RooflineParameter {
     /// Time in the API server before the engine's queue, in us.
     FrontEnd,
     /// Factor for all step times, if the runs cannot distinguish the parts of a step.
@@ -28,30 +28,30 @@ pub enum Parameter {
 }
 
 /// All fittable parameters, ordered by how well typical runs determine them.
-pub(super) const ORDER: [Parameter; 10] = [
-    Parameter::FrontEnd,
-    Parameter::StepScale,
-    Parameter::Step,
-    Parameter::Sequence,
-    Parameter::Compute,
-    Parameter::Attention,
-    Parameter::Memory,
-    Parameter::Mixed,
-    Parameter::AllReduce,
-    Parameter::Moe,
+pub(super) const PARAMETER_FIT_ORDER: [RooflineParameter; 10] = [
+    RooflineParameter::FrontEnd,
+    RooflineParameter::StepScale,
+    RooflineParameter::Step,
+    RooflineParameter::Sequence,
+    RooflineParameter::Compute,
+    RooflineParameter::Attention,
+    RooflineParameter::Memory,
+    RooflineParameter::Mixed,
+    RooflineParameter::AllReduce,
+    RooflineParameter::Moe,
 ];
 
 /// Prior of a parameter for the fit: default value, scale of deviations from it, and bounds, in the
 /// parameter's own unit (latency-roofline reference, section 6).
-pub(super) struct Prior {
+pub(super) struct ParameterPrior {
     pub(super) centre: f64,
     pub(super) scale: f64,
     pub(super) bounds: (f64, f64),
 }
 
-impl Parameter {
+impl RooflineParameter {
     /// Returns the name of the parameter's coefficient, or `step_scale`.
-    pub fn name(self) -> &'static str {
+    pub fn coefficient_name(self) -> &'static str {
         match self {
             Self::FrontEnd => "front_end_us",
             Self::StepScale => "step_scale",
@@ -66,12 +66,14 @@ impl Parameter {
         }
     }
 
-    pub(super) fn named(name: &str) -> Option<Self> {
-        ORDER.into_iter().find(|parameter| parameter.name() == name)
+    pub(super) fn by_coefficient_name(name: &str) -> Option<Self> {
+        PARAMETER_FIT_ORDER
+            .into_iter()
+            .find(|parameter| parameter.coefficient_name() == name)
     }
 
-    pub(super) fn prior(self) -> Prior {
-        let defaults = Coefficients::default();
+    pub(super) fn parameter_prior(self) -> ParameterPrior {
+        let defaults = RooflineCoefficients::default();
         let (centre, scale, bounds) = match self {
             Self::FrontEnd => (defaults.front_end_us, 3000.0, (0.0, 40_000.0)),
             Self::StepScale => (1.0, 0.05, (0.2, 5.0)),
@@ -84,7 +86,7 @@ impl Parameter {
             Self::AllReduce => (defaults.all_reduce_scale, 0.4, (0.3, 3.0)),
             Self::Moe => (defaults.moe_scale, 0.1, (0.8, 1.25)),
         };
-        Prior {
+        ParameterPrior {
             centre,
             scale,
             bounds,
@@ -92,7 +94,12 @@ impl Parameter {
     }
 
     /// Writes a parameter value to its coefficient, or to `step_scale`.
-    pub(super) fn set(self, value: f64, to: &mut Coefficients, step_scale: &mut f64) {
+    pub(super) fn apply_value(
+        self,
+        value: f64,
+        to: &mut RooflineCoefficients,
+        step_scale: &mut f64,
+    ) {
         match self {
             Self::FrontEnd => to.front_end_us = value,
             Self::StepScale => *step_scale = value,
@@ -110,5 +117,7 @@ impl Parameter {
 
 /// Returns the names of all parameters, separated by commas, for messages.
 pub fn parameter_names() -> String {
-    ORDER.map(Parameter::name).join(", ")
+    PARAMETER_FIT_ORDER
+        .map(RooflineParameter::coefficient_name)
+        .join(", ")
 }

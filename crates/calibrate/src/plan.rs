@@ -1,42 +1,43 @@
 //! Chooses the parameters to fit and their ridge penalties, from simple to complex plans.
 
 use super::case::{CalibrationCase, CaseTraits};
-use super::linear::{LinearFit, RidgePlan};
+use super::linear::{LinearizedResiduals, RidgeFitPlan};
 use super::machine::FitColumn;
-use super::parameters::{ORDER, Parameter, parameter_names};
-use super::{CalibrateError, Options};
+use super::parameters::{PARAMETER_FIT_ORDER, RooflineParameter, parameter_names};
+use super::{CalibrateError, CalibrateOptions};
 
-const RIDGES: [f64; 6] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3];
+const RIDGE_PENALTIES: [f64; 6] = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3];
 /// Ridge penalty for a single run, which cannot be cross-validated.
-const ONE_RUN: f64 = 0.001;
+const SINGLE_RUN_RIDGE_PENALTY: f64 = 0.001;
 /// Relative improvement of the cross-validated cost that a more complex plan must reach.
 ///
 /// A narrow win among dozens of candidates does not generalize.
 const MIN_COST_REDUCTION: f64 = 0.05;
 /// Parameters with possible differences between deployments, whatever the composition of their
 /// steps.
-const PER_DEPLOYMENT: [Parameter; 2] = [Parameter::FrontEnd, Parameter::StepScale];
+const DEPLOYMENT_PARAMETERS: [RooflineParameter; 2] =
+    [RooflineParameter::FrontEnd, RooflineParameter::StepScale];
 /// Plan with only the parameter that does not depend on the server's host.
 ///
 /// The factor for step times may move alone, so that differences of hosts distort neither
 /// inter-token latency nor TTFT.
-const STEP_SCALE_ONLY: [Parameter; 1] = [Parameter::StepScale];
+const STEP_SCALE_PARAMETER: [RooflineParameter; 1] = [RooflineParameter::StepScale];
 
 /// Text of the reason why a measured API server time is not fitted.
 pub(super) const SET_BY_FLAG: &str = "given by --front-end-ms";
 
 /// Parameters determined by the runs, best first, and the reasons against the other parameters.
 pub(super) struct ParameterChoice {
-    pub(super) chosen: Vec<Parameter>,
-    pub(super) left: Vec<(Parameter, &'static str)>,
+    pub(super) chosen: Vec<RooflineParameter>,
+    pub(super) left: Vec<(RooflineParameter, &'static str)>,
     /// Whether the user named the parameters to fit, which are then always fitted.
     pub(super) named: bool,
-    own: &'static [Parameter],
+    own: &'static [RooflineParameter],
 }
 
-pub(super) fn choose(
+pub(super) fn choose_parameters(
     cases: &[CalibrationCase],
-    options: &Options,
+    options: &CalibrateOptions,
 ) -> Result<ParameterChoice, CalibrateError> {
     let fitted: Vec<CaseTraits> = cases
         .iter()
@@ -48,7 +49,7 @@ pub(super) fn choose(
         return Err(CalibrateError::Other(problem.to_owned()));
     }
     if !options.fit.is_empty() {
-        return named(options);
+        return choose_named_parameters(options);
     }
     let ratio = |of: fn(&CaseTraits) -> f64| {
         let values = || fitted.iter().map(of);
@@ -59,23 +60,35 @@ pub(super) fn choose(
     let models = fitted
         .windows(2)
         .any(|pair| pair[0].hidden != pair[1].hidden);
-    let why_not = |parameter: Parameter| -> Option<&'static str> {
+    let why_not = |parameter: RooflineParameter| -> Option<&'static str> {
         let no = |chosen: bool, why| (!chosen).then_some(why);
         match parameter {
-            Parameter::FrontEnd => no(options.front_end_us.is_none(), SET_BY_FLAG),
-            Parameter::StepScale => no(!loads, "replaced by the separate numbers below"),
-            Parameter::Step | Parameter::Sequence => no(loads, "needs two different loads"),
-            Parameter::Compute => no(ratio(|t| t.prompt) >= 1.5, "needs two prompt lengths"),
-            Parameter::Attention => no(ratio(|t| t.context) >= 2.0, "needs two context lengths"),
-            Parameter::Memory => no(models, "needs two models"),
-            Parameter::Mixed => no(loads && points >= 8, "needs eight runs at different loads"),
-            Parameter::AllReduce => no(fitted.iter().any(|t| t.tp > 1), "needs tensor parallelism"),
-            Parameter::Moe => no(fitted.iter().any(|t| t.moe), "needs a mixture of experts"),
+            RooflineParameter::FrontEnd => no(options.front_end_us.is_none(), SET_BY_FLAG),
+            RooflineParameter::StepScale => no(!loads, "replaced by the separate numbers below"),
+            RooflineParameter::Step | RooflineParameter::Sequence => {
+                no(loads, "needs two different loads")
+            }
+            RooflineParameter::Compute => {
+                no(ratio(|t| t.prompt) >= 1.5, "needs two prompt lengths")
+            }
+            RooflineParameter::Attention => {
+                no(ratio(|t| t.context) >= 2.0, "needs two context lengths")
+            }
+            RooflineParameter::Memory => no(models, "needs two models"),
+            RooflineParameter::Mixed => {
+                no(loads && points >= 8, "needs eight runs at different loads")
+            }
+            RooflineParameter::AllReduce => {
+                no(fitted.iter().any(|t| t.tp > 1), "needs tensor parallelism")
+            }
+            RooflineParameter::Moe => {
+                no(fitted.iter().any(|t| t.moe), "needs a mixture of experts")
+            }
         }
     };
     let most = (points / 2).max(2);
     let (mut chosen, mut left) = (Vec::new(), Vec::new());
-    for parameter in ORDER {
+    for parameter in PARAMETER_FIT_ORDER {
         match why_not(parameter) {
             None if chosen.len() < most => chosen.push(parameter),
             None => left.push((parameter, "too few runs to fit another number")),
@@ -87,22 +100,22 @@ pub(super) fn choose(
         left,
         named: false,
         own: match options.front_end_us {
-            None => &PER_DEPLOYMENT,
-            Some(_) => &STEP_SCALE_ONLY,
+            None => &DEPLOYMENT_PARAMETERS,
+            Some(_) => &STEP_SCALE_PARAMETER,
         },
     })
 }
 
-fn named(options: &Options) -> Result<ParameterChoice, CalibrateError> {
+fn choose_named_parameters(options: &CalibrateOptions) -> Result<ParameterChoice, CalibrateError> {
     let mut chosen = Vec::new();
     for name in &options.fit {
-        let parameter = Parameter::named(name.trim()).ok_or_else(|| {
+        let parameter = RooflineParameter::by_coefficient_name(name.trim()).ok_or_else(|| {
             let names = parameter_names();
             CalibrateError::Other(format!(
                 "--fit: unknown number {name:?}; allowed are {names}"
             ))
         })?;
-        if parameter == Parameter::FrontEnd && options.front_end_us.is_some() {
+        if parameter == RooflineParameter::FrontEnd && options.front_end_us.is_some() {
             let problem = "--fit front_end_us and --front-end-ms cannot be used together";
             return Err(CalibrateError::Other(problem.to_owned()));
         }
@@ -121,8 +134,8 @@ fn named(options: &Options) -> Result<ParameterChoice, CalibrateError> {
 impl ParameterChoice {
     /// Returns a column for every parameter that may move, in common and per deployment if there
     /// are several deployments.
-    pub(super) fn columns(&self, deployments: usize) -> Vec<FitColumn> {
-        let shared = |parameter: Parameter| FitColumn {
+    pub(super) fn fit_columns(&self, deployments: usize) -> Vec<FitColumn> {
+        let shared = |parameter: RooflineParameter| FitColumn {
             parameter,
             deployment: None,
         };
@@ -149,14 +162,17 @@ impl ParameterChoice {
     }
 
     /// Returns candidate fit plans in stages, from simple to complex.
-    fn stages(&self, columns: &[FitColumn]) -> Vec<Vec<RidgePlan>> {
-        let shared = |wanted: &[Parameter]| which(columns, wanted, ColumnScope::Shared);
-        let own = which(columns, &PER_DEPLOYMENT, ColumnScope::PerDeployment);
+    fn candidate_plans_by_stage(&self, columns: &[FitColumn]) -> Vec<Vec<RidgeFitPlan>> {
+        let shared = |wanted: &[RooflineParameter]| {
+            matching_column_indices(columns, wanted, ColumnScope::Shared)
+        };
+        let own =
+            matching_column_indices(columns, &DEPLOYMENT_PARAMETERS, ColumnScope::PerDeployment);
         let held = |indices: &[usize], ridge: f64| -> Vec<(usize, f64)> {
             indices.iter().map(|j| (*j, ridge)).collect()
         };
-        let ladder = |indices: &[usize]| -> Vec<RidgePlan> {
-            let plans = RIDGES.map(|ridge| RidgePlan {
+        let ladder = |indices: &[usize]| -> Vec<RidgeFitPlan> {
+            let plans = RIDGE_PENALTIES.map(|ridge| RidgeFitPlan {
                 terms: held(indices, ridge),
             });
             plans.to_vec()
@@ -166,23 +182,23 @@ impl ParameterChoice {
         }
         if own.is_empty() {
             let mut stages = vec![
-                ladder(&shared(&STEP_SCALE_ONLY)),
-                ladder(&shared(&PER_DEPLOYMENT)),
+                ladder(&shared(&STEP_SCALE_PARAMETER)),
+                ladder(&shared(&DEPLOYMENT_PARAMETERS)),
             ];
             stages.extend((2..=self.chosen.len()).map(|n| ladder(&shared(&self.chosen[..n]))));
             return stages;
         }
         let all = shared(&self.chosen);
-        let both = RIDGES.iter().flat_map(|inner| {
-            let plans = RIDGES.map(|outer| RidgePlan {
+        let both = RIDGE_PENALTIES.iter().flat_map(|inner| {
+            let plans = RIDGE_PENALTIES.map(|outer| RidgeFitPlan {
                 terms: [held(&own, *inner), held(&all, outer)].concat(),
             });
             plans.to_vec()
         });
         vec![
-            ladder(&which(
+            ladder(&matching_column_indices(
                 columns,
-                &STEP_SCALE_ONLY,
+                &STEP_SCALE_PARAMETER,
                 ColumnScope::PerDeployment,
             )),
             ladder(&own),
@@ -192,26 +208,33 @@ impl ParameterChoice {
 
     /// Returns the fit plan with the lowest cross-validated cost, or an empty plan if the defaults
     /// are better.
-    pub(super) fn best(&self, columns: &[FitColumn], lines: &LinearFit) -> RidgePlan {
-        if lines.unit_count() < 2 {
+    pub(super) fn best_validated_plan(
+        &self,
+        columns: &[FitColumn],
+        lines: &LinearizedResiduals,
+    ) -> RidgeFitPlan {
+        if lines.validation_unit_count() < 2 {
             let wanted = if self.named {
                 &self.chosen
             } else {
-                &PER_DEPLOYMENT[..]
+                &DEPLOYMENT_PARAMETERS[..]
             };
-            let terms = which(columns, wanted, ColumnScope::Shared);
-            return RidgePlan {
-                terms: terms.into_iter().map(|j| (j, ONE_RUN)).collect(),
+            let terms = matching_column_indices(columns, wanted, ColumnScope::Shared);
+            return RidgeFitPlan {
+                terms: terms
+                    .into_iter()
+                    .map(|j| (j, SINGLE_RUN_RIDGE_PENALTY))
+                    .collect(),
             };
         }
-        let mut best = RidgePlan::default();
+        let mut best = RidgeFitPlan::default();
         let mut least = match self.named {
             true => f64::INFINITY,
-            false => lines.cross_validated(&best),
+            false => lines.cross_validated_cost(&best),
         };
-        for stage in self.stages(columns) {
+        for stage in self.candidate_plans_by_stage(columns) {
             let judged = stage.into_iter().map(|plan| {
-                let cost = lines.cross_validated(&plan);
+                let cost = lines.cross_validated_cost(&plan);
                 (plan, cost)
             });
             if let Some((plan, cost)) = judged.min_by(|a, b| a.1.total_cmp(&b.1))
@@ -230,7 +253,11 @@ enum ColumnScope {
     PerDeployment,
 }
 
-fn which(columns: &[FitColumn], wanted: &[Parameter], scope: ColumnScope) -> Vec<usize> {
+fn matching_column_indices(
+    columns: &[FitColumn],
+    wanted: &[RooflineParameter],
+    scope: ColumnScope,
+) -> Vec<usize> {
     let of = |column: &FitColumn| match column.deployment {
         Some(_) => ColumnScope::PerDeployment,
         None => ColumnScope::Shared,

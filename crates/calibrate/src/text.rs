@@ -3,13 +3,13 @@
 use std::fmt;
 use std::fmt::Write as _;
 
-use vllm_sim_engine::latency::Coefficients;
+use vllm_sim_engine::latency::RooflineCoefficients;
 
-use super::fit::{Fitted, FittedParameter, RunOutcome};
+use super::fit::{FittedParameter, FittedRoofline, RunFitErrors};
 use super::plan::SET_BY_FLAG;
-use super::{Parameter, applied};
+use super::{RooflineParameter, apply_fit};
 
-fn median(mut values: Vec<f64>) -> Option<f64> {
+fn median_of(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len().checked_sub(1)? / 2;
     let upper = values.len() / 2;
@@ -18,41 +18,45 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
 
 /// Subset of the measured runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RunSet {
+pub enum MeasuredRunSet {
     /// The runs used in the fit.
     Fitted,
     /// The runs for validation only.
     HeldOut,
 }
 
-impl RunSet {
-    fn holds(self, run: &RunOutcome) -> bool {
+impl MeasuredRunSet {
+    fn contains_run(self, run: &RunFitErrors) -> bool {
         run.held_out == (self == Self::HeldOut)
     }
 }
 
-impl Fitted {
+impl FittedRoofline {
     /// Returns the median absolute prediction errors (TTFT, ITL, E2E latency) in percent over the
     /// runs of `set`, before and after the fit.
     ///
     /// Overloaded runs count for ITL only.
-    pub fn medians(&self, set: RunSet) -> [[Option<f64>; 3]; 2] {
-        self.over_runs(set, median)
+    pub fn median_errors(&self, set: MeasuredRunSet) -> [[Option<f64>; 3]; 2] {
+        self.aggregate_errors(set, median_of)
     }
 
     /// Returns the mean absolute prediction errors over the runs of `set`, in the form of
     /// [`Fitted::medians`].
-    pub fn means(&self, set: RunSet) -> [[Option<f64>; 3]; 2] {
-        self.over_runs(set, |sizes| {
+    pub fn mean_errors(&self, set: MeasuredRunSet) -> [[Option<f64>; 3]; 2] {
+        self.aggregate_errors(set, |sizes| {
             let n = sizes.len();
             (n > 0).then(|| sizes.iter().sum::<f64>() / n as f64)
         })
     }
 
-    fn over_runs(&self, set: RunSet, sum_up: fn(Vec<f64>) -> Option<f64>) -> [[Option<f64>; 3]; 2] {
-        let of = |pick: fn(&RunOutcome) -> &[Option<f64>; 3]| {
+    fn aggregate_errors(
+        &self,
+        set: MeasuredRunSet,
+        sum_up: fn(Vec<f64>) -> Option<f64>,
+    ) -> [[Option<f64>; 3]; 2] {
+        let of = |pick: fn(&RunFitErrors) -> &[Option<f64>; 3]| {
             [0, 1, 2].map(|i| {
-                let runs = self.runs.iter().filter(|run| set.holds(run));
+                let runs = self.runs.iter().filter(|run| set.contains_run(run));
                 let runs = runs.filter(|run| i == 1 || run.warning.is_none());
                 sum_up(runs.filter_map(|run| Some(pick(run)[i]?.abs())).collect())
             })
@@ -60,14 +64,18 @@ impl Fitted {
         [of(|run| &run.before), of(|run| &run.after)]
     }
 
-    fn sums(&self, f: &mut fmt::Formatter<'_>, width: usize) -> fmt::Result {
-        for (what, set) in [("fitted", RunSet::Fitted), ("held out", RunSet::HeldOut)] {
-            if !self.runs.iter().any(|run| set.holds(run)) {
+    fn write_error_summary(&self, f: &mut fmt::Formatter<'_>, width: usize) -> fmt::Result {
+        for (what, set) in [
+            ("fitted", MeasuredRunSet::Fitted),
+            ("held out", MeasuredRunSet::HeldOut),
+        ] {
+            if !self.runs.iter().any(|run| set.contains_run(run)) {
                 continue;
             }
-            for (kind, [before, after]) in
-                [("median", self.medians(set)), ("mean", self.means(set))]
-            {
+            for (kind, [before, after]) in [
+                ("median", self.median_errors(set)),
+                ("mean", self.mean_errors(set)),
+            ] {
                 let plain = |value: &Option<f64>| match value {
                     Some(value) => format!("{value:>8.1}"),
                     None => format!("{:>8}", "-"),
@@ -82,14 +90,14 @@ impl Fitted {
 
     /// Returns the fitted value of a parameter, or `None` if it was not fitted in common for all
     /// runs.
-    pub fn value(&self, parameter: Parameter) -> Option<f64> {
+    pub fn fitted_value(&self, parameter: RooflineParameter) -> Option<f64> {
         let mut outcomes = self.parameters.iter();
         let outcome = outcomes.find(|outcome| outcome.parameter == parameter);
         outcome.map(|outcome| outcome.value)
     }
 }
 
-impl fmt::Display for Fitted {
+impl fmt::Display for FittedRoofline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let names = self.runs.iter().map(|run| run.name.chars().count());
         let width = names.max().unwrap_or(0).max(24);
@@ -114,18 +122,18 @@ impl fmt::Display for Fitted {
             };
             writeln!(f, "{:<width$} {cells}{note}", run.name)?;
         }
-        self.sums(f, width)?;
+        self.write_error_summary(f, width)?;
         writeln!(
             f,
             "\n{:<20} {:>12} {:>12} {:>12}",
             "number", "default", "fitted", "± error"
         )?;
         for outcome in &self.parameters {
-            line(f, outcome)?;
+            write_parameter_line(f, outcome)?;
         }
         for (parameter, why) in &self.left {
-            let default = parameter.prior().centre;
-            let name = parameter.name();
+            let default = parameter.parameter_prior().centre;
+            let name = parameter.coefficient_name();
             match *why == SET_BY_FLAG {
                 true => writeln!(f, "{name:<20} {:>12}   {why}", "")?,
                 false => writeln!(f, "{name:<20} {default:>12.4}   kept at its default: {why}")?,
@@ -139,14 +147,14 @@ impl fmt::Display for Fitted {
             let runs = if own.runs == 1 { "run" } else { "runs" };
             writeln!(f, "\n{} ({} {runs})", own.name, own.runs)?;
             for outcome in &own.parameters {
-                line(f, outcome)?;
+                write_parameter_line(f, outcome)?;
             }
         }
         Ok(())
     }
 }
 
-fn line(f: &mut fmt::Formatter<'_>, outcome: &FittedParameter) -> fmt::Result {
+fn write_parameter_line(f: &mut fmt::Formatter<'_>, outcome: &FittedParameter) -> fmt::Result {
     let note = if outcome.at_bound {
         "  at the limit of its range"
     } else {
@@ -155,7 +163,7 @@ fn line(f: &mut fmt::Formatter<'_>, outcome: &FittedParameter) -> fmt::Result {
     writeln!(
         f,
         "{:<20} {:>12.4} {:>12.4} {:>12.4}{note}",
-        outcome.parameter.name(),
+        outcome.parameter.coefficient_name(),
         outcome.default,
         outcome.value,
         outcome.error
@@ -163,8 +171,12 @@ fn line(f: &mut fmt::Formatter<'_>, outcome: &FittedParameter) -> fmt::Result {
 }
 
 /// Returns a file for `--config`: the flags in `deployment`, then the fitted coefficients.
-pub fn yaml(fitted: &Fitted, base: &Coefficients, deployment: &[(String, String)]) -> String {
-    let (coefficients, scale) = applied(fitted, base);
+pub fn config_yaml(
+    fitted: &FittedRoofline,
+    base: &RooflineCoefficients,
+    deployment: &[(String, String)],
+) -> String {
+    let (coefficients, scale) = apply_fit(fitted, base);
     let own = fitted.profile.iter().flat_map(|own| &own.parameters);
     let mut fitted_all = fitted.parameters.iter().chain(own);
     let mut text = String::from("# Written by `vllm-sim calibrate`.\n");
@@ -174,7 +186,7 @@ pub fn yaml(fitted: &Fitted, base: &Coefficients, deployment: &[(String, String)
     for (name, value) in deployment {
         let _ = writeln!(text, "{name}: {value}");
     }
-    if fitted_all.any(|o| o.parameter == Parameter::StepScale) {
+    if fitted_all.any(|o| o.parameter == RooflineParameter::StepScale) {
         let _ = writeln!(text, "speedup-ratio: {:.6}", 1.0 / scale);
     }
     text.push_str("latency-coefficients:\n");

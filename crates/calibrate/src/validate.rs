@@ -14,15 +14,17 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use vllm_sim_engine::latency::{Aic, AicSetup, Coefficients, LatencyModel, Roofline};
-use vllm_sim_engine::sched::vllm::Vllm;
+use vllm_sim_engine::latency::{
+    AicSetup, AicStepTimes, LatencyModel, Roofline, RooflineCoefficients,
+};
+use vllm_sim_engine::sched::vllm::VllmScheduler;
 
-pub(crate) use client::Client;
-use client::ClientTiming;
+use client::RequestTiming;
+pub(crate) use client::SimulatedClient;
 pub use error::ValidateError;
-pub use report::{Latencies, Prediction};
-pub(crate) use spec::{RecordedRun, Request};
-pub use validation::{SCHEMA, ValidatedRun, Validation};
+pub use report::{LatencyPrediction, LatencySummary};
+pub(crate) use spec::{RecordedRequest, RecordedRun};
+pub use validation::{VALIDATION_SCHEMA, ValidatedRun, ValidationReport};
 use vllm_sim_command_line::progress::{Progress, is_stopped};
 
 /// Predicts the latencies of every recorded run in the folder `runs` (`*.json`).
@@ -33,11 +35,11 @@ use vllm_sim_command_line::progress::{Progress, is_stopped};
 ///
 /// # Errors
 /// Returns [`ValidateError`] with the file or field.
-pub fn validate(
+pub fn validate_runs(
     runs: &Path,
-    coefficients: &Coefficients,
+    coefficients: &RooflineCoefficients,
     kernel_tables: Option<&Path>,
-) -> Result<Validation, ValidateError> {
+) -> Result<ValidationReport, ValidateError> {
     let io = |path: &Path| {
         let path = path.to_owned();
         move |error| ValidateError::Io { path, error }
@@ -64,15 +66,15 @@ pub fn validate(
             path: path.clone(),
             error,
         })?;
-        match play(&json, coefficients, kernel_tables) {
+        match simulate_run(&json, coefficients, kernel_tables) {
             Ok((run, done)) => validated.push(ValidatedRun::new(&json, &run, &done)),
             Err(ValidateError::Tables { run, error }) => left_out.push((run, error.to_string())),
             Err(ValidateError::Engine { run, error }) => left_out.push((run, error.to_string())),
             Err(error) => return Err(error),
         }
-        progress_bar.add(1);
+        progress_bar.add_finished(1);
     }
-    Ok(Validation {
+    Ok(ValidationReport {
         runs: validated,
         left_out,
     })
@@ -82,23 +84,26 @@ pub fn validate(
 ///
 /// # Errors
 /// Returns [`ValidateError`] with the missing or invalid field.
-pub fn predict(run: &Value, coefficients: &Coefficients) -> Result<Prediction, ValidateError> {
-    let (run, done) = play(run, coefficients, None)?;
-    Ok(Prediction::new(&run, &done))
+pub fn predict_run(
+    run: &Value,
+    coefficients: &RooflineCoefficients,
+) -> Result<LatencyPrediction, ValidateError> {
+    let (run, done) = simulate_run(run, coefficients, None)?;
+    Ok(LatencyPrediction::new(&run, &done))
 }
 
-fn play(
+fn simulate_run(
     run: &Value,
-    coefficients: &Coefficients,
+    coefficients: &RooflineCoefficients,
     kernel_tables: Option<&Path>,
-) -> Result<(RecordedRun, Vec<ClientTiming>), ValidateError> {
-    let run = RecordedRun::read(run, coefficients)?;
+) -> Result<(RecordedRun, Vec<RequestTiming>), ValidateError> {
+    let run = RecordedRun::from_json(run, coefficients)?;
     let roofline = Roofline::new(&run.setup)?;
     let latency = match kernel_tables {
         None => LatencyModel::Roofline(Box::new(roofline.clone())),
         Some(folder) => {
-            let asked = AicSetup::new(&run.setup, roofline.overhead());
-            let aic = asked.and_then(|asked| Aic::open(folder, &asked));
+            let asked = AicSetup::new(&run.setup, roofline.step_overhead());
+            let aic = asked.and_then(|asked| AicStepTimes::open(folder, &asked));
             let aic = aic.map_err(|error| ValidateError::Tables {
                 run: run.id.clone(),
                 error,
@@ -111,11 +116,13 @@ fn play(
         let mut config = run.engine.clone();
         config.latency = latency.clone();
         config.lock_step = run.ranks > 1 && run.setup.shape.moe.is_some();
-        engines.push(Vllm::new(config).map_err(|error| ValidateError::Engine {
-            run: run.id.clone(),
-            error,
-        })?);
+        engines.push(
+            VllmScheduler::new(config).map_err(|error| ValidateError::Engine {
+                run: run.id.clone(),
+                error,
+            })?,
+        );
     }
-    let done = Client::new(&run, engines, &roofline).run();
+    let done = SimulatedClient::new(&run, engines, &roofline).run_to_end();
     Ok((run, done))
 }

@@ -8,7 +8,7 @@ use anyhow::Result;
 use clap::Parser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use vllm_sim_config::{closest, flags, mask_passwords};
+use vllm_sim_config::{all_effective_flags, closest_name, mask_passwords};
 
 /// Error in the command line of a tool, such as `vllm-sim plan`; the exit code is 2.
 #[derive(Debug, thiserror::Error)]
@@ -39,7 +39,7 @@ macro_rules! refuse {
 ///
 /// # Errors
 /// [`UsageError`] with clap's message.
-pub fn parse<T: Parser>(words: &[String]) -> Result<Result<T, String>> {
+pub fn parse_tool_args<T: Parser>(words: &[String]) -> Result<Result<T, String>> {
     let error = match T::try_parse_from(words) {
         Ok(args) => return Ok(Ok(args)),
         Err(error) => error,
@@ -47,12 +47,12 @@ pub fn parse<T: Parser>(words: &[String]) -> Result<Result<T, String>> {
     if error.kind() == ErrorKind::DisplayHelp {
         return Ok(Err(error.to_string()));
     }
-    let text = suggest::<T>(error).to_string();
+    let text = suggest_similar_flag::<T>(error).to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text);
     refuse!("{}", text.trim_end())
 }
 
-fn suggest<T: Parser>(mut error: clap::Error) -> clap::Error {
+fn suggest_similar_flag<T: Parser>(mut error: clap::Error) -> clap::Error {
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.clone()),
         _ => None,
@@ -66,7 +66,7 @@ fn suggest<T: Parser>(mut error: clap::Error) -> clap::Error {
             let names = command.get_arguments().filter_map(clap::Arg::get_long);
             error.remove(ContextKind::SuggestedArg);
             error.remove(ContextKind::Suggested);
-            if let Some(name) = closest(typed.trim_start_matches('-'), names) {
+            if let Some(name) = closest_name(typed.trim_start_matches('-'), names) {
                 let name = ContextValue::String(format!("--{name}"));
                 error.insert(ContextKind::SuggestedArg, name);
             }
@@ -79,7 +79,7 @@ fn suggest<T: Parser>(mut error: clap::Error) -> clap::Error {
                 return error;
             };
             error.remove(ContextKind::SuggestedValue);
-            if let Some(name) = closest(&typed, names.iter().map(String::as_str)) {
+            if let Some(name) = closest_name(&typed, names.iter().map(String::as_str)) {
                 let name = ContextValue::String(name.to_owned());
                 error.insert(ContextKind::SuggestedValue, name);
             }
@@ -90,9 +90,10 @@ fn suggest<T: Parser>(mut error: clap::Error) -> clap::Error {
 }
 
 /// Formats a tool's command line so that it can be run again, with secrets masked.
-pub fn command_line(tool: &str, words: &[String]) -> String {
+pub fn format_command_line(tool: &str, words: &[String]) -> String {
     let is_secret = |name: &str| {
-        name == "target-api-key" || flags().any(|flag| flag.secret && flag.name == name)
+        name == "target-api-key"
+            || all_effective_flags().any(|flag| flag.secret && flag.name == name)
     };
     let mut line = format!("vllm-sim {tool}");
     let mut hides = false;
@@ -108,7 +109,7 @@ pub fn command_line(tool: &str, words: &[String]) -> String {
         match value {
             _ if hides => line.push_str("***"),
             Some(flag) if secret => line.push_str(&format!("{flag}=***")),
-            _ => line.push_str(&quoted(&mask_passwords(word))),
+            _ => line.push_str(&shell_quote(&mask_passwords(word))),
         }
         hides = secret && value.is_none() && !hides;
     }
@@ -116,7 +117,7 @@ pub fn command_line(tool: &str, words: &[String]) -> String {
 }
 
 /// Quotes a word for a POSIX shell if needed.
-pub fn quoted(word: &str) -> String {
+pub fn shell_quote(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_./:=,+@%-".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
         word.to_owned()
@@ -142,7 +143,7 @@ mod tests {
         ];
         let words = words.map(str::to_owned);
         assert_eq!(
-            command_line("replay", &words),
+            format_command_line("replay", &words),
             r"vllm-sim replay 'trace file.jsonl' --target-api-key *** --api-key=*** --gpu H100 'it'\''s'"
         );
     }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use crate::refuse;
-use vllm_sim_config::flags;
+use vllm_sim_config::all_effective_flags;
 
 const OUTPUT_FLAGS: [&str; 6] = [
     "--report-json",
@@ -21,7 +21,7 @@ const OUTPUT_FLAGS: [&str; 6] = [
 ];
 
 /// Names of the files in a folder that tools read.
-const FOLDER_INPUTS: [&str; 7] = [
+const INPUT_FILE_NAMES: [&str; 7] = [
     "args.json",
     "trace.jsonl",
     "config.json",
@@ -39,12 +39,15 @@ const FOLDER_INPUTS: [&str; 7] = [
 /// # Errors
 /// [`UsageError`](crate::UsageError) with the flags of both files, or for a missing folder of an
 /// output.
-pub fn check(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<()> {
-    let (outputs, mut inputs) = sorted(words);
+pub fn check_output_conflicts(
+    words: &[String],
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<()> {
+    let (outputs, mut inputs) = split_outputs_from_inputs(words);
     if outputs.is_empty() {
         return Ok(());
     }
-    for flag in flags() {
+    for flag in all_effective_flags() {
         let name = flag.env_name();
         inputs.extend(env(&name).map(|value| (name, value)));
     }
@@ -57,7 +60,9 @@ pub fn check(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<(
             refuse!("{flag} {path}: {other} writes the same file; name different files");
         }
         for (input, value) in &inputs {
-            if let Some(lost) = files(value).find(|file| FileId::of(file).as_ref() == Some(&id)) {
+            if let Some(lost) =
+                candidate_files(value).find(|file| FileId::of_path(file).as_ref() == Some(&id))
+            {
                 let lost = lost.display();
                 refuse!("{flag} {path}: would overwrite the input file {lost} ({input})");
             }
@@ -67,11 +72,11 @@ pub fn check(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<(
     Ok(())
 }
 
-type Named = (String, String);
+type FlagAndPath = (String, String);
 
 /// Returns the output files of a command line, the last of each flag, and all other words.
-fn sorted(words: &[String]) -> (Vec<Named>, Vec<Named>) {
-    let (mut outputs, mut inputs) = (Vec::<Named>::new(), Vec::new());
+fn split_outputs_from_inputs(words: &[String]) -> (Vec<FlagAndPath>, Vec<FlagAndPath>) {
+    let (mut outputs, mut inputs) = (Vec::<FlagAndPath>::new(), Vec::new());
     let mut last = String::from("an argument");
     let mut words = words.iter();
     while let Some(word) = words.next() {
@@ -103,13 +108,13 @@ fn sorted(words: &[String]) -> (Vec<Named>, Vec<Named>) {
 
 /// Returns the files that a flag's value may name: the value itself, elements of a list, and known
 /// files in a folder.
-fn files(value: &str) -> impl Iterator<Item = PathBuf> + '_ {
+fn candidate_files(value: &str) -> impl Iterator<Item = PathBuf> + '_ {
     let parts = value.split([',', '=', ':']).chain([value]);
     parts.flat_map(|part| {
         let path = PathBuf::from(part);
         match path.is_dir() {
             true => {
-                let inside = FOLDER_INPUTS.iter().map(|name| path.join(name));
+                let inside = INPUT_FILE_NAMES.iter().map(|name| path.join(name));
                 inside.chain([path.clone()]).collect()
             }
             false => vec![path],
@@ -132,11 +137,11 @@ enum FileId {
 }
 
 impl FileId {
-    fn of(path: &Path) -> Option<Self> {
-        Some(Self::found(&path.metadata().ok()?))
+    fn of_path(path: &Path) -> Option<Self> {
+        Some(Self::of_metadata(&path.metadata().ok()?))
     }
 
-    fn found(file: &Metadata) -> Self {
+    fn of_metadata(file: &Metadata) -> Self {
         Self::There {
             device: file.dev(),
             inode: file.ino(),
@@ -147,14 +152,14 @@ impl FileId {
     fn of_output(flag: &str, path: &Path) -> Result<Option<Self>> {
         let shown = path.display();
         if let Ok(file) = path.metadata() {
-            if is_stream(&file) {
+            if has_no_stored_content(&file) {
                 return Ok(None);
             }
             // A tool may write into a folder.
             if !file.is_file() && !file.is_dir() {
                 refuse!("{flag} {shown}: not a regular file");
             }
-            return Ok(Some(Self::found(&file)));
+            return Ok(Some(Self::of_metadata(&file)));
         }
         if path.is_symlink() {
             refuse!("{flag} {shown}: a link to a file that does not exist");
@@ -162,7 +167,7 @@ impl FileId {
         let Some(name) = path.file_name() else {
             refuse!("{flag} {shown}: not the name of a file");
         };
-        let folder = folder(path).metadata();
+        let folder = parent_folder(path).metadata();
         let folder = folder.with_context(|| format!("cannot write {shown}"))?;
         Ok(Some(Self::Free {
             device: folder.dev(),
@@ -173,12 +178,12 @@ impl FileId {
 }
 
 /// Returns whether the file has no stored content, as `/dev/null`, a pipe or a terminal.
-fn is_stream(file: &Metadata) -> bool {
+fn has_no_stored_content(file: &Metadata) -> bool {
     let kind = file.file_type();
     kind.is_char_device() || kind.is_fifo()
 }
 
-fn folder(path: &Path) -> &Path {
+fn parent_folder(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
@@ -189,7 +194,7 @@ fn folder(path: &Path) -> &Path {
 ///
 /// # Errors
 /// An error with the file's name, if it cannot be written.
-pub fn write(path: &Path, text: impl AsRef<[u8]>) -> Result<()> {
+pub fn write_atomically(path: &Path, text: impl AsRef<[u8]>) -> Result<()> {
     let written = AtomicFile::create(path).and_then(|mut draft| {
         draft.file.write_all(text.as_ref())?;
         draft.commit()
@@ -225,7 +230,10 @@ impl AtomicFile {
     /// # Errors
     /// An I/O error if the file cannot be created.
     pub fn create(path: &Path) -> io::Result<Self> {
-        if path.metadata().is_ok_and(|file| is_stream(&file)) {
+        if path
+            .metadata()
+            .is_ok_and(|file| has_no_stored_content(&file))
+        {
             return Ok(Self {
                 file: File::options().write(true).open(path)?,
                 path: PathBuf::new(),
@@ -240,7 +248,7 @@ impl AtomicFile {
         let mut draft = OsString::from(".");
         draft.push(name);
         draft.push(format!(".{}.part", std::process::id()));
-        let path = folder(&target).join(draft);
+        let path = parent_folder(&target).join(draft);
         let file = File::create_new(&path)?;
         if let Ok(old) = target.metadata() {
             file.set_permissions(old.permissions())?;
@@ -252,7 +260,7 @@ impl AtomicFile {
     ///
     /// # Errors
     /// An I/O error if no more file descriptors are available.
-    pub fn writer(&self) -> io::Result<File> {
+    pub fn clone_file_handle(&self) -> io::Result<File> {
         self.file.try_clone()
     }
 

@@ -8,31 +8,31 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-static STOPPED: AtomicBool = AtomicBool::new(false);
+static STOP_REQUESTED: AtomicBool = AtomicBool::new(false);
 
 /// Delay of the first progress report of a job.
-const QUIET: Duration = Duration::from_secs(2);
-const FRAME: Duration = Duration::from_millis(100);
+const FIRST_REPORT_DELAY: Duration = Duration::from_secs(2);
+const BAR_REFRESH_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Requests all jobs to stop and keep their partial results.
-pub fn stop() {
-    STOPPED.store(true, Ordering::Relaxed);
+pub fn request_stop_of_all_jobs() {
+    STOP_REQUESTED.store(true, Ordering::Relaxed);
 }
 
 /// Returns whether jobs are requested to stop.
 pub fn is_stopped() -> bool {
-    STOPPED.load(Ordering::Relaxed)
+    STOP_REQUESTED.load(Ordering::Relaxed)
 }
 
 /// Progress report of a job, until it is dropped: a bar on a terminal, else a line after 2, 4, 8, …
 /// seconds.
 pub struct Progress {
-    shared: Arc<Shared>,
+    shared: Arc<ProgressCounter>,
     reporter: Option<JoinHandle<()>>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct ProgressCounter {
     done: AtomicU64,
     ended: Mutex<bool>,
     wake: Condvar,
@@ -41,7 +41,7 @@ struct Shared {
 impl Progress {
     /// Starts the progress report of `job`, counted in `units`; `total` is `None` if unknown.
     pub fn begin(job: &'static str, units: &'static str, total: Option<u64>) -> Self {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(ProgressCounter::default());
         let told = shared.clone();
         let thread = std::thread::Builder::new().name("progress".to_owned());
         Self {
@@ -54,7 +54,7 @@ impl Progress {
     }
 
     /// Adds `more` finished units to the progress.
-    pub fn add(&self, more: u64) {
+    pub fn add_finished(&self, more: u64) {
         self.shared.done.fetch_add(more, Ordering::Relaxed);
     }
 }
@@ -73,17 +73,17 @@ impl Drop for Progress {
     }
 }
 
-impl Shared {
+impl ProgressCounter {
     fn report_until_ended(&self, job: &str, units: &str, total: Option<u64>) {
         let bar = std::io::stderr()
             .is_terminal()
-            .then(|| bar(job, units, total));
-        let (mut pause, mut told) = (QUIET, Duration::ZERO);
+            .then(|| create_progress_bar(job, units, total));
+        let (mut pause, mut told) = (FIRST_REPORT_DELAY, Duration::ZERO);
         while !self.ends_within(pause) {
             let done = self.done.load(Ordering::Relaxed);
             if let Some(bar) = &bar {
                 bar.set_position(done);
-                pause = FRAME;
+                pause = BAR_REFRESH_INTERVAL;
                 continue;
             }
             let of = total
@@ -106,7 +106,7 @@ impl Shared {
     }
 }
 
-fn bar(job: &str, units: &str, total: Option<u64>) -> ProgressBar {
+fn create_progress_bar(job: &str, units: &str, total: Option<u64>) -> ProgressBar {
     let (bar, template) = match total {
         Some(total) => (ProgressBar::new(total), "{wide_bar} {pos}/{len}"),
         None => (ProgressBar::no_length(), "{spinner} {pos}"),

@@ -8,14 +8,14 @@ use crate::refuse;
 
 /// Required bound on one number of a tool's result.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Requirement {
+pub struct MetricRequirement {
     /// Name of the number in the result, such as `reuse`.
     pub name: String,
     operator: &'static str,
     bound: f64,
 }
 
-impl Requirement {
+impl MetricRequirement {
     /// Parses a requirement `NAME>=NUMBER`; also `<=`, `>` and `<`. Error messages contain
     /// `example`.
     ///
@@ -50,16 +50,16 @@ impl Requirement {
     }
 }
 
-impl fmt::Display for Requirement {
+impl fmt::Display for MetricRequirement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{}{}", self.name, self.operator, self.bound)
     }
 }
 
 /// Returns a message that lists the missed requirements and their values; `None` if all are met.
-pub fn missed(
-    requirements: &[Requirement],
-    value: impl Fn(&Requirement) -> Option<f64>,
+pub fn describe_missed_requirements(
+    requirements: &[MetricRequirement],
+    value: impl Fn(&MetricRequirement) -> Option<f64>,
 ) -> Option<String> {
     let missed = requirements.iter().filter_map(|requirement| {
         let value = value(requirement);

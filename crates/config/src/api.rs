@@ -2,31 +2,31 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use super::choices::{Fingerprint, RequestDrafts, Runner, Task};
+use super::choices::{ModelRunner, ModelTask, PerRequestDraftStats, SystemFingerprintForm};
 use super::cli_mode::CliMode;
-use super::did_you_mean::closest;
+use super::did_you_mean::closest_name;
 use super::error::ConfigError;
 use super::flag::FlagSpec;
 use super::flags::{api, engine, server};
-use super::model::Model;
+use super::model::ModelConfig;
 use super::parsers::{REASONING_PARSERS, TOOL_PARSERS};
 use super::profiler;
-use super::speech::Speech;
-use super::values::Values;
+use super::speech::SpeechConfig;
+use super::values::FlagValues;
 use vllm_sim_observe::metrics::Compat;
-use vllm_sim_tokenizer::Modality;
+use vllm_sim_tokenizer::MediaModality;
 
 /// Maximum number of items of a modality (image, audio, video) in a prompt if
 /// `--limit-mm-per-prompt` does not name it.
 ///
 /// **Source:** vLLM `vllm/config/multimodal.py`.
-const DEFAULT_MEDIA_LIMIT: u64 = 999;
+const DEFAULT_MEDIA_ITEMS_PER_PROMPT: u64 = 999;
 
 /// Settings of the HTTP and gRPC APIs.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Api {
+pub struct ApiConfig {
     /// Task of the model, which selects the family of routes.
-    pub task: Task,
+    pub task: ModelTask,
     /// Maximum number of log probabilities per token that a request may ask for (default 20);
     /// `None`: the whole vocabulary.
     pub max_logprobs: Option<u32>,
@@ -41,14 +41,14 @@ pub struct Api {
     /// Settings of the optional fields of responses.
     pub answers: ResponseFields,
     /// Settings of the routes for disaggregated serving, which accept or return token ids.
-    pub scale_out: ScaleOut,
+    pub scale_out: DisaggregatedServingRoutes,
     /// Whether a request may contain its own chat template.
     pub trust_request_chat_template: bool,
     /// Whether a request's tools are left out of the prompt when `tool_choice` is `none`.
     pub exclude_tools_when_tool_choice_none: bool,
     /// Form of the response field `system_fingerprint`.
-    pub fingerprint: Fingerprint,
-    /// Text of `system_fingerprint` with [`Fingerprint::Custom`]; always set in that mode.
+    pub fingerprint: SystemFingerprintForm,
+    /// Text of `system_fingerprint` with [`SystemFingerprintForm::Custom`]; always set in that mode.
     pub fingerprint_value: Option<String>,
     /// Number of output tokens per chunk of a streamed response (default 1).
     pub stream_interval: u32,
@@ -67,7 +67,7 @@ pub struct Api {
     /// Whether the routes below `/fault_tolerance` exist.
     pub fault_tolerance: bool,
     /// Limits of `n`, prompts, stop strings and bad words in one request.
-    pub limits: Limits,
+    pub limits: RequestLimits,
     /// Maximum number of images, audios and videos in a prompt, by modality
     /// (`--limit-mm-per-prompt`).
     pub limit_mm_per_prompt: Option<Value>,
@@ -76,7 +76,7 @@ pub struct Api {
     /// Number of classes of the simulated classifier (default 2).
     pub num_labels: u32,
     /// Settings of speech recognition.
-    pub speech: Speech,
+    pub speech: SpeechConfig,
 }
 
 /// Settings of the optional fields of responses.
@@ -89,14 +89,14 @@ pub struct ResponseFields {
     /// Whether responses contain `metrics`, the latencies of the request.
     pub per_request_metrics: bool,
     /// Level of detail at which responses report their draft tokens (default none).
-    pub per_request_drafts: RequestDrafts,
+    pub per_request_drafts: PerRequestDraftStats,
     /// Whether log probabilities name a token `token_id:N` instead of by its text.
     pub return_tokens_as_token_ids: bool,
 }
 
 /// Settings of the routes for disaggregated serving.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ScaleOut {
+pub struct DisaggregatedServingRoutes {
     /// Whether the routes for render, derender and `/inference/v1/generate` are enabled; they
     /// return 403 otherwise.
     pub enable_scale_out: bool,
@@ -108,7 +108,7 @@ pub struct ScaleOut {
 
 /// Limits of a single request, from vLLM's environment variables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct RequestLimits {
     /// Maximum `n`, the number of outputs per prompt (`VLLM_MAX_N_SEQUENCES`, default 16384).
     pub n: u32,
     /// Maximum number of prompts of a completion request (`VLLM_MAX_COMPLETION_PROMPTS`, default
@@ -120,20 +120,20 @@ pub struct Limits {
     pub bad_words: u32,
 }
 
-impl Api {
+impl ApiConfig {
     /// Returns the maximum number of items of `modality` (images, audios or videos) in a prompt.
     ///
     /// **Source:** vLLM `vllm/config/multimodal.py`, `get_limit_per_prompt`.
-    pub fn media_limit(&self, modality: Modality) -> u64 {
+    pub fn max_media_items_per_prompt(&self, modality: MediaModality) -> u64 {
         let given = self.limit_mm_per_prompt.as_ref();
         let limit = given.and_then(|map| map.get(modality.as_str()));
         let count = limit.and_then(|limit| limit.get("count").unwrap_or(limit).as_u64());
-        count.unwrap_or(DEFAULT_MEDIA_LIMIT)
+        count.unwrap_or(DEFAULT_MEDIA_ITEMS_PER_PROMPT)
     }
 
-    pub(super) fn from_values(v: &Values, model: &Model) -> Result<Self, ConfigError> {
+    pub(super) fn from_values(v: &FlagValues, model: &ModelConfig) -> Result<Self, ConfigError> {
         let compat = model.compat;
-        let tool_call_parser = parser(
+        let tool_call_parser = read_parser_name(
             v,
             &api::TOOL_CALL_PARSER,
             &api::TOOL_PARSER_PLUGIN,
@@ -162,16 +162,16 @@ impl Api {
                 "--enable-log-outputs requires --enable-log-requests".to_owned(),
             ));
         }
-        v.choice(&api::TOOL_STRICT_LEVEL)?;
-        let (fingerprint, fingerprint_value) = fingerprint(v)?;
-        let (task, speech) = Speech::from_values(v, model, task(v)?)?;
+        v.get_choice(&api::TOOL_STRICT_LEVEL)?;
+        let (fingerprint, fingerprint_value) = read_system_fingerprint(v)?;
+        let (task, speech) = SpeechConfig::from_values(v, model, read_model_task(v)?)?;
         Ok(Self {
             task,
             speech,
             max_logprobs: u32::try_from(v.get(&api::MAX_LOGPROBS)?).ok(),
             enable_auto_tool_choice,
             tool_call_parser,
-            reasoning_parser: parser(
+            reasoning_parser: read_parser_name(
                 v,
                 &api::REASONING_PARSER,
                 &api::REASONING_PARSER_PLUGIN,
@@ -181,13 +181,13 @@ impl Api {
             answers: ResponseFields {
                 // llm-d's responses always contain the details.
                 enable_prompt_tokens_details: v.get(details)?
-                    || compat == Compat::Llmd && !v.given(details),
+                    || compat == Compat::Llmd && !v.is_set(details),
                 force_include_usage: v.get(&api::ENABLE_FORCE_INCLUDE_USAGE)?,
                 per_request_metrics,
-                per_request_drafts: per_request_drafts(v)?,
+                per_request_drafts: read_per_request_draft_stats(v)?,
                 return_tokens_as_token_ids: v.get(&api::RETURN_TOKENS_AS_TOKEN_IDS)?,
             },
-            scale_out: ScaleOut {
+            scale_out: DisaggregatedServingRoutes {
                 enable_scale_out: v.get(&api::ENABLE_SCALE_OUT)? || v.get(&api::RENDER_ONLY)?,
                 tokens_only: v.get(&api::TOKENS_ONLY)?,
                 render_only: v.get(&api::RENDER_ONLY)?,
@@ -202,9 +202,9 @@ impl Api {
             responses_store: v.get(&api::RESPONSES_STORE)?,
             legacy_guided: v.get(&api::LEGACY_GUIDED_FIELDS)?,
             skip_model_name_validation: v.get(&api::SKIP_MODEL_NAME_VALIDATION)?,
-            profiler: profiler::configured(v)?,
+            profiler: profiler::is_profiler_configured(v)?,
             fault_tolerance: profiler::has_fault_tolerance_routes(v)?,
-            limits: limits(v)?,
+            limits: read_request_limits(v)?,
             limit_mm_per_prompt: v.get(&api::LIMIT_MM_PER_PROMPT)?.map(Value::Object),
             allowed_local_media_path: v.get(&api::ALLOWED_LOCAL_MEDIA_PATH)?,
             num_labels: v.get(&api::NUM_LABELS)?,
@@ -212,10 +212,12 @@ impl Api {
     }
 }
 
-fn fingerprint(v: &Values) -> Result<(Fingerprint, Option<String>), ConfigError> {
-    let mode = v.choice(&api::FINGERPRINT_MODE)?.unwrap_or_default();
+fn read_system_fingerprint(
+    v: &FlagValues,
+) -> Result<(SystemFingerprintForm, Option<String>), ConfigError> {
+    let mode = v.get_choice(&api::FINGERPRINT_MODE)?.unwrap_or_default();
     let typed = v.get(&api::FINGERPRINT_VALUE)?;
-    if mode == Fingerprint::Custom && typed.is_none() {
+    if mode == SystemFingerprintForm::Custom && typed.is_none() {
         return Err(ConfigError::Invalid(
             "--fingerprint-mode custom requires --fingerprint-value".to_owned(),
         ));
@@ -225,26 +227,26 @@ fn fingerprint(v: &Values) -> Result<(Fingerprint, Option<String>), ConfigError>
 
 /// Reads the name of a tool or reasoning parser: one of vLLM's, or any name if a plugin is
 /// configured.
-fn parser(
-    v: &Values,
+fn read_parser_name(
+    v: &FlagValues,
     flag: &FlagSpec,
     plugin: &FlagSpec,
     known: &'static [&'static str],
 ) -> Result<Option<String>, ConfigError> {
-    let Some(name) = v.text(flag) else {
+    let Some(name) = v.get_text(flag) else {
         return Ok(None);
     };
     if known.contains(&name) {
         return Ok(Some(name.to_owned()));
     }
-    if v.text(plugin).is_some() {
+    if v.get_text(plugin).is_some() {
         v.warn(format!(
             "--{} {name}: not a built-in parser; assumed to be defined by --{}",
             flag.name, plugin.name
         ));
         return Ok(Some(name.to_owned()));
     }
-    let hint = closest(name, known.iter().copied())
+    let hint = closest_name(name, known.iter().copied())
         .map_or_else(String::new, |near| format!("; did you mean {near}?"));
     let kind = flag.name.replace('-', " ");
     let list = known.join(",");
@@ -254,14 +256,14 @@ fn parser(
 }
 
 /// **Source:** vLLM 0.33 `vllm/config/vllm.py`, `__post_init__`.
-fn per_request_drafts(v: &Values) -> Result<RequestDrafts, ConfigError> {
+fn read_per_request_draft_stats(v: &FlagValues) -> Result<PerRequestDraftStats, ConfigError> {
     let flag = &api::PER_REQUEST_SPEC_DECODE_METRICS;
-    let chosen = v.choice(flag)?.unwrap_or_default();
+    let chosen = v.get_choice(flag)?.unwrap_or_default();
     let keys = [&engine::SPEC_METHOD, &engine::SPEC_MODEL];
-    let drafts = v.given(&engine::SPECULATIVE_CONFIG)
-        || v.given(&engine::SPEC_TOKENS)
-        || keys.iter().any(|flag| v.given(flag));
-    if chosen != RequestDrafts::None && !drafts {
+    let drafts = v.is_set(&engine::SPECULATIVE_CONFIG)
+        || v.is_set(&engine::SPEC_TOKENS)
+        || keys.iter().any(|flag| v.is_set(flag));
+    if chosen != PerRequestDraftStats::None && !drafts {
         return Err(ConfigError::Invalid(
             "--per-request-spec-decode-metrics requires speculative decoding to be enabled (via \
              --speculative-config)."
@@ -271,24 +273,24 @@ fn per_request_drafts(v: &Values) -> Result<RequestDrafts, ConfigError> {
     Ok(chosen)
 }
 
-pub(super) fn task(v: &Values) -> Result<Task, ConfigError> {
-    let runner = v.choice(&api::RUNNER)?.unwrap_or_default();
-    let convert = v.choice(&api::CONVERT)?.flatten();
-    if let Some(task) = v.choice(&api::TASK)?.flatten() {
+pub(super) fn read_model_task(v: &FlagValues) -> Result<ModelTask, ConfigError> {
+    let runner = v.get_choice(&api::RUNNER)?.unwrap_or_default();
+    let convert = v.get_choice(&api::CONVERT)?.flatten();
+    if let Some(task) = v.get_choice(&api::TASK)?.flatten() {
         return Ok(task);
     }
     Ok(match (convert, runner) {
-        (Some(Task::Classify), _) => Task::Classify,
-        (Some(Task::Reward), _) => Task::Reward,
-        (Some(_), _) | (None, Runner::Pooling) => Task::Embed,
-        (None, Runner::Generate) => Task::Generate,
-        (None, Runner::Auto) if v.cli_mode == CliMode::Vllm => Task::Generate,
-        (None, Runner::Auto) => Task::All,
+        (Some(ModelTask::Classify), _) => ModelTask::Classify,
+        (Some(ModelTask::Reward), _) => ModelTask::Reward,
+        (Some(_), _) | (None, ModelRunner::Pooling) => ModelTask::Embed,
+        (None, ModelRunner::Generate) => ModelTask::Generate,
+        (None, ModelRunner::Auto) if v.cli_mode == CliMode::Vllm => ModelTask::Generate,
+        (None, ModelRunner::Auto) => ModelTask::All,
     })
 }
 
-fn limits(v: &Values) -> Result<Limits, ConfigError> {
-    Ok(Limits {
+fn read_request_limits(v: &FlagValues) -> Result<RequestLimits, ConfigError> {
+    Ok(RequestLimits {
         n: v.get(&api::MAX_N_SEQUENCES)?,
         prompts: v.get(&api::MAX_COMPLETION_PROMPTS)?,
         stop_strings: v.get(&api::MAX_STOP_STRINGS)?,

@@ -4,17 +4,17 @@ use super::choices::{PerformanceMode, SchedulerKind};
 use super::cli_mode::CliMode;
 use super::error::ConfigError;
 use super::flags::engine;
-use super::values::Values;
-use vllm_sim_engine::latency::gpu;
+use super::values::FlagValues;
+use vllm_sim_engine::latency::find_gpu;
 
 /// GPU memory, in GiB, from which vLLM uses its highest default limits (B200, MI300X).
-const LARGEST_GIB: f64 = 160.0;
+const LARGEST_GPU_CLASS_GIB: f64 = 160.0;
 /// GPU memory, in GiB, from which vLLM uses its second-highest default limits (H100, H200; not
 /// A100).
-const LARGE_GIB: f64 = 70.0;
+const LARGE_GPU_CLASS_GIB: f64 = 70.0;
 /// Names of all-to-all kernels of expert parallelism that support small batches only.
-const BATCHED_ALL2ALL: [&str; 2] = ["deepep_low_latency", "nixl_ep"];
-const BATCHED_ALL2ALL_TOKENS: u32 = 256;
+const LOW_LATENCY_ALL2ALL_BACKENDS: [&str; 2] = ["deepep_low_latency", "nixl_ep"];
+const LOW_LATENCY_ALL2ALL_MAX_TOKENS: u32 = 256;
 
 /// Limits of one scheduler step: `max_num_seqs` and `max_num_batched_tokens`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,12 +24,12 @@ pub(super) struct BatchLimits {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Default {
+struct DefaultWithRule {
     value: u32,
     rule: String,
 }
 
-impl Default {
+impl DefaultWithRule {
     fn new(value: u32, rule: &str) -> Self {
         let rule = rule.to_owned();
         Self { value, rule }
@@ -51,19 +51,19 @@ impl BatchLimits {
     /// **Source:** vLLM 0.33 `vllm/engine/arg_utils.py`, `get_batch_defaults` and
     /// `_set_default_max_num_seqs_and_batched_tokens_args`.
     pub(super) fn from_values(
-        v: &Values,
+        v: &FlagValues,
         scheduler: SchedulerKind,
         context: u32,
     ) -> Result<Self, ConfigError> {
         let typed_seqs = v.get(&engine::MAX_NUM_SEQS)?;
-        let seqs_given = v.given(&engine::MAX_NUM_SEQS);
+        let seqs_given = v.is_set(&engine::MAX_NUM_SEQS);
         let typed_tokens = v.get(&engine::MAX_NUM_BATCHED_TOKENS)?;
-        let tokens_given = v.given(&engine::MAX_NUM_BATCHED_TOKENS);
+        let tokens_given = v.is_set(&engine::MAX_NUM_BATCHED_TOKENS);
         let (mut seqs, mut tokens) = (typed_seqs, typed_tokens.unwrap_or(typed_seqs));
-        let mode = v.choice(&engine::PERFORMANCE_MODE)?.unwrap_or_default();
+        let mode = v.get_choice(&engine::PERFORMANCE_MODE)?.unwrap_or_default();
         if v.cli_mode == CliMode::Vllm && scheduler == SchedulerKind::Vllm {
-            let (mut seqs_default, mut tokens_default) = device_defaults(v, (seqs, tokens))?;
-            adjust(v, mode, &mut seqs_default, &mut tokens_default)?;
+            let (mut seqs_default, mut tokens_default) = gpu_default_limits(v, (seqs, tokens))?;
+            adjust_default_limits(v, mode, &mut seqs_default, &mut tokens_default)?;
             if !seqs_given {
                 seqs = seqs_default.value;
             }
@@ -76,50 +76,66 @@ impl BatchLimits {
                 let most = tokens_default.value.min(seqs.saturating_mul(context));
                 tokens_default.override_with(most, "at most max-num-seqs x max-model-len");
                 tokens = tokens_default.value;
-                v.derive_by(&engine::MAX_NUM_BATCHED_TOKENS, tokens, tokens_default.rule);
+                v.record_derived_by_rule(
+                    &engine::MAX_NUM_BATCHED_TOKENS,
+                    tokens,
+                    tokens_default.rule,
+                );
             }
             if !seqs_given {
                 let most = seqs.min(tokens);
                 seqs_default.override_with(most, "at most max-num-batched-tokens");
                 seqs = seqs_default.value;
-                v.derive_by(&engine::MAX_NUM_SEQS, seqs, seqs_default.rule);
+                v.record_derived_by_rule(&engine::MAX_NUM_SEQS, seqs, seqs_default.rule);
             }
         }
-        let tokens = checked(v, seqs, tokens, context)?;
-        let seqs = active_seqs(v, seqs)?;
+        let tokens = check_token_budget(v, seqs, tokens, context)?;
+        let seqs = read_max_num_active_seqs(v, seqs)?;
         Ok(Self { seqs, tokens })
     }
 }
 
-fn device_defaults(v: &Values, without: (u32, u32)) -> Result<(Default, Default), ConfigError> {
+fn gpu_default_limits(
+    v: &FlagValues,
+    without: (u32, u32),
+) -> Result<(DefaultWithRule, DefaultWithRule), ConfigError> {
     let name = v.get(&engine::GPU)?;
-    let Some(gpu) = name.as_deref().and_then(gpu) else {
+    let Some(gpu) = name.as_deref().and_then(find_gpu) else {
         let rule = "vLLM's default without a GPU of 70 GiB";
-        return Ok((Default::new(without.0, rule), Default::new(without.1, rule)));
+        return Ok((
+            DefaultWithRule::new(without.0, rule),
+            DefaultWithRule::new(without.1, rule),
+        ));
     };
     let is_a100 = gpu.name.to_ascii_lowercase().contains("a100");
-    let (seqs, tokens, class) = if gpu.memory_gib >= LARGEST_GIB {
+    let (seqs, tokens, class) = if gpu.memory_gib >= LARGEST_GPU_CLASS_GIB {
         (1024, 16_384, "with 160 GiB or more")
-    } else if gpu.memory_gib >= LARGE_GIB && !is_a100 {
+    } else if gpu.memory_gib >= LARGE_GPU_CLASS_GIB && !is_a100 {
         (1024, 8192, "with 70 GiB or more, except A100")
     } else {
         (256, 2048, "below 70 GiB, and for A100")
     };
     let rule = format!("vLLM's default of GPUs {class} ({})", gpu.name);
-    Ok((Default::new(seqs, &rule), Default::new(tokens, &rule)))
+    Ok((
+        DefaultWithRule::new(seqs, &rule),
+        DefaultWithRule::new(tokens, &rule),
+    ))
 }
 
-fn adjust(
-    v: &Values,
+fn adjust_default_limits(
+    v: &FlagValues,
     mode: PerformanceMode,
-    seqs: &mut Default,
-    tokens: &mut Default,
+    seqs: &mut DefaultWithRule,
+    tokens: &mut DefaultWithRule,
 ) -> Result<(), ConfigError> {
     let backend = v.get(&engine::ALL2ALL_BACKEND)?;
-    let batched = backend.is_some_and(|name| BATCHED_ALL2ALL.contains(&name.as_str()));
+    let batched = backend.is_some_and(|name| LOW_LATENCY_ALL2ALL_BACKENDS.contains(&name.as_str()));
     let spread = v.get(&engine::ENABLE_EXPERT_PARALLEL)? && v.get(&engine::DATA_PARALLEL_SIZE)? > 1;
     if batched && spread {
-        tokens.override_with(BATCHED_ALL2ALL_TOKENS, "256 with this all2all-backend");
+        tokens.override_with(
+            LOW_LATENCY_ALL2ALL_MAX_TOKENS,
+            "256 with this all2all-backend",
+        );
     }
     if mode == PerformanceMode::Throughput {
         let reason = "twice that with performance-mode throughput";
@@ -132,7 +148,12 @@ fn adjust(
 /// Checks and returns the token budget of a step; raises a default that vLLM would reject.
 ///
 /// **Source:** vLLM `vllm/config/scheduler.py`, `verify_max_model_len`.
-fn checked(v: &Values, seqs: u32, tokens: u32, context: u32) -> Result<u32, ConfigError> {
+fn check_token_budget(
+    v: &FlagValues,
+    seqs: u32,
+    tokens: u32,
+    context: u32,
+) -> Result<u32, ConfigError> {
     let flag = &engine::MAX_NUM_BATCHED_TOKENS;
     let threshold = v.get(&engine::LONG_PREFILL_TOKEN_THRESHOLD)?;
     if v.cli_mode == CliMode::Vllm && threshold > context {
@@ -146,9 +167,9 @@ fn checked(v: &Values, seqs: u32, tokens: u32, context: u32) -> Result<u32, Conf
     if tokens >= least {
         return Ok(tokens);
     }
-    if !v.given(flag) {
+    if !v.is_set(flag) {
         let rule = "raised to max-num-seqs; vLLM would refuse to start";
-        v.derive_by(flag, least, rule);
+        v.record_derived_by_rule(flag, least, rule);
         return Ok(least);
     }
     Err(ConfigError::Invalid(if tokens < seqs {
@@ -164,9 +185,10 @@ fn checked(v: &Values, seqs: u32, tokens: u32, context: u32) -> Result<u32, Conf
     }))
 }
 
-fn active_seqs(v: &Values, seqs: u32) -> Result<u32, ConfigError> {
+fn read_max_num_active_seqs(v: &FlagValues, seqs: u32) -> Result<u32, ConfigError> {
     let flag = &engine::MAX_NUM_ACTIVE_SEQS;
     let words = "max num active seqs cannot be less than 1 or more than max num seqs";
-    v.get(flag)?
-        .map_or(Ok(seqs), |n| v.fit(flag, n, 1..=i64::from(seqs), words))
+    v.get(flag)?.map_or(Ok(seqs), |n| {
+        v.check_integer_range(flag, n, 1..=i64::from(seqs), words)
+    })
 }

@@ -4,13 +4,13 @@ use super::choices::SchedulerKind;
 use super::cli_mode::CliMode;
 use super::error::ConfigError;
 use super::flags::{engine, kv};
-use super::model::Model;
-use super::values::Values;
-use vllm_sim_engine::latency::{self, Gpu, KvCachePlan, ModelShape, kv_width};
+use super::model::ModelConfig;
+use super::values::FlagValues;
+use vllm_sim_engine::latency::{self, Gpu, KvCachePlan, ModelShape, kv_bytes_per_value};
 
-const LLMD_SIZES: [i64; 5] = [8, 16, 32, 64, 128];
+const LLMD_BLOCK_SIZES_TOKENS: [i64; 5] = [8, 16, 32, 64, 128];
 /// Names of data-center Blackwell GPUs (compute capability 10).
-const BLACKWELL: [&str; 4] = ["B200", "B300", "GB200", "GB300"];
+const BLACKWELL_GPUS: [&str; 4] = ["B200", "B300", "GB200", "GB300"];
 
 /// Names of GPUs where FlashInfer computes gated delta nets, with states at multiples of 64 tokens.
 const FLASHINFER_GDN_GPUS: [&str; 7] = [
@@ -23,35 +23,36 @@ const FLASHINFER_GDN_GPUS: [&str; 7] = [
     "RTX-5090",
 ];
 
-pub(super) fn block_size(
-    v: &Values,
+pub(super) fn kv_block_size_tokens(
+    v: &FlagValues,
     scheduler: SchedulerKind,
-    model: &Model,
+    model: &ModelConfig,
 ) -> Result<u32, ConfigError> {
     let flag = &kv::BLOCK_SIZE;
     let llmds = v.cli_mode == CliMode::Llmd && scheduler == SchedulerKind::Pool;
-    let typed = v.whole(flag)?;
-    if llmds && typed.is_some_and(|size| !LLMD_SIZES.contains(&size)) {
-        return Err(v.wrong(
+    let typed = v.get_integer(flag)?;
+    if llmds && typed.is_some_and(|size| !LLMD_BLOCK_SIZES_TOKENS.contains(&size)) {
+        return Err(v.unsupported_value_error(
             "token block size should be one of the following: 8, 16, 32, 64, 128",
             flag,
         ));
     }
     let size = v.get(flag)?;
     let vllms = v.cli_mode == CliMode::Vllm && scheduler == SchedulerKind::Vllm;
-    let gpu = v.get(&engine::GPU)?.as_deref().and_then(latency::gpu);
-    let Some(shape) = shape(model).filter(|_| vllms) else {
+    let gpu = v.get(&engine::GPU)?.as_deref().and_then(latency::find_gpu);
+    let Some(shape) = model_shape(model).filter(|_| vllms) else {
         return Ok(size);
     };
     if shape.state.is_some() {
-        return with_states(v, &shape, gpu, size);
+        return raise_to_hold_mamba_state(v, &shape, gpu, size);
     }
-    let (false, Some(gpu)) = (v.given(flag), gpu) else {
+    let (false, Some(gpu)) = (v.is_set(flag), gpu) else {
         return Ok(size);
     };
     let backend = v.get(&engine::ATTENTION_BACKEND)?.unwrap_or_default();
-    let (size, rule) = by_backend(model, &shape, gpu, &backend.to_ascii_uppercase());
-    v.derive_by(flag, size, rule);
+    let (size, rule) =
+        smallest_backend_block_size(model, &shape, gpu, &backend.to_ascii_uppercase());
+    v.record_derived_by_rule(flag, size, rule);
     Ok(size)
 }
 
@@ -60,8 +61,8 @@ pub(super) fn block_size(
 ///
 /// **Source:** vLLM 0.33 `vllm/platforms/interface.py`, `_align_hybrid_block_size`, and
 /// `FLASHINFER_GDN_CHECKPOINT_ALIGNMENT`.
-fn with_states(
-    v: &Values,
+fn raise_to_hold_mamba_state(
+    v: &FlagValues,
     shape: &ModelShape,
     gpu: Option<&Gpu>,
     size: u32,
@@ -75,20 +76,20 @@ fn with_states(
         false => size.next_multiple_of(16),
     };
     let tp = v.get(&engine::TENSOR_PARALLEL_SIZE)?;
-    let width = kv_width(&v.get(&kv::KV_CACHE_DTYPE)?, shape.head_dim).unwrap_or(2.0);
-    let grown = KvCachePlan::least_block(shape, tp, width, step).unwrap_or(size);
+    let width = kv_bytes_per_value(&v.get(&kv::KV_CACHE_DTYPE)?, shape.head_dim).unwrap_or(2.0);
+    let grown = KvCachePlan::min_block_size_for_state(shape, tp, width, step).unwrap_or(size);
     if grown > size {
         let rule = "a block of attention layers must be at least as large as a state of the other \
              layers";
-        v.derive_by(&kv::BLOCK_SIZE, grown, rule);
+        v.record_derived_by_rule(&kv::BLOCK_SIZE, grown, rule);
     }
     Ok(grown.max(size))
 }
 
-fn shape(model: &Model) -> Option<ModelShape> {
+fn model_shape(model: &ModelConfig) -> Option<ModelShape> {
     match &model.hf_config {
         Some(config) => ModelShape::from_config(config).ok(),
-        None => latency::model(&model.name),
+        None => latency::known_model_shape(&model.name),
     }
 }
 
@@ -97,10 +98,15 @@ fn shape(model: &Model) -> Option<ModelShape> {
 ///
 /// **Source:** vLLM 0.33 `vllm/platforms/interface.py`, `update_block_size_for_backend`, and the
 /// sizes that `vllm/v1/attention/backends` support.
-fn by_backend(model: &Model, shape: &ModelShape, gpu: &Gpu, backend: &str) -> (u32, &'static str) {
+fn smallest_backend_block_size(
+    model: &ModelConfig,
+    shape: &ModelShape,
+    gpu: &Gpu,
+    backend: &str,
+) -> (u32, &'static str) {
     let hf_config = model.hf_config.as_ref();
     let sparse = hf_config.is_some_and(|config| config["index_topk"].is_u64());
-    let blackwell = BLACKWELL.iter().any(|name| gpu.name.starts_with(name));
+    let blackwell = BLACKWELL_GPUS.iter().any(|name| gpu.name.starts_with(name));
     match (shape.mla.is_some(), blackwell) {
         (true, _) if sparse => (64, "sparse MLA takes blocks of 64"),
         (true, _) if backend == "FLASHMLA" => (64, "FlashMLA takes blocks of 64"),

@@ -2,7 +2,7 @@
 
 /// Task of the model; selects the family of routes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Task {
+pub enum ModelTask {
     /// All tasks: every route of generation and pooling.
     #[default]
     All,
@@ -23,7 +23,7 @@ pub enum Task {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Runner {
+pub(crate) enum ModelRunner {
     #[default]
     Auto,
     Generate,
@@ -32,7 +32,7 @@ pub(crate) enum Runner {
 
 /// Form of the response field `system_fingerprint`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Fingerprint {
+pub enum SystemFingerprintForm {
     /// The vLLM version and a hash of the configuration.
     #[default]
     Full,
@@ -47,7 +47,7 @@ pub enum Fingerprint {
 /// Level of detail of the draft-token statistics in responses
 /// (`--per-request-spec-decode-metrics`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum RequestDrafts {
+pub enum PerRequestDraftStats {
     /// Responses have no statistics of draft tokens.
     #[default]
     None,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::did_you_mean::closest;
+use super::did_you_mean::closest_name;
 use super::error::ConfigError;
 use vllm_sim_observe::metrics::Compat;
 
@@ -17,7 +17,7 @@ pub enum CliMode {
 }
 
 /// Names of the commands that parse their own arguments.
-pub const TOOLS: [&str; 13] = [
+pub const TOOL_COMMANDS: [&str; 13] = [
     "replay",
     "bench",
     "calibrate",
@@ -37,7 +37,7 @@ pub const TOOLS: [&str; 13] = [
 const FLAG_COMMANDS: [&str; 5] = ["serve", "launch", "config", "version", "help"];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Action {
+pub(super) enum CommandAction {
     Serve,
     Config,
     Version,
@@ -48,7 +48,7 @@ pub(super) enum Action {
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Invocation<'a> {
-    pub(super) action: Action,
+    pub(super) action: CommandAction,
     /// Command-line mode; `None`: taken from the configuration.
     pub(super) cli_mode: Option<CliMode>,
     pub(super) compat: Option<Compat>,
@@ -60,19 +60,21 @@ pub(super) struct Invocation<'a> {
 }
 
 /// Environment variable for another program name, for images without a command.
-const PROGRAM: &str = "VLLM_SIM_PROGRAM";
-const PROGRAMS: [&str; 4] = ["vllm-sim", "vllm", "llm-d-inference-sim", "dataset-tool"];
+const PROGRAM_NAME_VARIABLE: &str = "VLLM_SIM_PROGRAM";
+const PROGRAM_NAMES: [&str; 4] = ["vllm-sim", "vllm", "llm-d-inference-sim", "dataset-tool"];
 
-/// Returns the program name in the environment variable [`PROGRAM`], if any.
+/// Returns the program name in the environment variable [`PROGRAM_NAME_VARIABLE`], if any.
 ///
 /// # Errors
-/// [`ConfigError::Value`] for a program name that is not in [`PROGRAMS`].
-pub(super) fn named(env: &dyn Fn(&str) -> Option<String>) -> Result<Option<String>, ConfigError> {
-    match env(PROGRAM).filter(|name| !name.is_empty()) {
-        Some(name) if !PROGRAMS.contains(&name.as_str()) => Err(ConfigError::Value {
-            flag: PROGRAM.to_owned(),
+/// [`ConfigError::Value`] for a program name that is not in [`PROGRAM_NAMES`].
+pub(super) fn program_name_from_env(
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<Option<String>, ConfigError> {
+    match env(PROGRAM_NAME_VARIABLE).filter(|name| !name.is_empty()) {
+        Some(name) if !PROGRAM_NAMES.contains(&name.as_str()) => Err(ConfigError::Value {
+            flag: PROGRAM_NAME_VARIABLE.to_owned(),
             value: name,
-            expected: format!("one of {}", PROGRAMS.join(", ")),
+            expected: format!("one of {}", PROGRAM_NAMES.join(", ")),
             origin: "environment".to_owned(),
         }),
         name => Ok(name),
@@ -84,21 +86,24 @@ pub(super) fn named(env: &dyn Fn(&str) -> Option<String>) -> Result<Option<Strin
 ///
 /// # Errors
 /// [`ConfigError::Unknown`] for a command that does not exist.
-pub(super) fn enter<'a>(
+pub(super) fn parse_invocation<'a>(
     args: &'a [String],
     named: Option<&str>,
 ) -> Result<Invocation<'a>, ConfigError> {
     let (program, words) = match args {
         [] => ("vllm-sim", args),
-        [program, words @ ..] => (name_of(program), words),
+        [program, words @ ..] => (file_name_of_program(program), words),
     };
-    command(
+    parse_command_word(
         named.filter(|_| program == "vllm-sim").unwrap_or(program),
         words,
     )
 }
 
-fn command<'a>(program: &str, words: &'a [String]) -> Result<Invocation<'a>, ConfigError> {
+fn parse_command_word<'a>(
+    program: &str,
+    words: &'a [String],
+) -> Result<Invocation<'a>, ConfigError> {
     let called_vllm = program == "vllm";
     let compat = (program == "llm-d-inference-sim").then_some(Compat::Llmd);
     let entry = |action, cli_mode, words| Invocation {
@@ -111,19 +116,19 @@ fn command<'a>(program: &str, words: &'a [String]) -> Result<Invocation<'a>, Con
         words,
     };
     if program == "dataset-tool" {
-        return Ok(entry(Action::Tool("dataset"), None, words));
+        return Ok(entry(CommandAction::Tool("dataset"), None, words));
     }
-    let serve = |words| entry(Action::Serve, Some(CliMode::Vllm), words);
+    let serve = |words| entry(CommandAction::Serve, Some(CliMode::Vllm), words);
     let Some((first, rest)) = words.split_first() else {
         let action = if called_vllm {
-            Action::Help
+            CommandAction::Help
         } else {
-            Action::Serve
+            CommandAction::Serve
         };
         return Ok(entry(action, None, words));
     };
-    if let Some(tool) = TOOLS.into_iter().find(|tool| tool == first) {
-        return Ok(entry(Action::Tool(tool), None, rest));
+    if let Some(tool) = TOOL_COMMANDS.into_iter().find(|tool| tool == first) {
+        return Ok(entry(CommandAction::Tool(tool), None, rest));
     }
     match (first.as_str(), rest) {
         ("serve", _) => Ok(serve(rest)),
@@ -132,10 +137,10 @@ fn command<'a>(program: &str, words: &'a [String]) -> Result<Invocation<'a>, Con
             ..serve(rest)
         }),
         ("launch", [what, ..]) if matches!(what.as_str(), "-V" | "--version") => {
-            Ok(entry(Action::Version, None, &[]))
+            Ok(entry(CommandAction::Version, None, &[]))
         }
         ("launch", [what, ..]) if matches!(what.as_str(), "-h" | "--help") => {
-            Ok(entry(Action::LaunchHelp, None, &[]))
+            Ok(entry(CommandAction::LaunchHelp, None, &[]))
         }
         ("launch", [what, ..]) => Err(ConfigError::Unknown {
             what: "part of the API".to_owned(),
@@ -147,37 +152,38 @@ fn command<'a>(program: &str, words: &'a [String]) -> Result<Invocation<'a>, Con
         )),
         // `python3 -m vllm.entrypoints.cli.main serve …`: how `vllm-rs` starts its engine.
         ("-m", [module, rest @ ..]) if module == "vllm.entrypoints.cli.main" => {
-            command("vllm", rest)
+            parse_command_word("vllm", rest)
         }
         // `python3 -m vllm.entrypoints.openai.api_server …`, where `python3` is this program.
         ("-m", [module, rest @ ..]) if module.starts_with("vllm.") => Ok(serve(rest)),
         ("config", [serve, rest @ ..]) if serve == "serve" => {
-            Ok(entry(Action::Config, Some(CliMode::Vllm), rest))
+            Ok(entry(CommandAction::Config, Some(CliMode::Vllm), rest))
         }
-        ("config", _) => Ok(entry(Action::Config, None, rest)),
-        ("version", _) => Ok(entry(Action::Version, None, rest)),
+        ("config", _) => Ok(entry(CommandAction::Config, None, rest)),
+        ("version", _) => Ok(entry(CommandAction::Version, None, rest)),
         ("help", [what, ..]) if matches!(what.as_str(), "-V" | "--version") => {
-            Ok(entry(Action::Version, None, &[]))
+            Ok(entry(CommandAction::Version, None, &[]))
         }
-        ("help", [what, ..]) if what == "launch" => Ok(entry(Action::LaunchHelp, None, &[])),
+        ("help", [what, ..]) if what == "launch" => Ok(entry(CommandAction::LaunchHelp, None, &[])),
         ("help", [what, ..]) if what == "serve" => {
-            Ok(entry(Action::Help, Some(CliMode::Vllm), &[]))
+            Ok(entry(CommandAction::Help, Some(CliMode::Vllm), &[]))
         }
-        ("help", _) => Ok(entry(Action::Help, None, rest)),
-        ("-v" | "-V", []) if called_vllm => Ok(entry(Action::Version, None, rest)),
+        ("help", _) => Ok(entry(CommandAction::Help, None, rest)),
+        ("-v" | "-V", []) if called_vllm => Ok(entry(CommandAction::Version, None, rest)),
         (word, _) if word.starts_with('-') && called_vllm => Ok(serve(words)),
-        (word, _) if word.starts_with('-') => Ok(entry(Action::Serve, None, words)),
+        (word, _) if word.starts_with('-') => Ok(entry(CommandAction::Serve, None, words)),
         // llm-d-inference-sim ignores positional words.
-        _ if compat.is_some() => Ok(entry(Action::Serve, None, words)),
+        _ if compat.is_some() => Ok(entry(CommandAction::Serve, None, words)),
         (word, _) => Err(ConfigError::Unknown {
             what: "command".to_owned(),
             name: word.to_owned(),
-            nearest: closest(word, FLAG_COMMANDS.into_iter().chain(TOOLS)).map(str::to_owned),
+            nearest: closest_name(word, FLAG_COMMANDS.into_iter().chain(TOOL_COMMANDS))
+                .map(str::to_owned),
         }),
     }
 }
 
-fn name_of(program: &str) -> &str {
+fn file_name_of_program(program: &str) -> &str {
     Path::new(program)
         .file_name()
         .and_then(|name| name.to_str())
@@ -188,9 +194,9 @@ fn name_of(program: &str) -> &str {
 mod tests {
     use super::*;
 
-    fn enter_words(line: &str) -> (Action, Option<CliMode>, Vec<String>) {
+    fn enter_words(line: &str) -> (CommandAction, Option<CliMode>, Vec<String>) {
         let args: Vec<String> = line.split(' ').map(str::to_owned).collect();
-        let entry = enter(&args, None).unwrap();
+        let entry = parse_invocation(&args, None).unwrap();
         (entry.action, entry.cli_mode, entry.words.to_vec())
     }
 
@@ -198,29 +204,49 @@ mod tests {
     fn the_first_argument_and_the_program_name_select_the_mode() {
         let vllm = Some(CliMode::Vllm);
         for (line, action, cli_mode, rest) in [
-            ("vllm-sim --model x", Action::Serve, None, "--model x"),
-            ("/usr/bin/vllm-sim serve x", Action::Serve, vllm, "x"),
-            ("vllm serve x --port 1", Action::Serve, vllm, "x --port 1"),
-            ("vllm launch render x", Action::Serve, vllm, "x"),
-            ("vllm --version", Action::Serve, vllm, "--version"),
-            ("vllm-sim config --port 1", Action::Config, None, "--port 1"),
-            ("vllm-sim config serve x", Action::Config, vllm, "x"),
-            ("vllm bench serve", Action::Tool("bench"), None, "serve"),
+            (
+                "vllm-sim --model x",
+                CommandAction::Serve,
+                None,
+                "--model x",
+            ),
+            ("/usr/bin/vllm-sim serve x", CommandAction::Serve, vllm, "x"),
+            (
+                "vllm serve x --port 1",
+                CommandAction::Serve,
+                vllm,
+                "x --port 1",
+            ),
+            ("vllm launch render x", CommandAction::Serve, vllm, "x"),
+            ("vllm --version", CommandAction::Serve, vllm, "--version"),
+            (
+                "vllm-sim config --port 1",
+                CommandAction::Config,
+                None,
+                "--port 1",
+            ),
+            ("vllm-sim config serve x", CommandAction::Config, vllm, "x"),
+            (
+                "vllm bench serve",
+                CommandAction::Tool("bench"),
+                None,
+                "serve",
+            ),
             (
                 "llm-d-inference-sim --model x",
-                Action::Serve,
+                CommandAction::Serve,
                 None,
                 "--model x",
             ),
             (
                 "vllm-sim -m vllm.entrypoints.openai.api_server --model x",
-                Action::Serve,
+                CommandAction::Serve,
                 vllm,
                 "--model x",
             ),
             (
                 "vllm-sim -m vllm.entrypoints.cli.main serve x --headless",
-                Action::Serve,
+                CommandAction::Serve,
                 vllm,
                 "x --headless",
             ),
@@ -234,7 +260,7 @@ mod tests {
     #[test]
     fn an_unknown_command_suggests_the_nearest_one() {
         let args = ["vllm-sim", "sevre", "x"].map(str::to_owned);
-        let error = enter(&args, None).unwrap_err().to_string();
+        let error = parse_invocation(&args, None).unwrap_err().to_string();
         assert_eq!(error, "unknown command sevre; did you mean serve?");
     }
 }

@@ -4,20 +4,20 @@
 //! `--flag value`, `--flag=value`, `--no-flag`, `--flag true`, `-tp 2`, `-O3`, `--flag.key value`,
 //! lists up to the next flag.
 
-use super::did_you_mean::closest;
+use super::did_you_mean::closest_name;
 use super::error::ConfigError;
 use super::flag::{FlagKind, FlagSpec};
-use super::flags::{self, flags};
-use super::ignored::{self, Arity};
-use super::layers::{Layer, ValueSource};
+use super::flags::{self, all_effective_flags};
+use super::ignored::{self, IgnoredFlagArity};
+use super::layers::{ConfigLayer, ValueSource};
 
 #[derive(Debug, Default)]
-pub(super) struct Read {
-    pub(super) layer: Layer,
+pub(super) struct ParsedCommandLine {
+    pub(super) layer: ConfigLayer,
     pub(super) positional: Vec<String>,
     pub(super) help: Option<HelpRequest>,
     pub(super) version: bool,
-    /// Unknown flags and positional arguments in their order, with [`UnknownFlags::Return`].
+    /// Unknown flags and positional arguments in their order, with [`UnknownFlagPolicy::Return`].
     pub(super) unknown: Vec<String>,
 }
 
@@ -34,7 +34,7 @@ pub(super) enum HelpRequest {
 
 impl HelpRequest {
     /// Returns the command-line argument that asks for this help.
-    pub(super) fn word(&self) -> String {
+    pub(super) fn help_argument(&self) -> String {
         match self {
             Self::Short => "-h".to_owned(),
             Self::Long => "--help".to_owned(),
@@ -44,13 +44,13 @@ impl HelpRequest {
 }
 
 #[derive(Clone, Copy)]
-enum Known {
+enum KnownFlag {
     Ours(&'static FlagSpec),
-    Ignored(&'static str, Arity),
+    Ignored(&'static str, IgnoredFlagArity),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum UnknownFlags {
+pub(super) enum UnknownFlagPolicy {
     Reject,
     /// Unknown flags are returned to the caller. They may belong to another command, so prefixes
     /// are not expanded.
@@ -62,38 +62,41 @@ pub(super) enum UnknownFlags {
 /// # Errors
 /// [`ConfigError::Unknown`] for a flag that does not exist, [`ConfigError::Invalid`] for one that
 /// lacks its value.
-pub(super) fn read(words: &[String], unknown: UnknownFlags) -> Result<Read, ConfigError> {
-    let mut reader = Reader {
+pub(super) fn parse_command_line(
+    words: &[String],
+    unknown: UnknownFlagPolicy,
+) -> Result<ParsedCommandLine, ConfigError> {
+    let mut reader = CommandLineParser {
         words,
         at: 0,
-        out: Read::default(),
+        out: ParsedCommandLine::default(),
         unknown,
     };
-    while let Some(word) = reader.next() {
-        reader.word(word)?;
+    while let Some(word) = reader.next_word() {
+        reader.parse_word(word)?;
     }
     Ok(reader.out)
 }
 
-struct Reader<'a> {
+struct CommandLineParser<'a> {
     words: &'a [String],
     at: usize,
-    out: Read,
-    unknown: UnknownFlags,
+    out: ParsedCommandLine,
+    unknown: UnknownFlagPolicy,
 }
 
-impl<'a> Reader<'a> {
-    fn next(&mut self) -> Option<&'a str> {
+impl<'a> CommandLineParser<'a> {
+    fn next_word(&mut self) -> Option<&'a str> {
         let word = self.words.get(self.at)?;
         self.at += 1;
         Some(word)
     }
 
-    fn peek(&self) -> Option<&'a str> {
+    fn peek_word(&self) -> Option<&'a str> {
         self.words.get(self.at).map(String::as_str)
     }
 
-    fn word(&mut self, word: &'a str) -> Result<(), ConfigError> {
+    fn parse_word(&mut self, word: &'a str) -> Result<(), ConfigError> {
         match word {
             "--" => {
                 self.out
@@ -108,10 +111,10 @@ impl<'a> Reader<'a> {
                 if let Some(topic) = word.strip_prefix("--help=") {
                     self.out.help = Some(HelpRequest::Topic(topic.to_owned()));
                 } else if let Some(body) = word.strip_prefix("--") {
-                    self.long(word, body)?;
+                    self.parse_long_flag(word, body)?;
                 } else if word.starts_with('-') && !is_number(word) && word.len() > 1 {
-                    self.short(word)?;
-                } else if self.unknown == UnknownFlags::Return {
+                    self.parse_short_flag(word)?;
+                } else if self.unknown == UnknownFlagPolicy::Return {
                     self.out.unknown.push(word.to_owned());
                 } else {
                     self.out.positional.push(word.to_owned());
@@ -121,105 +124,109 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    fn long(&mut self, word: &'a str, body: &'a str) -> Result<(), ConfigError> {
-        let (name, inline) = cut(body);
+    fn parse_long_flag(&mut self, word: &'a str, body: &'a str) -> Result<(), ConfigError> {
+        let (name, inline) = split_at_equals_sign(body);
         let (base, key) = match name.split_once('.') {
             Some((base, key)) => (base, Some(key)),
             None => (name, None),
         };
         let base = base.replace('_', "-");
-        if let Some(known) = find(&base) {
-            return self.take(known, &base, key, inline);
+        if let Some(known) = find_long_flag(&base) {
+            return self.set_known_flag(known, &base, key, inline);
         }
-        if let Some(known) = base.strip_prefix("no-").and_then(find)
+        if let Some(known) = base.strip_prefix("no-").and_then(find_long_flag)
             && key.is_none()
             && is_switch(known)
         {
-            return self.negate(known, word, inline);
+            return self.set_negated_switch(known, word, inline);
         }
         // A manifest with `- --port 8000` passes flag and value as one word.
         if let Some((name, value)) = body.split_once(char::is_whitespace)
-            && let Some(known) = find(&name.replace('_', "-"))
+            && let Some(known) = find_long_flag(&name.replace('_', "-"))
         {
             let value = value.trim().trim_matches(['"', '\'']);
             self.out.layer.warnings.push(format!(
                 "{word:?} is one argument; read as --{name} with the value {value:?}"
             ));
-            return self.take(known, name, None, Some(value));
+            return self.set_known_flag(known, name, None, Some(value));
         }
-        if self.unknown == UnknownFlags::Reject
-            && let Some(known) = abbreviated(&base)
+        if self.unknown == UnknownFlagPolicy::Reject
+            && let Some(known) = find_by_unique_prefix(&base)
         {
             self.out
                 .layer
                 .warnings
                 .push(format!("--{base} is short for --{}", known_name(known)));
-            return self.take(known, &base, key, inline);
+            return self.set_known_flag(known, &base, key, inline);
         }
-        self.unknown(word, &base)
+        self.handle_unknown_flag(word, &base)
     }
 
-    fn short(&mut self, word: &'a str) -> Result<(), ConfigError> {
+    fn parse_short_flag(&mut self, word: &'a str) -> Result<(), ConfigError> {
         let body = &word[1..];
-        let (name, inline) = cut(body);
+        let (name, inline) = split_at_equals_sign(body);
         let (base, key) = match name.split_once('.') {
             Some((base, key)) => (base, Some(key)),
             None => (name, None),
         };
         if let Some(known) = find_short(base) {
-            return self.take(known, base, key, inline);
+            return self.set_known_flag(known, base, key, inline);
         }
         // `-O3`, `-v5`: the value follows the name without a separator.
         if let Some(digits) = base.find(|c: char| c.is_ascii_digit())
             && let Some(known) = find_short(&base[..digits])
         {
-            return self.take(known, base, None, Some(&base[digits..]));
+            return self.set_known_flag(known, base, None, Some(&base[digits..]));
         }
-        self.unknown(word, base)
+        self.handle_unknown_flag(word, base)
     }
 
-    fn take(
+    fn set_known_flag(
         &mut self,
-        known: Known,
+        known: KnownFlag,
         typed: &str,
         key: Option<&str>,
         inline: Option<&'a str>,
     ) -> Result<(), ConfigError> {
         match (known, key) {
-            (Known::Ours(flag), Some(key)) if flag.kind == FlagKind::Json => {
-                let value = self.value(typed, inline)?;
+            (KnownFlag::Ours(flag), Some(key)) if flag.kind == FlagKind::Json => {
+                let value = self.take_flag_value(typed, inline)?;
                 self.out
                     .layer
-                    .set_key(flag, key, value, ValueSource::CommandLine)
+                    .set_json_key(flag, key, value, ValueSource::CommandLine)
             }
-            (Known::Ours(_), Some(key)) => self.unknown(&format!("--{typed}.{key}"), typed),
-            (Known::Ours(flag), None) => {
-                if ignored::last_release(typed).is_some() {
+            (KnownFlag::Ours(_), Some(key)) => {
+                self.handle_unknown_flag(&format!("--{typed}.{key}"), typed)
+            }
+            (KnownFlag::Ours(flag), None) => {
+                if ignored::last_vllm_release_with_flag(typed).is_some() {
                     self.out.layer.dropped.push(format!("--{typed}"));
                 }
                 let values = match flag.kind {
-                    FlagKind::Switch => vec![self.switch(typed, inline)],
-                    FlagKind::List => self.list(inline),
-                    _ => vec![self.value(typed, inline)?.to_owned()],
+                    FlagKind::Switch => vec![self.take_switch_value(typed, inline)],
+                    FlagKind::List => self.take_list_values(inline),
+                    _ => vec![self.take_flag_value(typed, inline)?.to_owned()],
                 };
-                self.out.layer.set(flag, values, ValueSource::CommandLine);
+                self.out
+                    .layer
+                    .set_flag(flag, values, ValueSource::CommandLine);
                 Ok(())
             }
-            (Known::Ignored(name, arity), _) => {
+            (KnownFlag::Ignored(name, arity), _) => {
                 match arity {
-                    Arity::Switch => drop(self.switch(typed, inline)),
-                    Arity::Value => drop(self.value(typed, inline)?),
-                    Arity::List => drop(self.list(inline)),
+                    IgnoredFlagArity::Switch => drop(self.take_switch_value(typed, inline)),
+                    IgnoredFlagArity::Value => drop(self.take_flag_value(typed, inline)?),
+                    IgnoredFlagArity::List => drop(self.take_list_values(inline)),
                 }
-                self.ignore(name);
+                self.record_ignored_flag(name);
                 Ok(())
             }
         }
     }
 
-    fn negate(
+    fn set_negated_switch(
         &mut self,
-        known: Known,
+        known: KnownFlag,
         word: &str,
         inline: Option<&str>,
     ) -> Result<(), ConfigError> {
@@ -227,28 +234,28 @@ impl<'a> Reader<'a> {
             return Err(ConfigError::Invalid(format!("{word}: takes no value")));
         }
         match known {
-            Known::Ours(flag) => {
+            KnownFlag::Ours(flag) => {
                 self.out
                     .layer
-                    .set(flag, vec!["false".to_owned()], ValueSource::CommandLine);
+                    .set_flag(flag, vec!["false".to_owned()], ValueSource::CommandLine);
             }
-            Known::Ignored(name, _) => self.ignore(name),
+            KnownFlag::Ignored(name, _) => self.record_ignored_flag(name),
         }
         Ok(())
     }
 
-    fn ignore(&mut self, name: &str) {
+    fn record_ignored_flag(&mut self, name: &str) {
         let name = format!("--{name}");
         if !self.out.layer.ignored.contains(&name) {
             self.out.layer.ignored.push(name);
         }
     }
 
-    fn switch(&mut self, typed: &str, inline: Option<&str>) -> String {
+    fn take_switch_value(&mut self, typed: &str, inline: Option<&str>) -> String {
         if let Some(value) = inline {
             return value.to_owned();
         }
-        match self.peek() {
+        match self.peek_word() {
             Some(word) if matches!(word.to_ascii_lowercase().as_str(), "true" | "false") => {
                 self.at += 1;
                 self.out
@@ -262,11 +269,15 @@ impl<'a> Reader<'a> {
     }
 
     /// Returns the value of a flag: the next argument, unless it starts with `--`.
-    fn value(&mut self, typed: &str, inline: Option<&'a str>) -> Result<&'a str, ConfigError> {
+    fn take_flag_value(
+        &mut self,
+        typed: &str,
+        inline: Option<&'a str>,
+    ) -> Result<&'a str, ConfigError> {
         if let Some(value) = inline {
             return Ok(value);
         }
-        match self.peek() {
+        match self.peek_word() {
             Some(word) if !word.starts_with("--") => {
                 self.at += 1;
                 Ok(word)
@@ -277,7 +288,7 @@ impl<'a> Reader<'a> {
 
     /// Returns the values of a list flag: the arguments up to the next flag. Empty ones are
     /// dropped, so a list can be cleared.
-    fn list(&mut self, inline: Option<&str>) -> Vec<String> {
+    fn take_list_values(&mut self, inline: Option<&str>) -> Vec<String> {
         if let Some(value) = inline {
             return if value.is_empty() {
                 Vec::new()
@@ -286,7 +297,7 @@ impl<'a> Reader<'a> {
             };
         }
         let mut values = Vec::new();
-        while let Some(word) = self.peek().filter(|word| !is_flag(word)) {
+        while let Some(word) = self.peek_word().filter(|word| !looks_like_flag(word)) {
             self.at += 1;
             if !word.is_empty() {
                 values.push(word.to_owned());
@@ -295,20 +306,20 @@ impl<'a> Reader<'a> {
         values
     }
 
-    fn unknown(&mut self, word: &str, base: &str) -> Result<(), ConfigError> {
-        if self.unknown == UnknownFlags::Return {
+    fn handle_unknown_flag(&mut self, word: &str, base: &str) -> Result<(), ConfigError> {
+        if self.unknown == UnknownFlagPolicy::Return {
             self.out.unknown.push(word.to_owned());
             return Ok(());
         }
         Err(ConfigError::Unknown {
             what: "flag".to_owned(),
-            name: cut(word).0.to_owned(),
-            nearest: nearest(base).map(|name| format!("--{name}")),
+            name: split_at_equals_sign(word).0.to_owned(),
+            nearest: nearest_flag_name(base).map(|name| format!("--{name}")),
         })
     }
 }
 
-fn cut(body: &str) -> (&str, Option<&str>) {
+fn split_at_equals_sign(body: &str) -> (&str, Option<&str>) {
     match body.split_once('=') {
         // `--flag.key+=a,b`: the plus is part of the name.
         Some((name, value)) => (name, Some(value)),
@@ -316,53 +327,59 @@ fn cut(body: &str) -> (&str, Option<&str>) {
     }
 }
 
-fn find(name: &str) -> Option<Known> {
-    flags::long(name)
-        .map(Known::Ours)
-        .or_else(|| ignored::long(name).map(|(name, arity)| Known::Ignored(name, arity)))
+fn find_long_flag(name: &str) -> Option<KnownFlag> {
+    flags::find_long_flag(name)
+        .map(KnownFlag::Ours)
+        .or_else(|| {
+            ignored::find_ignored_long_flag(name)
+                .map(|(name, arity)| KnownFlag::Ignored(name, arity))
+        })
 }
 
-fn find_short(name: &str) -> Option<Known> {
-    flags::short(name)
-        .map(Known::Ours)
-        .or_else(|| ignored::short(name).map(|(name, arity)| Known::Ignored(name, arity)))
+fn find_short(name: &str) -> Option<KnownFlag> {
+    flags::find_short_flag(name)
+        .map(KnownFlag::Ours)
+        .or_else(|| {
+            ignored::find_ignored_short_flag(name)
+                .map(|(name, arity)| KnownFlag::Ignored(name, arity))
+        })
 }
 
-fn is_switch(known: Known) -> bool {
+fn is_switch(known: KnownFlag) -> bool {
     match known {
-        Known::Ours(flag) => flag.kind == FlagKind::Switch,
-        Known::Ignored(_, arity) => arity == Arity::Switch,
+        KnownFlag::Ours(flag) => flag.kind == FlagKind::Switch,
+        KnownFlag::Ignored(_, arity) => arity == IgnoredFlagArity::Switch,
     }
 }
 
-fn known_name(known: Known) -> &'static str {
+fn known_name(known: KnownFlag) -> &'static str {
     match known {
-        Known::Ours(flag) => flag.name,
-        Known::Ignored(name, _) => name,
+        KnownFlag::Ours(flag) => flag.name,
+        KnownFlag::Ignored(name, _) => name,
     }
 }
 
 /// Returns the flag of which `name` is a unique prefix, as argparse does.
-fn abbreviated(name: &str) -> Option<Known> {
+fn find_by_unique_prefix(name: &str) -> Option<KnownFlag> {
     if name.len() < 3 {
         return None;
     }
-    let mut fits = names().filter(|full| full.starts_with(name));
+    let mut fits = known_flag_names().filter(|full| full.starts_with(name));
     let first = fits.next()?;
     if fits.next().is_some() {
         return None;
     }
-    find(first)
+    find_long_flag(first)
 }
 
-fn is_flag(word: &str) -> bool {
+fn looks_like_flag(word: &str) -> bool {
     if word.starts_with("--") {
         return true;
     }
     let Some(body) = word.strip_prefix('-') else {
         return false;
     };
-    let (name, _) = cut(body);
+    let (name, _) = split_at_equals_sign(body);
     let base = name.split_once('.').map_or(name, |(base, _)| base);
     !is_number(word) && (body == "h" || find_short(base).is_some())
 }
@@ -372,12 +389,12 @@ fn is_number(word: &str) -> bool {
         || word.starts_with('-') && word[1..].starts_with(|c: char| c.is_ascii_digit())
 }
 
-pub(super) fn names() -> impl Iterator<Item = &'static str> {
-    flags()
+pub(super) fn known_flag_names() -> impl Iterator<Item = &'static str> {
+    all_effective_flags()
         .flat_map(|flag| std::iter::once(flag.name).chain(flag.aliases.iter().copied()))
         .chain(ignored::ignored_flags().map(|(name, _)| name))
 }
 
-pub(super) fn nearest(typed: &str) -> Option<&'static str> {
-    closest(typed, names())
+pub(super) fn nearest_flag_name(typed: &str) -> Option<&'static str> {
+    closest_name(typed, known_flag_names())
 }

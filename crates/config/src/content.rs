@@ -3,21 +3,21 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::engine::with_std_dev;
+use super::engine::read_delay_with_std_dev;
 use super::error::ConfigError;
 use super::flags::content;
-use super::model::Model;
-use super::values::Values;
+use super::model::ModelConfig;
+use super::values::FlagValues;
 use vllm_sim_observe::metrics::Compat;
 use vllm_sim_service::generate::TextMode;
 use vllm_sim_service::generate::tools::ToolSettings;
-use vllm_sim_tokenizer::{MediaRules, accepts_media};
+use vllm_sim_tokenizer::{MediaTokenRules, config_accepts_media};
 
-const GIB: f64 = (1_u64 << 30) as f64;
+const BYTES_PER_GIB: f64 = (1_u64 << 30) as f64;
 
 /// Settings of the generated content of responses.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Content {
+pub struct ContentConfig {
     /// Source of the text of replies (default random).
     pub mode: TextMode,
     /// Seed of all random generators; `None`: derived from the clock at start.
@@ -31,7 +31,7 @@ pub struct Content {
     /// Whether echoed prompts are cut to the token limit (default yes; no with `--compat llm-d`).
     pub echo_cut: bool,
     /// Location of the dataset of recorded replies; `None`: no dataset.
-    pub dataset: Option<Dataset>,
+    pub dataset: Option<ReplyDatasetConfig>,
     /// Fraction of chat replies with an image in omni mode, in percent (default 0).
     pub image_emission_rate: u8,
     /// Mean and standard deviation of the time to generate an image (default 0).
@@ -41,7 +41,7 @@ pub struct Content {
     /// Whether replies may contain images (llm-d's omni mode).
     pub omni: bool,
     /// Rules for the number of prompt tokens of images, audio and video.
-    pub media: MediaRules,
+    pub media: MediaTokenRules,
     /// Whether the model accepts images, audio or video, by its `config.json` or by
     /// `--mm-tokens-per-item`.
     pub accepts_media: bool,
@@ -52,7 +52,7 @@ pub struct Content {
 
 /// Location and use of a dataset of recorded replies.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Dataset {
+pub struct ReplyDatasetConfig {
     /// Path of the SQLite file.
     pub path: PathBuf,
     /// Download URL of the SQLite file, used if the file does not exist.
@@ -69,23 +69,23 @@ pub struct Dataset {
     pub replay_timing: bool,
 }
 
-impl Content {
-    pub(super) fn from_values(v: &Values, model: &Model) -> Result<Self, ConfigError> {
+impl ContentConfig {
+    pub(super) fn from_values(v: &FlagValues, model: &ModelConfig) -> Result<Self, ConfigError> {
         let compat = model.compat;
-        let mode = mode(v)?;
+        let mode = read_text_mode(v)?;
         Ok(Self {
             mode: match v.get(&content::MM_ENCODER_ONLY)? {
                 true => TextMode::Encoder,
                 false => mode,
             },
             seed: v.get(&content::SEED)?.map(|seed| seed as u64),
-            seed_given: v.given(&content::SEED),
-            tools: tools(v, compat)?,
+            seed_given: v.is_set(&content::SEED),
+            tools: read_tool_settings(v, compat)?,
             skip_tool_validation: v.get(&content::SKIP_TOOL_VALIDATION)?,
-            echo_cut: echo_cut(v, compat)?,
-            dataset: dataset(v, mode)?,
+            echo_cut: truncates_echoed_prompts(v, compat)?,
+            dataset: read_reply_dataset(v, mode)?,
             image_emission_rate: v.get(&content::IMAGE_EMISSION_RATE)?,
-            image_delay: with_std_dev(
+            image_delay: read_delay_with_std_dev(
                 v,
                 &content::TIME_TO_GENERATE_IMAGE,
                 &content::TIME_TO_GENERATE_IMAGE_STD_DEV,
@@ -93,45 +93,49 @@ impl Content {
             )?,
             default_embedding_dimensions: v.get(&content::DEFAULT_EMBEDDING_DIMENSIONS)?,
             omni: v.get(&content::OMNI)?,
-            media: media(v, model)?,
-            accepts_media: v.given(&content::MM_TOKENS_PER_ITEM)
-                || config_json(model).is_some_and(accepts_media),
+            media: read_media_rules(v, model)?,
+            accepts_media: v.is_set(&content::MM_TOKENS_PER_ITEM)
+                || config_json(model).is_some_and(config_accepts_media),
             // The cast saturates.
-            media_cache_bytes: (v.get(&content::MM_PROCESSOR_CACHE_GB)? * GIB) as u64,
+            media_cache_bytes: (v.get(&content::MM_PROCESSOR_CACHE_GB)? * BYTES_PER_GIB) as u64,
         })
     }
 }
 
-fn config_json(model: &Model) -> Option<&Map<String, Value>> {
+fn config_json(model: &ModelConfig) -> Option<&Map<String, Value>> {
     model.hf_config.as_ref()?.as_object()
 }
 
-fn media(v: &Values, model: &Model) -> Result<MediaRules, ConfigError> {
+fn read_media_rules(v: &FlagValues, model: &ModelConfig) -> Result<MediaTokenRules, ConfigError> {
     let flag = &content::MM_TOKENS_PER_ITEM;
-    let usual = config_json(model).map_or_else(MediaRules::default, MediaRules::of_model);
-    let rules = usual.with(&v.get(flag)?.unwrap_or_default());
+    let usual = config_json(model)
+        .map_or_else(MediaTokenRules::default, MediaTokenRules::from_model_config);
+    let rules = usual.override_from_json(&v.get(flag)?.unwrap_or_default());
     rules.map_err(|problem| ConfigError::Invalid(format!("{}: {problem}", flag.name)))
 }
 
 /// Returns whether echoed prompts are cut to the token limit, as by vLLM; llm-d does not cut them.
-fn echo_cut(v: &Values, compat: Compat) -> Result<bool, ConfigError> {
-    if compat == Compat::Llmd && !v.given(&content::ECHO_CUT) {
-        v.derive(&content::ECHO_CUT, false);
+fn truncates_echoed_prompts(v: &FlagValues, compat: Compat) -> Result<bool, ConfigError> {
+    if compat == Compat::Llmd && !v.is_set(&content::ECHO_CUT) {
+        v.record_derived(&content::ECHO_CUT, false);
         return Ok(false);
     }
     v.get(&content::ECHO_CUT)
 }
 
-fn mode(v: &Values) -> Result<TextMode, ConfigError> {
+fn read_text_mode(v: &FlagValues) -> Result<TextMode, ConfigError> {
     let flag = &content::MODE;
-    let word = v.text(flag).unwrap_or_default();
-    flag.named(word).copied().ok_or_else(|| {
+    let word = v.get_text(flag).unwrap_or_default();
+    flag.choice_named(word).copied().ok_or_else(|| {
         let words = format!("invalid mode '{word}', valid values are 'random' and 'echo'");
-        v.wrong(words, flag)
+        v.unsupported_value_error(words, flag)
     })
 }
 
-fn dataset(v: &Values, mode: TextMode) -> Result<Option<Dataset>, ConfigError> {
+fn read_reply_dataset(
+    v: &FlagValues,
+    mode: TextMode,
+) -> Result<Option<ReplyDatasetConfig>, ConfigError> {
     let url = v.get(&content::DATASET_URL)?;
     let in_memory = v.get(&content::DATASET_IN_MEMORY)?;
     let fallback = v.get(&content::DATASET_FALLBACK)?;
@@ -164,7 +168,7 @@ fn dataset(v: &Values, mode: TextMode) -> Result<Option<Dataset>, ConfigError> {
             "dataset cannot be defined in echo mode".to_owned(),
         ));
     }
-    Ok(Some(Dataset {
+    Ok(Some(ReplyDatasetConfig {
         path,
         url,
         in_memory,
@@ -175,13 +179,13 @@ fn dataset(v: &Values, mode: TextMode) -> Result<Option<Dataset>, ConfigError> {
     }))
 }
 
-fn tools(v: &Values, compat: Compat) -> Result<ToolSettings, ConfigError> {
+fn read_tool_settings(v: &FlagValues, compat: Compat) -> Result<ToolSettings, ConfigError> {
     let integer = (
         v.get(&content::MIN_TOOL_CALL_INTEGER_PARAM)?,
         v.get(&content::MAX_TOOL_CALL_INTEGER_PARAM)?,
     );
     if integer.1 < integer.0 {
-        return Err(v.wrong(
+        return Err(v.unsupported_value_error(
             "MaxToolCallIntegerParam cannot be less than MinToolCallIntegerParam",
             &content::MAX_TOOL_CALL_INTEGER_PARAM,
         ));
@@ -191,7 +195,7 @@ fn tools(v: &Values, compat: Compat) -> Result<ToolSettings, ConfigError> {
         v.get(&content::MAX_TOOL_CALL_NUMBER_PARAM)?,
     );
     if number.1 < number.0 {
-        return Err(v.wrong(
+        return Err(v.unsupported_value_error(
             "MaxToolCallNumberParam cannot be less than MinToolCallNumberParam",
             &content::MAX_TOOL_CALL_NUMBER_PARAM,
         ));
@@ -201,8 +205,8 @@ fn tools(v: &Values, compat: Compat) -> Result<ToolSettings, ConfigError> {
         &content::MAX_TOOL_CALL_ARRAY_PARAM_LENGTH,
     );
     // llm-d checks this before the bounds of each value.
-    if v.whole(longest)? < v.whole(shortest)? {
-        return Err(v.wrong(
+    if v.get_integer(longest)? < v.get_integer(shortest)? {
+        return Err(v.unsupported_value_error(
             "MaxToolCallArrayParamLength cannot be less than MinToolCallArrayParamLength",
             longest,
         ));

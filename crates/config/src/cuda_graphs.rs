@@ -5,11 +5,11 @@ use serde_json::{Map, Value};
 use super::choices::PerformanceMode;
 use super::error::ConfigError;
 use super::flags::engine;
-use super::values::Values;
-use vllm_sim_engine::latency::{CudaGraphs, GraphLimits, gpu};
+use super::values::FlagValues;
+use vllm_sim_engine::latency::{CudaGraphLimits, CudaGraphs, find_gpu};
 
 /// Keys of `--compilation-config` with an effect in the simulator.
-const SUPPORTED: [&str; 3] = [
+const SUPPORTED_COMPILATION_KEYS: [&str; 3] = [
     "cudagraph_mode",
     "cudagraph_capture_sizes",
     "max_cudagraph_capture_size",
@@ -20,22 +20,22 @@ const SUPPORTED: [&str; 3] = [
 ///
 /// **Source:** vLLM 0.33 `vllm/config/vllm.py`, `_set_cudagraph_sizes`;
 /// `vllm/engine/arg_utils.py`, where a flag and its key exclude each other.
-pub(super) fn from_values(
-    v: &Values,
+pub(super) fn cuda_graph_batch_sizes(
+    v: &FlagValues,
     (seqs, tokens): (u32, u32),
     drafts: u32,
 ) -> Result<CudaGraphs, ConfigError> {
     let config = v.get(&engine::COMPILATION_CONFIG)?.unwrap_or_default();
     let idle = config
         .keys()
-        .filter(|key| !SUPPORTED.contains(&key.as_str()));
+        .filter(|key| !SUPPORTED_COMPILATION_KEYS.contains(&key.as_str()));
     let idle: Vec<&str> = idle.map(String::as_str).collect();
     if !idle.is_empty() {
         let keys = idle.join(", ");
         v.warn(format!("--compilation-config: keys without effect: {keys}"));
     }
-    let typed = typed_sizes(v, &config)?;
-    let most = most(v, &config)?;
+    let typed = read_capture_sizes(v, &config)?;
+    let most = read_max_capture_size(v, &config)?;
     let mode = config.get("cudagraph_mode");
     let none = mode.is_some_and(|mode| {
         mode.as_str()
@@ -48,11 +48,11 @@ pub(super) fn from_values(
         || mode.is_none() && level == Some(0)
         || most == Some(0);
     if is_eager {
-        return Ok(CudaGraphs::EAGER);
+        return Ok(CudaGraphs::NO_GRAPHS);
     }
     if let Some(sizes) = typed {
-        let graphs = CudaGraphs::typed(sizes, tokens);
-        let valid = graphs.sizes().last().copied().unwrap_or(0);
+        let graphs = CudaGraphs::from_configured_sizes(sizes, tokens);
+        let valid = graphs.captured_sizes().last().copied().unwrap_or(0);
         return match most.filter(|most| *most != valid) {
             None => Ok(graphs),
             Some(most) => Err(ConfigError::Invalid(format!(
@@ -62,9 +62,9 @@ pub(super) fn from_values(
         };
     }
     let name = v.get(&engine::GPU)?;
-    let known = name.as_deref().and_then(gpu);
-    let dense = v.choice(&engine::PERFORMANCE_MODE)?.unwrap_or_default();
-    Ok(CudaGraphs::usual(GraphLimits {
+    let known = name.as_deref().and_then(find_gpu);
+    let dense = v.get_choice(&engine::PERFORMANCE_MODE)?.unwrap_or_default();
+    Ok(CudaGraphs::vllm_default_sizes(CudaGraphLimits {
         seqs,
         tokens,
         drafts,
@@ -77,39 +77,45 @@ pub(super) fn from_values(
     }))
 }
 
-fn typed_sizes(v: &Values, config: &Map<String, Value>) -> Result<Option<Vec<u32>>, ConfigError> {
+fn read_capture_sizes(
+    v: &FlagValues,
+    config: &Map<String, Value>,
+) -> Result<Option<Vec<u32>>, ConfigError> {
     let flag = &engine::CUDAGRAPH_CAPTURE_SIZES;
     let key = "cudagraph_capture_sizes";
     let of_key = config.get(key).filter(|value| !value.is_null());
-    if v.given(flag) && of_key.is_some() {
-        return Err(exclusive(flag.name, key));
+    if v.is_set(flag) && of_key.is_some() {
+        return Err(mutually_exclusive_error(flag.name, key));
     }
     let texts = match of_key {
         Some(Value::Array(sizes)) => sizes.iter().map(Value::to_string).collect(),
         Some(other) => vec![other.to_string()],
-        None if v.given(flag) => v.comma_list(flag)?,
+        None if v.is_set(flag) => v.comma_list(flag)?,
         None => return Ok(None),
     };
     let size = |text: &String| {
         let size = text.parse::<u32>().ok().filter(|size| *size > 0);
-        size.ok_or_else(|| v.bad(flag, text, "a whole number, at least 1"))
+        size.ok_or_else(|| v.unreadable_value_error(flag, text, "a whole number, at least 1"))
     };
     texts.iter().map(size).collect::<Result<_, _>>().map(Some)
 }
 
-fn most(v: &Values, config: &Map<String, Value>) -> Result<Option<u32>, ConfigError> {
+fn read_max_capture_size(
+    v: &FlagValues,
+    config: &Map<String, Value>,
+) -> Result<Option<u32>, ConfigError> {
     let flag = &engine::MAX_CUDAGRAPH_CAPTURE_SIZE;
     let key = "max_cudagraph_capture_size";
     let Some(value) = config.get(key).filter(|value| !value.is_null()) else {
         return v.get(flag);
     };
-    if v.given(flag) {
-        return Err(exclusive(flag.name, key));
+    if v.is_set(flag) {
+        return Err(mutually_exclusive_error(flag.name, key));
     }
     let most = value.as_u64().and_then(|most| u32::try_from(most).ok());
     let expected = "a whole number";
     let bad = || {
-        v.key_error(
+        v.json_key_error(
             &engine::COMPILATION_CONFIG,
             key,
             &value.to_string(),
@@ -119,7 +125,7 @@ fn most(v: &Values, config: &Map<String, Value>) -> Result<Option<u32>, ConfigEr
     most.map(Some).ok_or_else(bad)
 }
 
-fn exclusive(flag: &str, key: &str) -> ConfigError {
+fn mutually_exclusive_error(flag: &str, key: &str) -> ConfigError {
     ConfigError::Invalid(format!(
         "--{flag} and --compilation-config['{key}'] are mutually exclusive"
     ))

@@ -11,9 +11,9 @@ use serde_json::{Map, Value};
 use super::error::ConfigError;
 use super::flag::FlagSpec;
 use super::flags::{engine, kv, model, server};
-use super::layers::{Layer, ValueSource};
+use super::layers::{ConfigLayer, ValueSource};
 
-const KEYS: &[(&str, &FlagSpec)] = &[
+const MOCKER_KEY_FLAGS: &[(&str, &FlagSpec)] = &[
     ("backend", &engine::SCHEDULER.spec),
     ("engine_type", &engine::SCHEDULER.spec),
     ("block_size", &kv::BLOCK_SIZE.spec),
@@ -55,7 +55,7 @@ const KEYS: &[(&str, &FlagSpec)] = &[
     ("mem_fraction_static", &engine::GPU_MEMORY_UTILIZATION.spec),
 ];
 
-const SGLANG: &[(&str, &FlagSpec)] = &[
+const SGLANG_KEY_FLAGS: &[(&str, &FlagSpec)] = &[
     ("schedule_policy", &engine::SGLANG_SCHEDULE_POLICY.spec),
     (
         "max_prefill_tokens",
@@ -79,13 +79,13 @@ const SGLANG: &[(&str, &FlagSpec)] = &[
 /// `ais_`, with their flags.
 ///
 /// The simulator uses its roofline model instead of the tables.
-const TABLES: &[(&str, &FlagSpec)] = &[
+const KERNEL_TABLE_KEY_FLAGS: &[(&str, &FlagSpec)] = &[
     ("system", &engine::GPU.spec),
     ("tp_size", &engine::TENSOR_PARALLEL_SIZE.spec),
 ];
 
 /// Mocker keys of the kernel tables that have no effect: `--model` sets the model.
-const TABLES_IGNORED: &[&str] = &[
+const IGNORED_KERNEL_TABLE_KEYS: &[&str] = &[
     "backend",
     "backend_version",
     "model_path",
@@ -95,10 +95,10 @@ const TABLES_IGNORED: &[&str] = &[
 ];
 
 /// GPU of the mocker's kernel tables if none is named.
-const SYSTEM: &str = "h200_sxm";
+const DEFAULT_KERNEL_TABLE_GPU: &str = "h200_sxm";
 
 /// Mocker keys without effect in a server.
-const IGNORED: &[&str] = &[
+const IGNORED_MOCKER_KEYS: &[&str] = &[
     "aic_mtp_seed",
     "dynamo",
     "emit_kv_events",
@@ -113,7 +113,7 @@ const IGNORED: &[&str] = &[
 ];
 
 /// Mocker keys where `null` means unlimited, with the value that replaces it.
-const UNBOUNDED: [(&str, &str); 2] = [
+const NULL_MEANS_UNLIMITED_KEYS: [(&str, &str); 2] = [
     ("max_num_seqs", "1048576"),
     ("max_num_batched_tokens", "16777216"),
 ];
@@ -124,7 +124,7 @@ const UNBOUNDED: [(&str, &str); 2] = [
 /// # Errors
 /// [`ConfigError::File`] if the file cannot be read or is not a JSON object,
 /// [`ConfigError::Unknown`] for a key that the mocker does not have.
-pub(super) fn read(path: &str) -> Result<Layer, ConfigError> {
+pub(super) fn read_mocker_engine_args(path: &str) -> Result<ConfigLayer, ConfigError> {
     let file = |reason: String| ConfigError::File {
         path: path.to_owned(),
         reason,
@@ -135,21 +135,21 @@ pub(super) fn read(path: &str) -> Result<Layer, ConfigError> {
     };
     let keys: Map<String, Value> =
         serde_saphyr::from_str(&text).map_err(|e| file(format!("not a JSON object: {e}")))?;
-    let mut reader = Reader {
+    let mut reader = MockerArgsReader {
         path,
-        layer: Layer::default(),
+        layer: ConfigLayer::default(),
     };
-    reader.all(&keys)?;
+    reader.read_all_keys(&keys)?;
     Ok(reader.layer)
 }
 
-struct Reader<'a> {
+struct MockerArgsReader<'a> {
     path: &'a str,
-    layer: Layer,
+    layer: ConfigLayer,
 }
 
-impl Reader<'_> {
-    fn all(&mut self, keys: &Map<String, Value>) -> Result<(), ConfigError> {
+impl MockerArgsReader<'_> {
+    fn read_all_keys(&mut self, keys: &Map<String, Value>) -> Result<(), ConfigError> {
         let engine = keys.get("engine").unwrap_or(&Value::Null);
         let told = |key: &str| keys.get(key).or_else(|| engine.get(key));
         let measured = told("aic_backend").or_else(|| told("ais_backend"));
@@ -157,99 +157,109 @@ impl Reader<'_> {
         let backend = told("backend").or_else(|| told("engine_type"));
         let backend = backend.or(measured);
         let sglang = backend.and_then(Value::as_str) == Some("sglang");
-        self.set(&engine::SCHEDULER, if sglang { "sglang" } else { "vllm" });
-        self.set(&kv::BLOCK_SIZE, if sglang { "1" } else { "64" });
+        self.set_flag(&engine::SCHEDULER, if sglang { "sglang" } else { "vllm" });
+        self.set_flag(&kv::BLOCK_SIZE, if sglang { "1" } else { "64" });
         // vLLM's count includes the null block.
-        self.set(&kv::NUM_GPU_BLOCKS_OVERRIDE, "16385");
-        self.set(&engine::MAX_NUM_SEQS, "256");
-        self.set(&engine::MAX_NUM_BATCHED_TOKENS, "8192");
-        self.set(&kv::ENABLE_PREFIX_CACHING, "true");
-        self.set(&engine::ASYNC_SCHEDULING, "false");
+        self.set_flag(&kv::NUM_GPU_BLOCKS_OVERRIDE, "16385");
+        self.set_flag(&engine::MAX_NUM_SEQS, "256");
+        self.set_flag(&engine::MAX_NUM_BATCHED_TOKENS, "8192");
+        self.set_flag(&kv::ENABLE_PREFIX_CACHING, "true");
+        self.set_flag(&engine::ASYNC_SCHEDULING, "false");
         match measured {
             Some(_) => {
-                self.set(&engine::LATENCY_MODEL, "roofline");
-                self.set(&engine::GPU, SYSTEM);
+                self.set_flag(&engine::LATENCY_MODEL, "roofline");
+                self.set_flag(&engine::GPU, DEFAULT_KERNEL_TABLE_GPU);
             }
-            None => self.set(&engine::LATENCY_MODEL, "polynomial"),
+            None => self.set_flag(&engine::LATENCY_MODEL, "polynomial"),
         }
         for (key, value) in keys {
             match (key.as_str(), value) {
                 ("engine", Value::Object(engine)) => {
                     for (key, value) in engine {
-                        self.key(key, value)?;
+                        self.read_key(key, value)?;
                     }
                 }
-                _ => self.key(key, value)?,
+                _ => self.read_key(key, value)?,
             }
         }
         Ok(())
     }
 
-    fn key(&mut self, key: &str, value: &Value) -> Result<(), ConfigError> {
+    fn read_key(&mut self, key: &str, value: &Value) -> Result<(), ConfigError> {
         match (key, value) {
             ("sglang", Value::Object(keys)) => {
                 for (key, value) in keys {
-                    let flag = SGLANG.iter().find(|(name, _)| name == key);
-                    let (_, flag) = flag.ok_or_else(|| self.unknown(key))?;
-                    self.set(flag, &text(value));
+                    let flag = SGLANG_KEY_FLAGS.iter().find(|(name, _)| name == key);
+                    let (_, flag) = flag.ok_or_else(|| self.unknown_key_error(key))?;
+                    self.set_flag(flag, &value_to_flag_text(value));
                 }
             }
             ("num_gpu_blocks", value) => {
                 let blocks = value.as_u64().filter(|n| (1..1 << 31).contains(n));
-                let blocks = blocks.ok_or_else(|| self.wrong(key, value, "a number of blocks"))?;
-                self.set(&kv::NUM_GPU_BLOCKS_OVERRIDE, &(blocks + 1).to_string());
+                let blocks = blocks
+                    .ok_or_else(|| self.wrong_value_error(key, value, "a number of blocks"))?;
+                self.set_flag(&kv::NUM_GPU_BLOCKS_OVERRIDE, &(blocks + 1).to_string());
             }
-            ("timing_model", Value::Object(timing)) => self.timing(timing)?,
+            ("timing_model", Value::Object(timing)) => self.read_timing_model(timing)?,
             ("backend" | "engine_type", Value::String(kind))
                 if kind != "vllm" && kind != "sglang" =>
             {
-                return Err(self.wrong(key, value, "vllm or sglang"));
+                return Err(self.wrong_value_error(key, value, "vllm or sglang"));
             }
             ("worker_type", Value::String(kind)) if kind == "aggregated" => {}
             ("planner_profile_data", Value::String(path)) => {
-                self.set(&engine::LATENCY_MODEL, "profile");
-                self.set(&engine::LATENCY_PROFILE, path);
+                self.set_flag(&engine::LATENCY_MODEL, "profile");
+                self.set_flag(&engine::LATENCY_PROFILE, path);
             }
-            (_, Value::Null) if UNBOUNDED.iter().any(|(name, _)| *name == key) => {
-                let most = UNBOUNDED.iter().find(|(name, _)| *name == key);
-                let flag = KEYS.iter().find(|(name, _)| *name == key);
+            (_, Value::Null)
+                if NULL_MEANS_UNLIMITED_KEYS
+                    .iter()
+                    .any(|(name, _)| *name == key) =>
+            {
+                let most = NULL_MEANS_UNLIMITED_KEYS
+                    .iter()
+                    .find(|(name, _)| *name == key);
+                let flag = MOCKER_KEY_FLAGS.iter().find(|(name, _)| *name == key);
                 if let (Some((_, most)), Some((_, flag))) = (most, flag) {
-                    self.set(flag, most);
+                    self.set_flag(flag, most);
                 }
             }
             (_, Value::Null) => {}
-            _ if IGNORED.contains(&key) => self.ignore(key),
-            _ if tables(key).is_some() => self.tables(key, value)?,
+            _ if IGNORED_MOCKER_KEYS.contains(&key) => self.record_ignored_key(key),
+            _ if kernel_table_key_name(key).is_some() => self.read_kernel_table_key(key, value)?,
             _ => {
-                let flag = KEYS.iter().find(|(name, _)| *name == key);
-                let (_, flag) = flag.ok_or_else(|| self.unknown(key))?;
-                self.set(flag, &text(value));
+                let flag = MOCKER_KEY_FLAGS.iter().find(|(name, _)| *name == key);
+                let (_, flag) = flag.ok_or_else(|| self.unknown_key_error(key))?;
+                self.set_flag(flag, &value_to_flag_text(value));
             }
         }
         Ok(())
     }
 
-    fn tables(&mut self, key: &str, value: &Value) -> Result<(), ConfigError> {
-        let name = tables(key).unwrap_or_default();
+    fn read_kernel_table_key(&mut self, key: &str, value: &Value) -> Result<(), ConfigError> {
+        let name = kernel_table_key_name(key).unwrap_or_default();
         if name == "backend"
             && !["vllm", "sglang", "trtllm"]
                 .iter()
                 .any(|known| value == known)
         {
-            return Err(self.wrong(key, value, "vllm, sglang or trtllm"));
+            return Err(self.wrong_value_error(key, value, "vllm, sglang or trtllm"));
         }
-        match TABLES.iter().find(|(known, _)| *known == name) {
-            Some((_, flag)) => self.set(flag, &text(value)),
-            None => self.ignore(key),
+        match KERNEL_TABLE_KEY_FLAGS
+            .iter()
+            .find(|(known, _)| *known == name)
+        {
+            Some((_, flag)) => self.set_flag(flag, &value_to_flag_text(value)),
+            None => self.record_ignored_key(key),
         }
         Ok(())
     }
 
-    fn ignore(&mut self, key: &str) {
+    fn record_ignored_key(&mut self, key: &str) {
         self.layer.ignored.push(format!("{key} of {}", self.path));
     }
 
-    fn timing(&mut self, timing: &Map<String, Value>) -> Result<(), ConfigError> {
+    fn read_timing_model(&mut self, timing: &Map<String, Value>) -> Result<(), ConfigError> {
         let ms = |key: &str| {
             format!(
                 "{}ms",
@@ -259,14 +269,14 @@ impl Reader<'_> {
         match timing.get("type").and_then(Value::as_str) {
             None | Some("polynomial") => {}
             Some("fixed") => {
-                self.set(&engine::LATENCY_MODEL, "delays");
-                self.set(&engine::TIME_TO_FIRST_TOKEN, &ms("prefill_ms"));
-                self.set(&engine::INTER_TOKEN_LATENCY, &ms("decode_ms"));
+                self.set_flag(&engine::LATENCY_MODEL, "delays");
+                self.set_flag(&engine::TIME_TO_FIRST_TOKEN, &ms("prefill_ms"));
+                self.set_flag(&engine::INTER_TOKEN_LATENCY, &ms("decode_ms"));
             }
             Some("external") if timing.get("provider") == Some(&"dynamo_profile".into()) => {
                 let path = &timing.get("config").unwrap_or(&Value::Null)["path"];
-                self.set(&engine::LATENCY_MODEL, "profile");
-                self.set(&engine::LATENCY_PROFILE, &text(path));
+                self.set_flag(&engine::LATENCY_MODEL, "profile");
+                self.set_flag(&engine::LATENCY_PROFILE, &value_to_flag_text(path));
             }
             Some("external")
                 if ["ais", "aic"]
@@ -274,30 +284,38 @@ impl Reader<'_> {
                     .any(|name| timing.get("provider") == Some(&(*name).into())) =>
             {
                 let config = timing.get("config").unwrap_or(&Value::Null);
-                self.set(&engine::LATENCY_MODEL, "roofline");
-                self.set(&engine::GPU, config["system"].as_str().unwrap_or(SYSTEM));
+                self.set_flag(&engine::LATENCY_MODEL, "roofline");
+                self.set_flag(
+                    &engine::GPU,
+                    config["system"]
+                        .as_str()
+                        .unwrap_or(DEFAULT_KERNEL_TABLE_GPU),
+                );
                 if !config["tp"].is_null() {
-                    self.set(&engine::TENSOR_PARALLEL_SIZE, &text(&config["tp"]));
+                    self.set_flag(
+                        &engine::TENSOR_PARALLEL_SIZE,
+                        &value_to_flag_text(&config["tp"]),
+                    );
                 }
             }
             Some(_) => {
                 let value = Value::Object(timing.clone());
                 let allowed =
                     "polynomial, fixed or external with provider dynamo_profile, ais or aic";
-                return Err(self.wrong("timing_model", &value, allowed));
+                return Err(self.wrong_value_error("timing_model", &value, allowed));
             }
         }
         Ok(())
     }
 
-    fn set(&mut self, flag: &FlagSpec, value: &str) {
+    fn set_flag(&mut self, flag: &FlagSpec, value: &str) {
         // A repeated key replaces the earlier value, also for lists.
         self.layer.settings.shift_remove(flag.name);
         let source = ValueSource::File(self.path.to_owned());
-        self.layer.set(flag, vec![value.to_owned()], source);
+        self.layer.set_flag(flag, vec![value.to_owned()], source);
     }
 
-    fn unknown(&self, key: &str) -> ConfigError {
+    fn unknown_key_error(&self, key: &str) -> ConfigError {
         ConfigError::Unknown {
             what: format!("key in {}:", self.path),
             name: key.to_owned(),
@@ -305,10 +323,10 @@ impl Reader<'_> {
         }
     }
 
-    fn wrong(&self, key: &str, value: &Value, expected: &str) -> ConfigError {
+    fn wrong_value_error(&self, key: &str, value: &Value, expected: &str) -> ConfigError {
         ConfigError::Value {
             flag: key.to_owned(),
-            value: text(value),
+            value: value_to_flag_text(value),
             expected: expected.to_owned(),
             origin: self.path.to_owned(),
         }
@@ -316,15 +334,17 @@ impl Reader<'_> {
 }
 
 /// Returns a mocker key without `aic_` or `ais_`, if it is a key of kernel tables.
-fn tables(key: &str) -> Option<&str> {
+fn kernel_table_key_name(key: &str) -> Option<&str> {
     let name = key
         .strip_prefix("aic_")
         .or_else(|| key.strip_prefix("ais_"))?;
-    let known = TABLES.iter().any(|(known, _)| *known == name);
-    (known || TABLES_IGNORED.contains(&name)).then_some(name)
+    let known = KERNEL_TABLE_KEY_FLAGS
+        .iter()
+        .any(|(known, _)| *known == name);
+    (known || IGNORED_KERNEL_TABLE_KEYS.contains(&name)).then_some(name)
 }
 
-fn text(value: &Value) -> String {
+fn value_to_flag_text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         other => other.to_string(),
@@ -336,10 +356,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_generations_of_arguments_agree() {
-        let old = read(r#"{"num_gpu_blocks": 100, "block_size": 32, "dp_size": 2}"#).unwrap();
-        let new = read(r#"{"engine": {"num_gpu_blocks": 100, "block_size": 32}, "dp_size": 2}"#);
-        let values = |layer: &Layer, flag: &str| layer.settings[flag].values.clone();
+    fn old_and_new_mocker_args_give_same_flags() {
+        let old =
+            read_mocker_engine_args(r#"{"num_gpu_blocks": 100, "block_size": 32, "dp_size": 2}"#)
+                .unwrap();
+        let new = read_mocker_engine_args(
+            r#"{"engine": {"num_gpu_blocks": 100, "block_size": 32}, "dp_size": 2}"#,
+        );
+        let values = |layer: &ConfigLayer, flag: &str| layer.settings[flag].values.clone();
         let new = new.unwrap();
         for (flag, value) in [
             ("num-gpu-blocks-override", "101"),
@@ -354,7 +378,7 @@ mod tests {
 
     #[test]
     fn kernel_tables_mean_the_roofline() {
-        let layer = read(
+        let layer = read_mocker_engine_args(
             r#"{"aic_backend": "sglang", "aic_system": "h100_sxm", "aic_tp_size": 2,
                 "aic_model_path": "m", "block_size": 64}"#,
         )
@@ -369,16 +393,18 @@ mod tests {
         }
         let timing = r#"{"engine": {"timing_model": {"type": "external", "provider": "ais",
             "config": {"backend": "vllm", "model": "m", "tp": 4}}}}"#;
-        let layer = read(timing).unwrap();
+        let layer = read_mocker_engine_args(timing).unwrap();
         assert_eq!(layer.settings["gpu"].values, ["h200_sxm"]);
         assert_eq!(layer.settings["tensor-parallel-size"].values, ["4"]);
-        let error = read(r#"{"aic_backend": "tgi"}"#).unwrap_err().to_string();
+        let error = read_mocker_engine_args(r#"{"aic_backend": "tgi"}"#)
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("vllm, sglang or trtllm"), "{error}");
     }
 
     #[test]
     fn unsupported_mocker_arguments_are_rejected() {
-        let error = |text| read(text).unwrap_err().to_string();
+        let error = |text| read_mocker_engine_args(text).unwrap_err().to_string();
         assert!(error(r#"{"engine": {"blocksize": 3}}"#).contains("blocksize"));
         assert!(error(r#"{"engine": {"backend": "trtllm"}}"#).contains("vllm or sglang"));
         assert!(error("{").contains("not a JSON object"));

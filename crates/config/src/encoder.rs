@@ -1,18 +1,18 @@
 //! Settings of the multimodal encoders: images, video and audio.
 
-use super::api::Api;
+use super::api::ApiConfig;
 use super::choices::EncoderTpMode;
 use super::error::ConfigError;
 use super::flags::engine;
 use super::latency_source::LatencySource;
-use super::model::Model;
-use super::values::Values;
+use super::model::ModelConfig;
+use super::values::FlagValues;
 use vllm_sim_engine::latency::EncoderShape;
-use vllm_sim_tokenizer::{MediaRules, Modality};
+use vllm_sim_tokenizer::{MediaModality, MediaTokenRules};
 
 /// Settings of the encoders of a model that accepts images, audio or video.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Encoder {
+pub struct MediaEncoderConfig {
     /// Maximum number of embeddings that one step may compute, at least 1; also the size of the
     /// encoder cache.
     pub budget: u32,
@@ -27,27 +27,27 @@ pub struct Encoder {
     pub spreads_items: bool,
 }
 
-impl Encoder {
+impl MediaEncoderConfig {
     /// Returns the encoder settings if the model accepts media and the scheduler supports encoders.
     ///
     /// **Source:** vLLM 0.33 `vllm/v1/core/encoder_cache_manager.py`, `compute_mm_encoder_budget`.
     pub(super) fn from_values(
-        v: &Values,
-        model: &Model,
-        api: &Api,
-        encoded: Option<(MediaRules, u32)>,
+        v: &FlagValues,
+        model: &ModelConfig,
+        api: &ApiConfig,
+        encoded: Option<(MediaTokenRules, u32)>,
         latency_source: &LatencySource,
     ) -> Result<Option<Self>, ConfigError> {
         let flag = &engine::DISABLE_CHUNKED_MM_INPUT;
         let whole = v.get(flag)?;
         let mode_flag = &engine::MM_ENCODER_TP_MODE;
-        let mode = v.choice(mode_flag)?.unwrap_or_default();
+        let mode = v.get_choice(mode_flag)?.unwrap_or_default();
         let found = encoded.and_then(|(rules, tokens)| {
-            let (modality, largest) = largest(model, api, &rules)?;
+            let (modality, largest) = largest_media_item(model, api, &rules)?;
             Some((modality, largest, tokens))
         });
         let Some((modality, largest, tokens)) = found else {
-            for (name, given) in [(flag.name, whole), (mode_flag.name, v.given(mode_flag))] {
+            for (name, given) in [(flag.name, whole), (mode_flag.name, v.is_set(mode_flag))] {
                 if given {
                     v.warn(format!(
                         "--{name} has no effect: it needs the vllm scheduler and a model that takes \
@@ -57,7 +57,7 @@ impl Encoder {
             }
             return Ok(None);
         };
-        if v.given(mode_flag) && !latency_source.uses_gpu() {
+        if v.is_set(mode_flag) && !latency_source.uses_gpu() {
             v.warn(format!(
                 "--{} has no effect: without --gpu encoders take no time",
                 mode_flag.name
@@ -73,23 +73,30 @@ impl Encoder {
             budget: tokens.max(largest),
             chunked_input: !whole,
             shapes: model.hf_config.as_deref().map_or((None, None), |config| {
-                (EncoderShape::vision(config), EncoderShape::audio(config))
+                (
+                    EncoderShape::vision_from_config(config),
+                    EncoderShape::audio_from_config(config),
+                )
             }),
             spreads_items: mode == EncoderTpMode::Data,
             rule: format!(
                 "the larger of max-num-batched-tokens, {tokens}, and the largest item, {largest} \
                  tokens of {}",
                 match modality {
-                    Modality::Image => "an image",
-                    Modality::Audio => "audio",
-                    Modality::Video => "a video",
+                    MediaModality::Image => "an image",
+                    MediaModality::Audio => "audio",
+                    MediaModality::Video => "a video",
                 }
             ),
         }))
     }
 }
 
-fn largest(model: &Model, api: &Api, rules: &MediaRules) -> Option<(Modality, u32)> {
+fn largest_media_item(
+    model: &ModelConfig,
+    api: &ApiConfig,
+    rules: &MediaTokenRules,
+) -> Option<(MediaModality, u32)> {
     let has = |part: &str| {
         let config = model.hf_config.as_deref();
         let part = config.map(|config| &config[part]);
@@ -99,14 +106,14 @@ fn largest(model: &Model, api: &Api, rules: &MediaRules) -> Option<(Modality, u3
     // A model without a known encoder may have both.
     let unknown = !sees && !hears;
     let modalities = [
-        (Modality::Image, sees),
-        (Modality::Video, sees),
-        (Modality::Audio, hears),
+        (MediaModality::Image, sees),
+        (MediaModality::Video, sees),
+        (MediaModality::Audio, hears),
     ];
-    let taken = modalities
-        .into_iter()
-        .filter(|(modality, has)| (*has || unknown) && api.media_limit(*modality) > 0);
-    let sizes = taken.map(|(modality, _)| (modality, rules.most(modality)));
+    let taken = modalities.into_iter().filter(|(modality, has)| {
+        (*has || unknown) && api.max_media_items_per_prompt(*modality) > 0
+    });
+    let sizes = taken.map(|(modality, _)| (modality, rules.max_tokens(modality)));
     // `max_by_key` returns the last maximum, so the order is reversed.
     sizes.rev().max_by_key(|(_, tokens)| *tokens)
 }

@@ -4,29 +4,29 @@ use vllm_sim_engine::kv::HashAlgo;
 use vllm_sim_engine::latency::{CudaGraphs, Drafter};
 use vllm_sim_engine::sched::sglang::SchedulePolicy;
 use vllm_sim_engine::sched::vllm::{PreemptionVictim, SchedulingPolicy};
-use vllm_sim_engine::{Calculator, Delays};
-use vllm_sim_service::{Admission, ServingRole};
+use vllm_sim_engine::{TokenDelays, TtftFormula};
+use vllm_sim_service::{AdmissionLimits, ServingRole};
 
 use super::batch_limits::BatchLimits;
-use super::choices::{LatencyKind, OffloadBackend, SchedulerKind, Task};
+use super::choices::{LatencyKind, ModelTask, OffloadBackend, SchedulerKind};
 use super::cli_mode::CliMode;
-use super::encoder::Encoder;
+use super::encoder::MediaEncoderConfig;
 use super::error::ConfigError;
 use super::flag::Flag;
 use super::flags::{self, engine, faults, kv};
-use super::kv_cache::KvCacheSize;
-use super::kv_offload::KvOffload;
-use super::latency_source::{KernelTables, LatencySource};
-use super::model::Model;
-use super::parallel::Parallel;
+use super::kv_cache::KvCacheCapacity;
+use super::kv_offload::KvOffloadConfig;
+use super::latency_source::{KernelTableSource, LatencySource};
+use super::model::ModelConfig;
+use super::parallel::ParallelConfig;
 use super::reserved_memory::ReservedMemory;
-use super::speculative::Speculative;
-use super::values::Values;
+use super::speculative::SpeculativeConfig;
+use super::values::FlagValues;
 use super::{api, block_size, cuda_graphs};
 
 /// Settings of the engine: scheduler, step times, KV cache and parallelism.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Engine {
+pub struct EngineConfig {
     /// Kind of scheduler (default `pool`; `vllm` with `serve`).
     pub scheduler: SchedulerKind,
     /// Maximum number of running sequences, at least 1 (default 5; with `serve` by GPU, else 256).
@@ -36,7 +36,7 @@ pub struct Engine {
     /// Further limits of a step, and limits of the waiting queue.
     pub queue: QueueLimits,
     /// Settings of chunked prefill, preemption and queue order.
-    pub scheduling: Scheduling,
+    pub scheduling: SchedulingConfig,
     /// Settings of step durations and delays.
     pub timing: StepTiming,
     /// Divisors of modelled durations (speed-up ratios).
@@ -46,33 +46,33 @@ pub struct Engine {
     /// Tokens per KV block, over all GPUs of a context (default 16; with `serve` by GPU and model).
     pub block_size: u32,
     /// Settings of GPU and CPU memory for the KV cache.
-    pub memory: CacheMemory,
+    pub memory: KvCacheMemoryConfig,
     /// Size of the KV cache as vLLM plans it; `None`: model, memory or vLLM's scheduler missing.
-    pub kv_cache: Option<KvCacheSize>,
+    pub kv_cache: Option<KvCacheCapacity>,
     /// KV cache offloading to CPU memory; `None`: disabled.
-    pub kv_offload: Option<KvOffload>,
+    pub kv_offload: Option<KvOffloadConfig>,
     /// Settings of the prefix cache and its block hashes.
-    pub prefix_cache: PrefixCaching,
+    pub prefix_cache: PrefixCachingConfig,
     /// Cost of KV cache transfer from another server.
-    pub transfer: TransferCost,
+    pub transfer: KvTransferCost,
     /// Parallel sizes and data-parallel ranks.
-    pub parallel: Parallel,
+    pub parallel: ParallelConfig,
     /// Whether data-parallel ranks start and end their steps together, as for models with experts.
     pub lock_step: bool,
     /// Role in disaggregated serving: prefill, decode or both.
     pub role: ServingRole,
     /// Settings of speculative decoding; `None`: disabled.
-    pub speculative: Option<Speculative>,
+    pub speculative: Option<SpeculativeConfig>,
     /// Latency model of the draft model, if the shapes of the models are known.
     pub drafter: Option<Drafter>,
     /// Encoders of images, video and audio; `None`: the model has none.
-    pub encoder: Option<Encoder>,
+    pub encoder: Option<MediaEncoderConfig>,
     /// Batch sizes for which a CUDA graph is captured.
     pub graphs: CudaGraphs,
     /// Number and start of the independent servers in this process.
-    pub replicas: Replicas,
+    pub replicas: ReplicaConfig,
     /// Settings of the SGLang scheduler.
-    pub sglang: Sglang,
+    pub sglang: SglangSchedulerConfig,
     /// Quantization method of the weights, as typed (`--quantization`).
     pub quantization: Option<String>,
 }
@@ -87,12 +87,12 @@ pub struct QueueLimits {
     /// llm-d's queue limit, in requests; more get 429 (default 1000; none with `serve`).
     pub max_waiting_queue_length: Option<u32>,
     /// vLLM's limits of the waiting queue, in requests and prompt tokens; more get 503.
-    pub admission: Admission,
+    pub admission: AdmissionLimits,
 }
 
 /// Settings of chunked prefill, preemption and queue order.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Scheduling {
+pub struct SchedulingConfig {
     /// Whether several steps may prefill a prompt in chunks (default yes).
     pub enable_chunked_prefill: bool,
     /// Maximum number of prefilled tokens of a long prompt per step; 0: the token budget.
@@ -115,7 +115,7 @@ pub struct Scheduling {
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepTiming {
     /// Delays of the pool scheduler, with speed-up ratios and latency factor applied.
-    pub delays: Delays,
+    pub delays: TokenDelays,
     /// Factor on all simulated durations (default 1); already applied to `delays`.
     pub latency_factor: f64,
     /// The source of the step times of batching schedulers.
@@ -133,7 +133,7 @@ pub struct SpeedupRatios {
 
 /// Settings of GPU and CPU memory for the KV cache.
 #[derive(Debug, Clone, PartialEq)]
-pub struct CacheMemory {
+pub struct KvCacheMemoryConfig {
     /// Fraction of GPU memory that the engine may use (default 0.92).
     pub gpu_memory_utilization: f64,
     /// Whether a flag sets the KV block size.
@@ -154,7 +154,7 @@ pub struct CacheMemory {
 
 /// Settings of the prefix cache and its block hashes.
 #[derive(Debug, Clone, PartialEq)]
-pub struct PrefixCaching {
+pub struct PrefixCachingConfig {
     /// Interval, in tokens, at which sliding-window layers keep KV cache (0: at prompt ends).
     pub retention_interval: Option<u32>,
     /// Whether later requests reuse full KV blocks (prefix caching).
@@ -171,7 +171,7 @@ pub struct PrefixCaching {
 
 /// Cost of KV cache transfer from another server.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct TransferCost {
+pub struct KvTransferCost {
     /// Size of the KV cache per prompt token, in bytes.
     pub kv_bytes_per_token: Option<u64>,
     /// KV transfer bandwidth, in GB/s; `None`: transfers take the pool scheduler's delays.
@@ -180,7 +180,7 @@ pub struct TransferCost {
 
 /// Independent servers of one process, on consecutive ports.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Replicas {
+pub struct ReplicaConfig {
     /// Number of servers in the process (default 1).
     pub count: u32,
     /// Index of this server in the process, from 0.
@@ -191,7 +191,7 @@ pub struct Replicas {
 
 /// Settings of the SGLang scheduler.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Sglang {
+pub struct SglangSchedulerConfig {
     /// Order of SGLang's waiting queue (default by arrival).
     pub schedule_policy: SchedulePolicy,
     /// Maximum number of prompt tokens per prefill batch (default 16384).
@@ -204,31 +204,31 @@ pub struct Sglang {
     pub schedule_conservativeness: f64,
 }
 
-impl Engine {
-    pub(super) fn from_values(v: &Values, model: &Model) -> Result<Self, ConfigError> {
+impl EngineConfig {
+    pub(super) fn from_values(v: &FlagValues, model: &ModelConfig) -> Result<Self, ConfigError> {
         let latency_source = latency_source(v)?;
-        let scheduler = scheduler(v, &latency_source)?;
+        let scheduler = read_scheduler_kind(v, &latency_source)?;
         let enable_chunked_prefill = v.get(&engine::ENABLE_CHUNKED_PREFILL)?;
         let batch = BatchLimits::from_values(v, scheduler, model.max_model_len)?;
         let enable_kvcache = v.get(&kv::ENABLE_KVCACHE)?;
         let memory = v.get(&kv::KV_CACHE_MEMORY_BYTES)?;
         let blocks = v.get(&kv::NUM_GPU_BLOCKS_OVERRIDE)?;
-        let speculative = Speculative::from_values(v, model, scheduler)?;
+        let speculative = SpeculativeConfig::from_values(v, model, scheduler)?;
         let drafts = speculative.as_ref().map_or(0, |s| s.num_tokens);
         // The order decides which of several wrong flags is reported.
         let queue = QueueLimits::from_values(v, batch.tokens)?;
         let timing = StepTiming {
-            delays: delays(v)?,
+            delays: read_delays(v)?,
             latency_factor: v.get(&faults::LATENCY_FACTOR)?,
             latency_source,
         };
         let gpu = v.get(&engine::GPU)?;
         let gpu_memory_utilization = v.get(&engine::GPU_MEMORY_UTILIZATION)?;
-        let block_size = block_size::block_size(v, scheduler, model)?
+        let block_size = block_size::kv_block_size_tokens(v, scheduler, model)?
             .saturating_mul(v.get(&engine::DECODE_CONTEXT_PARALLEL_SIZE)?);
-        let memory = CacheMemory {
+        let memory = KvCacheMemoryConfig {
             gpu_memory_utilization,
-            block_size_typed: v.given(&kv::BLOCK_SIZE),
+            block_size_typed: v.is_set(&kv::BLOCK_SIZE),
             num_blocks: blocks.or(v.get(&kv::KV_CACHE_SIZE)?),
             kv_cache_memory_bytes: memory.and_then(|n| u64::try_from(n).ok()),
             kv_cache_dtype: v.get(&kv::KV_CACHE_DTYPE)?,
@@ -236,7 +236,7 @@ impl Engine {
             kv_offloading: (v.get(&kv::KV_OFFLOADING_SIZE)?, offloading_backend(v)?),
             reserved: ReservedMemory::default(),
         };
-        let prefix_cache = PrefixCaching {
+        let prefix_cache = PrefixCachingConfig {
             retention_interval: v.get(&kv::PREFIX_CACHE_RETENTION_INTERVAL)?,
             enable_prefix_caching: v.get(&kv::ENABLE_PREFIX_CACHING)?.unwrap_or(enable_kvcache),
             enable_kvcache,
@@ -256,49 +256,51 @@ impl Engine {
             kv_cache: None,
             kv_offload: None,
             prefix_cache,
-            scheduling: Scheduling {
+            scheduling: SchedulingConfig {
                 enable_chunked_prefill,
                 long_prefill_token_threshold: v.get(&engine::LONG_PREFILL_TOKEN_THRESHOLD)?,
                 long_prefill_token_threshold_adaptive: v
                     .get(&engine::LONG_PREFILL_TOKEN_THRESHOLD_ADAPTIVE)?,
                 prefill_schedule_interval: v.get(&engine::PREFILL_SCHEDULE_INTERVAL)?,
-                victim: v.choice(&engine::PREEMPTION_MODE)?.unwrap_or_default(),
-                policy: v.choice(&engine::SCHEDULING_POLICY)?.unwrap_or_default(),
+                victim: v.get_choice(&engine::PREEMPTION_MODE)?.unwrap_or_default(),
+                policy: v
+                    .get_choice(&engine::SCHEDULING_POLICY)?
+                    .unwrap_or_default(),
                 async_scheduling: async_scheduling(v, scheduler, speculative.as_ref())?,
                 watermark: v.get(&engine::WATERMARK)?,
             },
-            parallel: Parallel::from_values(v)?,
+            parallel: ParallelConfig::from_values(v)?,
             speedup: SpeedupRatios::from_values(v)?,
-            role: role(v)?,
+            role: read_serving_role(v)?,
             speculative,
             drafter: None,
             encoder: None,
             lock_step: false,
-            graphs: cuda_graphs::from_values(v, (batch.seqs, batch.tokens), drafts)?,
-            replicas: Replicas::from_values(v)?,
-            sglang: Sglang::from_values(v)?,
-            transfer: TransferCost::from_values(v)?,
+            graphs: cuda_graphs::cuda_graph_batch_sizes(v, (batch.seqs, batch.tokens), drafts)?,
+            replicas: ReplicaConfig::from_values(v)?,
+            sglang: SglangSchedulerConfig::from_values(v)?,
+            transfer: KvTransferCost::from_values(v)?,
             quantization: v.get(&flags::model::QUANTIZATION)?,
         })
     }
 
     /// Returns the factor by which durations of all steps are divided, latency factor included.
-    pub fn step_speedup(&self) -> f64 {
+    pub fn total_step_speedup(&self) -> f64 {
         self.speedup.speedup_ratio / self.timing.latency_factor
     }
 }
 
 impl SpeedupRatios {
-    fn from_values(v: &Values) -> Result<Self, ConfigError> {
+    fn from_values(v: &FlagValues) -> Result<Self, ConfigError> {
         Ok(Self {
-            speedup_ratio: speedup(v, &engine::SPEEDUP_RATIO)?,
-            decode_speedup_ratio: speedup(v, &engine::DECODE_SPEEDUP_RATIO)?,
+            speedup_ratio: read_speedup_ratio(v, &engine::SPEEDUP_RATIO)?,
+            decode_speedup_ratio: read_speedup_ratio(v, &engine::DECODE_SPEEDUP_RATIO)?,
         })
     }
 }
 
-impl Replicas {
-    fn from_values(v: &Values) -> Result<Self, ConfigError> {
+impl ReplicaConfig {
+    fn from_values(v: &FlagValues) -> Result<Self, ConfigError> {
         Ok(Self {
             count: v.get(&flags::model::REPLICAS)?,
             index: 0,
@@ -307,8 +309,8 @@ impl Replicas {
     }
 }
 
-impl TransferCost {
-    fn from_values(v: &Values) -> Result<Self, ConfigError> {
+impl KvTransferCost {
+    fn from_values(v: &FlagValues) -> Result<Self, ConfigError> {
         Ok(Self {
             kv_bytes_per_token: v.get(&kv::KV_BYTES_PER_TOKEN)?,
             kv_transfer_bandwidth: v
@@ -319,14 +321,14 @@ impl TransferCost {
 }
 
 impl QueueLimits {
-    fn from_values(v: &Values, batched_tokens: u32) -> Result<Self, ConfigError> {
+    fn from_values(v: &FlagValues, batched_tokens: u32) -> Result<Self, ConfigError> {
         Ok(Self {
             max_num_scheduled_tokens: v
                 .get(&engine::MAX_NUM_SCHEDULED_TOKENS)?
                 .map_or(batched_tokens, |tokens| tokens.min(batched_tokens)),
             reserve_full_prompt: v.get(&engine::SCHEDULER_RESERVE_FULL_ISL)?,
             max_waiting_queue_length: v.get(&engine::MAX_WAITING_QUEUE_LENGTH)?,
-            admission: Admission {
+            admission: AdmissionLimits {
                 requests: v.get(&engine::MAX_NUM_QUEUED_REQS)?,
                 tokens: v.get(&engine::MAX_NUM_QUEUED_TOKENS)?,
             },
@@ -334,17 +336,20 @@ impl QueueLimits {
     }
 }
 
-fn offloading_backend(v: &Values) -> Result<&'static str, ConfigError> {
+fn offloading_backend(v: &FlagValues) -> Result<&'static str, ConfigError> {
     Ok(
-        match v.choice(&kv::KV_OFFLOADING_BACKEND)?.unwrap_or_default() {
+        match v
+            .get_choice(&kv::KV_OFFLOADING_BACKEND)?
+            .unwrap_or_default()
+        {
             OffloadBackend::Native => "native",
             OffloadBackend::LmCache => "lmcache",
         },
     )
 }
 
-fn hash_algo(v: &Values) -> Result<HashAlgo, ConfigError> {
-    if let Some(typed) = v.choice(&kv::PREFIX_CACHING_HASH_ALGO)? {
+fn hash_algo(v: &FlagValues) -> Result<HashAlgo, ConfigError> {
+    if let Some(typed) = v.get_choice(&kv::PREFIX_CACHING_HASH_ALGO)? {
         return Ok(typed);
     }
     Ok(match v.get(&kv::ENABLE_KVCACHE)? {
@@ -357,12 +362,12 @@ fn hash_algo(v: &Values) -> Result<HashAlgo, ConfigError> {
 ///
 /// **Source:** vLLM 0.33 `vllm/config/vllm.py`, `__post_init__`.
 fn async_scheduling(
-    v: &Values,
+    v: &FlagValues,
     scheduler: SchedulerKind,
-    speculative: Option<&Speculative>,
+    speculative: Option<&SpeculativeConfig>,
 ) -> Result<bool, ConfigError> {
     let flag = &engine::ASYNC_SCHEDULING;
-    let (ahead, typed) = (v.get(flag)?, v.given(flag));
+    let (ahead, typed) = (v.get(flag)?, v.is_set(flag));
     if !ahead || scheduler != SchedulerKind::Vllm {
         return Ok(ahead);
     }
@@ -375,15 +380,15 @@ fn async_scheduling(
         }
         let rule = format!("the V1 model runner does not schedule ahead with {reason}");
         v.warn(format!("Async scheduling is disabled because {rule}."));
-        v.derive_by(flag, false, rule);
+        v.record_derived_by_rule(flag, false, rule);
         return Ok(false);
     }
     let pools = matches!(
-        api::task(v)?,
-        Task::Embed | Task::Classify | Task::Score | Task::Reward
+        api::read_model_task(v)?,
+        ModelTask::Embed | ModelTask::Classify | ModelTask::Score | ModelTask::Reward
     );
     if pools && !typed && v.cli_mode == CliMode::Vllm {
-        v.derive_by(flag, false, "vLLM's default for pooling models");
+        v.record_derived_by_rule(flag, false, "vLLM's default for pooling models");
         return Ok(false);
     }
     Ok(true)
@@ -392,14 +397,14 @@ fn async_scheduling(
 /// Reads the role in disaggregated serving; the flags that set it exclude each other.
 ///
 /// **Source:** `dynamo/mocker/args.py`.
-fn role(v: &Values) -> Result<ServingRole, ConfigError> {
+fn read_serving_role(v: &FlagValues) -> Result<ServingRole, ConfigError> {
     let flag = &engine::DISAGGREGATION_MODE;
     let switches = (
         v.get(&engine::IS_PREFILL_WORKER)?,
         v.get(&engine::IS_DECODE_WORKER)?,
     );
-    let chosen = v.choice(flag)?.unwrap_or_default();
-    match (switches, v.given(flag)) {
+    let chosen = v.get_choice(flag)?.unwrap_or_default();
+    match (switches, v.is_set(flag)) {
         ((false, false), _) => Ok(chosen),
         ((true, false), false) => Ok(ServingRole::Prefill),
         ((false, true), false) => Ok(ServingRole::Decode),
@@ -411,7 +416,7 @@ fn role(v: &Values) -> Result<ServingRole, ConfigError> {
     }
 }
 
-fn speedup(v: &Values, flag: &Flag<f64>) -> Result<f64, ConfigError> {
+fn read_speedup_ratio(v: &FlagValues, flag: &Flag<f64>) -> Result<f64, ConfigError> {
     Ok(match v.get(flag)? {
         0.0 => 1.0,
         ratio => ratio,
@@ -421,14 +426,14 @@ fn speedup(v: &Values, flag: &Flag<f64>) -> Result<f64, ConfigError> {
 /// Reads the delay between server starts; -1 selects a delay by the number of replicas.
 ///
 /// **Source:** `dynamo/mocker/main.py` of dynamo-mocker 1.6.1.
-fn stagger_delay(v: &Values) -> Result<Duration, ConfigError> {
+fn stagger_delay(v: &FlagValues) -> Result<Duration, ConfigError> {
     let flag = &flags::model::STAGGER_DELAY;
     let seconds = v.get(flag)?;
     if seconds >= 0.0 {
         return Ok(Duration::from_secs_f64(seconds));
     }
     if seconds != -1.0 {
-        return Err(ConfigError::Invalid(flag.out_of_bounds(v.cli_mode)));
+        return Err(ConfigError::Invalid(flag.out_of_bounds_message(v.cli_mode)));
     }
     Ok(Duration::from_millis(
         match v.get(&flags::model::REPLICAS)? {
@@ -439,17 +444,17 @@ fn stagger_delay(v: &Values) -> Result<Duration, ConfigError> {
     ))
 }
 
-fn latency_source(v: &Values) -> Result<LatencySource, ConfigError> {
+fn latency_source(v: &FlagValues) -> Result<LatencySource, ConfigError> {
     let profile = v.get(&engine::LATENCY_PROFILE)?;
     let coefficients = v.get(&engine::LATENCY_COEFFICIENTS)?;
     let gpu = v.get(&engine::GPU)?.is_some();
-    let tables = KernelTables {
+    let tables = KernelTableSource {
         folder: v.get(&engine::AIC_DATA)?,
         version: v.get(&engine::AIC_BACKEND_VERSION)?,
         coefficients: coefficients.clone(),
     };
     let roofline = LatencySource::Roofline { coefficients };
-    let kind = v.choice(&engine::LATENCY_MODEL)?.unwrap_or_default();
+    let kind = v.get_choice(&engine::LATENCY_MODEL)?.unwrap_or_default();
     if kind == LatencyKind::Aic || (kind == LatencyKind::Auto && tables.folder.is_some()) {
         return match gpu {
             true => Ok(LatencySource::Aic(tables)),
@@ -487,8 +492,11 @@ fn latency_source(v: &Values) -> Result<LatencySource, ConfigError> {
     }
 }
 
-fn timeline_scheduler(v: &Values, typed: SchedulerKind) -> Result<SchedulerKind, ConfigError> {
-    if typed != SchedulerKind::Pool && v.given(&engine::SCHEDULER) {
+fn scheduler_for_replay_timing(
+    v: &FlagValues,
+    typed: SchedulerKind,
+) -> Result<SchedulerKind, ConfigError> {
+    if typed != SchedulerKind::Pool && v.is_set(&engine::SCHEDULER) {
         return Err(ConfigError::Invalid(
             "--replay-timing releases each token at its recorded time, so it needs --scheduler \
              pool; batching schedulers compute the times of tokens"
@@ -496,29 +504,32 @@ fn timeline_scheduler(v: &Values, typed: SchedulerKind) -> Result<SchedulerKind,
         ));
     }
     if typed != SchedulerKind::Pool {
-        v.derive(&engine::SCHEDULER, "pool");
+        v.record_derived(&engine::SCHEDULER, "pool");
     }
     Ok(SchedulerKind::Pool)
 }
 
 /// Returns the scheduler kind; a latency model without `--scheduler` selects one that runs steps.
-fn scheduler(v: &Values, latency: &LatencySource) -> Result<SchedulerKind, ConfigError> {
+fn read_scheduler_kind(
+    v: &FlagValues,
+    latency: &LatencySource,
+) -> Result<SchedulerKind, ConfigError> {
     let flag = &engine::SCHEDULER;
-    let typed = v.choice(flag)?.unwrap_or_default();
+    let typed = v.get_choice(flag)?.unwrap_or_default();
     if v.get(&flags::content::REPLAY_TIMING)? {
-        return timeline_scheduler(v, typed);
+        return scheduler_for_replay_timing(v, typed);
     }
     if typed != SchedulerKind::Pool || *latency == LatencySource::Delays {
         return Ok(typed);
     }
-    if v.given(flag) {
+    if v.is_set(flag) {
         return Err(ConfigError::Invalid(
             "--latency-model, --latency-profile and --gpu need --scheduler vllm or sglang: the \
              pool scheduler uses fixed delays instead of step times"
                 .to_owned(),
         ));
     }
-    v.derive(flag, "vllm");
+    v.record_derived(flag, "vllm");
     Ok(SchedulerKind::Vllm)
 }
 
@@ -527,8 +538,8 @@ fn scheduler(v: &Values, latency: &LatencySource) -> Result<SchedulerKind, Confi
 ///
 /// **Source:** llm-d-inference-sim `pkg/common/config.go`, `validate`: the comparison is done in
 /// 32-bit floats.
-pub(super) fn with_std_dev(
-    v: &Values,
+pub(super) fn read_delay_with_std_dev(
+    v: &FlagValues,
     mean: &Flag<Duration>,
     std_dev: &Flag<Duration>,
     what: &str,
@@ -537,40 +548,40 @@ pub(super) fn with_std_dev(
     let deviation = v.get(std_dev)?;
     if deviation.as_nanos() as f32 > 0.3 * average.as_nanos() as f32 {
         let words = format!("{what} standard deviation cannot be more than 30% of {what}");
-        return Err(v.wrong(words, std_dev));
+        return Err(v.unsupported_value_error(words, std_dev));
     }
     Ok((average, deviation))
 }
 
-fn calculator(v: &Values) -> Result<Calculator, ConfigError> {
+fn read_latency_calculator(v: &FlagValues) -> Result<TtftFormula, ConfigError> {
     let flag = &engine::LATENCY_CALCULATOR;
-    let Some(word) = v.text(flag) else {
-        return Ok(Calculator::Default);
+    let Some(word) = v.get_text(flag) else {
+        return Ok(TtftFormula::Default);
     };
-    flag.named(word).copied().ok_or_else(|| {
+    flag.choice_named(word).copied().ok_or_else(|| {
         let words = format!(
             "unknown latency-calculator '{word}', valid values are 'constant' and 'per-token'"
         );
-        v.wrong(words, flag)
+        v.unsupported_value_error(words, flag)
     })
 }
 
-fn delays(v: &Values) -> Result<Delays, ConfigError> {
-    Ok(Delays {
-        calculator: calculator(v)?,
-        ttft: with_std_dev(
+fn read_delays(v: &FlagValues) -> Result<TokenDelays, ConfigError> {
+    Ok(TokenDelays {
+        calculator: read_latency_calculator(v)?,
+        ttft: read_delay_with_std_dev(
             v,
             &engine::TIME_TO_FIRST_TOKEN,
             &engine::TIME_TO_FIRST_TOKEN_STD_DEV,
             "time to first token",
         )?,
-        itl: with_std_dev(
+        itl: read_delay_with_std_dev(
             v,
             &engine::INTER_TOKEN_LATENCY,
             &engine::INTER_TOKEN_LATENCY_STD_DEV,
             "inter token latency",
         )?,
-        kv_transfer: with_std_dev(
+        kv_transfer: read_delay_with_std_dev(
             v,
             &engine::KV_CACHE_TRANSFER_LATENCY,
             &engine::KV_CACHE_TRANSFER_LATENCY_STD_DEV,
@@ -582,13 +593,13 @@ fn delays(v: &Values) -> Result<Delays, ConfigError> {
         kv_transfer_per_token: v.get(&engine::KV_CACHE_TRANSFER_TIME_PER_TOKEN)?,
         kv_transfer_per_token_std_dev: v.get(&engine::KV_CACHE_TRANSFER_TIME_STD_DEV)?,
         factor_under_load: v.get(&engine::TIME_FACTOR_UNDER_LOAD)?,
-        speedup: speedup(v, &engine::SPEEDUP_RATIO)? / v.get(&faults::LATENCY_FACTOR)?,
+        speedup: read_speedup_ratio(v, &engine::SPEEDUP_RATIO)? / v.get(&faults::LATENCY_FACTOR)?,
     })
 }
 
-impl Sglang {
-    fn from_values(v: &Values) -> Result<Self, ConfigError> {
-        let policy = v.choice(&engine::SGLANG_SCHEDULE_POLICY)?;
+impl SglangSchedulerConfig {
+    fn from_values(v: &FlagValues) -> Result<Self, ConfigError> {
+        let policy = v.get_choice(&engine::SGLANG_SCHEDULE_POLICY)?;
         Ok(Self {
             schedule_policy: policy.unwrap_or_default(),
             max_prefill_tokens: v.get(&engine::SGLANG_MAX_PREFILL_TOKENS)?,

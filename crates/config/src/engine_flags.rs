@@ -1,18 +1,18 @@
 //! Reads flags for tools that simulate engines without a server.
 
 use super::cli_mode::CliMode;
-use super::command_line::{self, UnknownFlags};
-use super::did_you_mean::closest;
+use super::command_line::{self, UnknownFlagPolicy};
+use super::did_you_mean::closest_name;
 use super::error::ConfigError;
 use super::flag::FlagSpec;
+use super::flags::all_effective_flags;
 use super::flags::content::SEED;
-use super::flags::flags;
 use super::flags::model::{self, REPLICAS};
 use super::group::FlagGroup;
-use super::loaded::{Loaded, load_known};
+use super::loaded::{LoadedConfig, load_known};
 
 /// Flags in the groups of engine flags that do not affect the speed of an engine.
-const SERVER_FLAGS: [&str; 19] = [
+const FLAGS_WITHOUT_SPEED_EFFECT: [&str; 19] = [
     "data-parallel-rank",
     "data-parallel-start-rank",
     "data-parallel-size-local",
@@ -40,15 +40,16 @@ const SERVER_FLAGS: [&str; 19] = [
 /// # Errors
 /// [`ConfigError::Invalid`] with the names of flags without effect; else the errors of
 /// [`load_known`].
-pub fn load_engine(
+pub fn load_single_engine(
     words: &[String],
     cli_mode: CliMode,
     env: &dyn Fn(&str) -> Option<String>,
-) -> Result<(Loaded, Vec<String>), ConfigError> {
-    let typed = command_line::read(words, UnknownFlags::Return)?.layer;
+) -> Result<(LoadedConfig, Vec<String>), ConfigError> {
+    let typed = command_line::parse_command_line(words, UnknownFlagPolicy::Return)?.layer;
     let named = typed.settings.keys().copied();
-    let unused =
-        named.filter(|name| !flags().any(|flag| flag.name == *name && affects_engine(flag)));
+    let unused = named.filter(|name| {
+        !all_effective_flags().any(|flag| flag.name == *name && affects_engine(flag))
+    });
     let unused: Vec<String> = unused.map(|name| format!("--{name}")).collect();
     let unused = [unused, typed.ignored].concat();
     if !unused.is_empty() {
@@ -62,16 +63,20 @@ pub fn load_engine(
     let engine = &loaded.config.engine;
     let ranks = engine.parallel.data;
     if engine.replicas.count > 1 {
-        return Err(several(&loaded, REPLICAS.name, engine.replicas.count));
+        return Err(several_engines_error(
+            &loaded,
+            REPLICAS.name,
+            engine.replicas.count,
+        ));
     }
     // Ranks that share experts form one worker: the size determines the experts per GPU.
     if ranks > 1 && !engine.parallel.expert && !engine.lock_step {
-        return Err(several(&loaded, "data-parallel-size", ranks));
+        return Err(several_engines_error(&loaded, "data-parallel-size", ranks));
     }
     Ok((loaded, rest))
 }
 
-fn several(loaded: &Loaded, name: &str, value: u32) -> ConfigError {
+fn several_engines_error(loaded: &LoadedConfig, name: &str, value: u32) -> ConfigError {
     let found = loaded.resolved_flags.iter().find(|flag| flag.name == name);
     let origin = found.map_or_else(String::new, |flag| format!(" (from {})", flag.source));
     ConfigError::Invalid(format!(
@@ -82,9 +87,9 @@ fn several(loaded: &Loaded, name: &str, value: u32) -> ConfigError {
 
 /// Returns whether a flag affects the speed of an engine or names a file of such flags.
 ///
-/// [`load_engine`] itself checks flags with a number of engines, such as `--replicas`.
+/// [`load_single_engine`] itself checks flags with a number of engines, such as `--replicas`.
 fn affects_engine(flag: &FlagSpec) -> bool {
-    if SERVER_FLAGS.contains(&flag.name) {
+    if FLAGS_WITHOUT_SPEED_EFFECT.contains(&flag.name) {
         return false;
     }
     match flag.group {
@@ -116,7 +121,7 @@ fn affects_engine(flag: &FlagSpec) -> bool {
 /// Returns the name of the flag of `vllm-sim serve`, or the name in `more`, whose spelling is
 /// closest to `typed`, without dashes.
 pub fn nearest_flag(typed: &str, more: &[String]) -> Option<String> {
-    let all: Vec<&str> = command_line::names().collect();
+    let all: Vec<&str> = command_line::known_flag_names().collect();
     let more = more.iter().map(String::as_str);
-    closest(typed, all.into_iter().chain(more)).map(str::to_owned)
+    closest_name(typed, all.into_iter().chain(more)).map(str::to_owned)
 }

@@ -2,7 +2,7 @@
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
     /// An unknown flag, file key or environment variable.
-    #[error("unknown {what} {name}{}", hint(what, name, .nearest.as_deref()))]
+    #[error("unknown {what} {name}{}", suggestion_for_unknown(what, name, .nearest.as_deref()))]
     Unknown {
         /// Kind of the unknown name: `flag`, or `key of FILE`.
         what: String,
@@ -27,7 +27,7 @@ pub enum ConfigError {
     #[error("{0}")]
     Invalid(String),
     /// A configuration error, with warnings about probable mistakes.
-    #[error("{error}{}", beside(.warnings))]
+    #[error("{error}{}", format_warning_lines(.warnings))]
     Warned {
         /// The configuration error.
         error: Box<ConfigError>,
@@ -55,14 +55,14 @@ pub enum ConfigError {
     },
 }
 
-fn beside(warnings: &[String]) -> String {
+fn format_warning_lines(warnings: &[String]) -> String {
     let lines = warnings
         .iter()
         .map(|warning| format!("\nwarning: {warning}"));
     lines.collect()
 }
 
-fn hint(what: &str, name: &str, nearest: Option<&str>) -> String {
+fn suggestion_for_unknown(what: &str, name: &str, nearest: Option<&str>) -> String {
     match nearest {
         Some(nearest) => format!("; did you mean {nearest}?"),
         None if what == "command" => format!(
@@ -74,9 +74,9 @@ fn hint(what: &str, name: &str, nearest: Option<&str>) -> String {
 
 impl ConfigError {
     /// Returns the configuration error without its warnings.
-    pub fn cause(&self) -> &Self {
+    pub fn without_warnings(&self) -> &Self {
         match self {
-            Self::Warned { error, .. } => error.cause(),
+            Self::Warned { error, .. } => error.without_warnings(),
             error => error,
         }
     }

@@ -5,14 +5,14 @@
 
 use serde_json::{Map, Value};
 
-use super::did_you_mean::closest;
+use super::did_you_mean::closest_name;
 use super::error::ConfigError;
-use super::values::Values;
+use super::values::FlagValues;
 use vllm_sim_engine::duration;
 
 /// Keys of fake histograms with counts per bucket: maximum number of buckets, and upstream's name
 /// if it limits them.
-const BUCKETS: [(&str, usize, Option<&str>); 12] = [
+const HISTOGRAM_BUCKET_KEYS: [(&str, usize, Option<&str>); 12] = [
     ("ttft-buckets-values", 23, Some("time-to-first-token")),
     ("tpot-buckets-values", 20, Some("time-per-output-token")),
     ("e2erl-buckets-values", usize::MAX, None),
@@ -27,7 +27,7 @@ const BUCKETS: [(&str, usize, Option<&str>); 12] = [
     ("request-max-generation-tokens", usize::MAX, None),
 ];
 
-const TOTALS: [&str; 4] = [
+const TOTAL_KEYS: [&str; 4] = [
     "total-prompt-tokens",
     "total-generation-tokens",
     "prefix-cache-hits",
@@ -40,13 +40,13 @@ pub(super) const OBSERVED_TOTALS: [(&str, &str); 2] = [
     ("request-generation-tokens", "total-generation-tokens"),
 ];
 
-const GAUGES: [&str; 3] = ["running-requests", "waiting-requests", "kv-cache-usage"];
+const GAUGE_KEYS: [&str; 3] = ["running-requests", "waiting-requests", "kv-cache-usage"];
 
-const OTHERS: [&str; 2] = ["loras", "request-success-total"];
+const OTHER_KEYS: [&str; 2] = ["loras", "request-success-total"];
 
-const FUNCTIONS: [&str; 4] = ["oscillate", "ramp", "rampreset", "squarewave"];
+const GAUGE_FUNCTION_NAMES: [&str; 4] = ["oscillate", "ramp", "rampreset", "squarewave"];
 
-const REASONS: [&str; 5] = [
+const FINISH_REASONS: [&str; 5] = [
     "stop",
     "length",
     "tool_calls",
@@ -64,16 +64,16 @@ fn check_fake_metrics(
     mut warn: impl FnMut(String),
 ) -> Result<Value, ConfigError> {
     object.retain(|key, _| {
-        let known = keys().any(|known| known == key);
+        let known = fake_metric_keys().any(|known| known == key);
         if !known {
-            let hint = closest(key, keys())
+            let hint = closest_name(key, fake_metric_keys())
                 .map_or_else(String::new, |near| format!("; did you mean {near}?"));
             warn(format!("unknown key {key} in fake-metrics{hint}"));
         }
         known
     });
     for key in ["running-requests", "waiting-requests"] {
-        gauge(
+        check_gauge(
             &object,
             key,
             f64::INFINITY,
@@ -81,74 +81,81 @@ fn check_fake_metrics(
             "",
         )?;
     }
-    gauge(
+    check_gauge(
         &object,
         "kv-cache-usage",
         1.0,
         "fake metrics KV cache usage must be between 0 and 1",
         "fake metrics KV cache usage start and end must be between 0 and 1",
     )?;
-    for (key, longest, name) in BUCKETS {
-        buckets(&object, key, longest, name)?;
+    for (key, longest, name) in HISTOGRAM_BUCKET_KEYS {
+        check_histogram_buckets(&object, key, longest, name)?;
     }
-    totals(&object)?;
-    reasons(&object)?;
+    check_totals(&object)?;
+    check_request_success_totals(&object)?;
     if let Some(loras) = object.get_mut("loras") {
-        *loras = adapters(loras)?;
+        *loras = lora_texts_to_objects(loras)?;
     }
     Ok(Value::Object(object))
 }
 
-pub(super) fn check(object: Map<String, Value>, v: &Values) -> Result<Value, ConfigError> {
+pub(super) fn check_fake_metrics_of_flag(
+    object: Map<String, Value>,
+    v: &FlagValues,
+) -> Result<Value, ConfigError> {
     check_fake_metrics(object, |text| v.warn(text))
 }
 
-fn keys() -> impl Iterator<Item = &'static str> {
-    let buckets = BUCKETS.iter().map(|(key, _, _)| *key);
-    GAUGES
+fn fake_metric_keys() -> impl Iterator<Item = &'static str> {
+    let buckets = HISTOGRAM_BUCKET_KEYS.iter().map(|(key, _, _)| *key);
+    GAUGE_KEYS
         .into_iter()
-        .chain(TOTALS)
-        .chain(OTHERS)
+        .chain(TOTAL_KEYS)
+        .chain(OTHER_KEYS)
         .chain(buckets)
 }
 
-fn invalid(words: impl Into<String>) -> ConfigError {
+fn invalid_fake_metrics(words: impl Into<String>) -> ConfigError {
     ConfigError::Invalid(words.into())
 }
 
-fn present<'a>(object: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
+fn non_null_value<'a>(object: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
     object.get(key).filter(|value| !value.is_null())
 }
 
-fn gauge(
+fn check_gauge(
     object: &Map<String, Value>,
     key: &str,
     greatest: f64,
     outside: &str,
     ends_outside: &str,
 ) -> Result<(), ConfigError> {
-    let Some(value) = present(object, key) else {
+    let Some(value) = non_null_value(object, key) else {
         return Ok(());
     };
     if let Some(text) = value.as_str() {
-        let (start, end) = function(text)?;
+        let (start, end) = gauge_function_range(text)?;
         if start > greatest || end > greatest {
-            return Err(invalid(format!("{ends_outside} ({key} is {text:?})")));
+            return Err(invalid_fake_metrics(format!(
+                "{ends_outside} ({key} is {text:?})"
+            )));
         }
         return Ok(());
     }
     match value.as_f64() {
         Some(number) if (0.0..=greatest).contains(&number) => Ok(()),
-        Some(number) => Err(invalid(format!("{outside} ({key} is {number})"))),
-        None => Err(invalid(format!(
+        Some(number) => Err(invalid_fake_metrics(format!(
+            "{outside} ({key} is {number})"
+        ))),
+        None => Err(invalid_fake_metrics(format!(
             "fake metrics {key} must be a number or a function, not {value}"
         ))),
     }
 }
 
-fn function(text: &str) -> Result<(f64, f64), ConfigError> {
+fn gauge_function_range(text: &str) -> Result<(f64, f64), ConfigError> {
     let unreadable = |why: String| {
-        invalid(format!(
+        invalid_fake_metrics(format!(
             "unknown format in fake metric generation function: {why}"
         ))
     };
@@ -158,10 +165,10 @@ fn function(text: &str) -> Result<(f64, f64), ConfigError> {
             "need func:start:end:period in fake metric generation function, not {text:?}"
         )));
     };
-    if !FUNCTIONS.contains(&name) {
-        return Err(invalid(format!(
+    if !GAUGE_FUNCTION_NAMES.contains(&name) {
+        return Err(invalid_fake_metrics(format!(
             "invalid fake metrics generation function {name}, valid functions are: {}",
-            FUNCTIONS.join(", ")
+            GAUGE_FUNCTION_NAMES.join(", ")
         )));
     }
     let number = |text: &str| {
@@ -172,15 +179,16 @@ fn function(text: &str) -> Result<(f64, f64), ConfigError> {
     };
     let (start, end) = (number(start)?, number(end)?);
     // Go's message: a duration needs a unit here.
-    let typed = duration::parse(period, 1)
+    let typed = duration::parse_signed_duration(period, 1)
         .map_err(|why| unreadable(format!("time: invalid duration {period:?}: {why}")))?;
     if typed.bare {
         return Err(unreadable(format!(
             "time: missing unit in duration {period:?}"
         )));
     }
-    let parameter =
-        |what: &str| invalid(format!("invalid fake metrics generation parameter: {what}"));
+    let parameter = |what: &str| {
+        invalid_fake_metrics(format!("invalid fake metrics generation parameter: {what}"))
+    };
     if typed.nanos <= 0 {
         return Err(parameter("period must be positive"));
     }
@@ -190,23 +198,23 @@ fn function(text: &str) -> Result<(f64, f64), ConfigError> {
     Ok((start, end))
 }
 
-fn buckets(
+fn check_histogram_buckets(
     object: &Map<String, Value>,
     key: &str,
     longest: usize,
     name: Option<&str>,
 ) -> Result<(), ConfigError> {
-    let Some(value) = present(object, key) else {
+    let Some(value) = non_null_value(object, key) else {
         return Ok(());
     };
     let Some(items) = value.as_array() else {
-        return Err(invalid(format!(
+        return Err(invalid_fake_metrics(format!(
             "fake metrics {key} must be an array of counts, not {value}"
         )));
     };
     if items.len() > longest {
         let name = name.unwrap_or(key);
-        return Err(invalid(format!(
+        return Err(invalid_fake_metrics(format!(
             "fake {name} array is too long: {} values, at most {longest} are allowed",
             items.len()
         )));
@@ -215,13 +223,13 @@ fn buckets(
         match item.as_i64() {
             Some(0..) => {}
             Some(_) => {
-                return Err(invalid(name.map_or_else(
+                return Err(invalid_fake_metrics(name.map_or_else(
                     || format!("fake metrics {key} cannot contain negative values"),
                     |name| format!("{name} fake metrics should contain only non-negative values"),
                 )));
             }
             None => {
-                return Err(invalid(format!(
+                return Err(invalid_fake_metrics(format!(
                     "fake metrics {key} must be an array of counts, not of {item}"
                 )));
             }
@@ -230,52 +238,54 @@ fn buckets(
     Ok(())
 }
 
-fn totals(object: &Map<String, Value>) -> Result<(), ConfigError> {
-    for key in TOTALS {
-        match present(object, key).map(|value| (value, value.as_i64())) {
+fn check_totals(object: &Map<String, Value>) -> Result<(), ConfigError> {
+    for key in TOTAL_KEYS {
+        match non_null_value(object, key).map(|value| (value, value.as_i64())) {
             None | Some((_, Some(0..))) => {}
             Some((_, Some(_))) => {
-                return Err(invalid(format!("fake metrics {key} cannot be negative")));
+                return Err(invalid_fake_metrics(format!(
+                    "fake metrics {key} cannot be negative"
+                )));
             }
             Some((value, None)) => {
-                return Err(invalid(format!(
+                return Err(invalid_fake_metrics(format!(
                     "fake metrics {key} must be a whole number, not {value}"
                 )));
             }
         }
     }
-    let hits = present(object, "prefix-cache-hits").and_then(Value::as_i64);
-    let queries = present(object, "prefix-cache-queries").and_then(Value::as_i64);
+    let hits = non_null_value(object, "prefix-cache-hits").and_then(Value::as_i64);
+    let queries = non_null_value(object, "prefix-cache-queries").and_then(Value::as_i64);
     match (hits, queries) {
-        (Some(hits), Some(queries)) if hits > queries => Err(invalid(format!(
+        (Some(hits), Some(queries)) if hits > queries => Err(invalid_fake_metrics(format!(
             "fake metrics prefix-cache-hits cannot exceed prefix-cache-queries ({hits} > {queries})"
         ))),
-        (Some(_), None) | (None, Some(_)) => Err(invalid(
+        (Some(_), None) | (None, Some(_)) => Err(invalid_fake_metrics(
             "fake metrics prefix-cache-hits and prefix-cache-queries must be specified together",
         )),
         _ => Ok(()),
     }
 }
 
-fn reasons(object: &Map<String, Value>) -> Result<(), ConfigError> {
+fn check_request_success_totals(object: &Map<String, Value>) -> Result<(), ConfigError> {
     let key = "request-success-total";
-    let Some(value) = present(object, key) else {
+    let Some(value) = non_null_value(object, key) else {
         return Ok(());
     };
     let Some(counts) = value.as_object() else {
-        return Err(invalid(format!(
+        return Err(invalid_fake_metrics(format!(
             "fake metrics {key} must be an object, not {value}"
         )));
     };
     for (reason, count) in counts {
-        if !REASONS.contains(&reason.as_str()) {
-            return Err(invalid(format!(
+        if !FINISH_REASONS.contains(&reason.as_str()) {
+            return Err(invalid_fake_metrics(format!(
                 "invalid finish reason in request-success-total: {reason}, valid reasons are: {}",
-                REASONS.join(", ")
+                FINISH_REASONS.join(", ")
             )));
         }
         if count.as_i64().is_none_or(|n| n < 0) {
-            return Err(invalid(format!(
+            return Err(invalid_fake_metrics(format!(
                 "fake metrics {key}.{reason} cannot be negative, got {count}"
             )));
         }
@@ -284,9 +294,9 @@ fn reasons(object: &Map<String, Value>) -> Result<(), ConfigError> {
 }
 
 /// Converts the LoRA adapters in `loras` to objects; YAML files hold them as JSON texts.
-fn adapters(loras: &Value) -> Result<Value, ConfigError> {
+fn lora_texts_to_objects(loras: &Value) -> Result<Value, ConfigError> {
     let wrong = |value: &Value| {
-        invalid(format!(
+        invalid_fake_metrics(format!(
             "fake metrics loras must be a list of {{\"running\", \"waiting\", \"timestamp\"}}, not {value}"
         ))
     };

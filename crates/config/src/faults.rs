@@ -2,12 +2,12 @@ use std::path::PathBuf;
 
 use super::error::ConfigError;
 use super::flags::faults;
-use super::values::Values;
-use vllm_sim_service::fault::{Failure, FaultRates, FaultSpec, StreamFault};
+use super::values::FlagValues;
+use vllm_sim_service::fault::{FaultRates, FaultSpec, InjectedFailure, StreamFault};
 
 /// Settings of injected faults.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Faults {
+pub struct FaultInjectionConfig {
     /// Rates and kinds of injected faults (default rates 0; default kinds all failures, for streams
     /// `cut_after=5`).
     pub rates: FaultRates,
@@ -25,11 +25,13 @@ pub struct Faults {
     pub scenario: Option<PathBuf>,
 }
 
-impl Faults {
-    pub(super) fn from_values(v: &Values) -> Result<Self, ConfigError> {
+impl FaultInjectionConfig {
+    pub(super) fn from_values(v: &FlagValues) -> Result<Self, ConfigError> {
         let mut failures = Vec::new();
         for typed in v.comma_list(&faults::FAILURE_TYPES)? {
-            failures.push(Failure::named(&typed).ok_or_else(|| unknown(&typed))?);
+            failures.push(
+                InjectedFailure::from_name(&typed).ok_or_else(|| unknown_fault_error(&typed))?,
+            );
         }
         let mut specs = Vec::new();
         for typed in v.get(&faults::STREAM_FAULTS)? {
@@ -37,7 +39,7 @@ impl Faults {
             specs.push(spec.map_err(|error| ConfigError::Invalid(error.to_string()))?);
         }
         if failures.is_empty() {
-            failures.extend(Failure::ALL);
+            failures.extend(InjectedFailure::ALL);
         }
         if specs.is_empty() {
             specs.push(FaultSpec {
@@ -62,8 +64,8 @@ impl Faults {
     }
 }
 
-fn unknown(typed: &str) -> ConfigError {
-    let allowed = Failure::ALL.map(Failure::name).join(", ");
+fn unknown_fault_error(typed: &str) -> ConfigError {
+    let allowed = InjectedFailure::ALL.map(InjectedFailure::name).join(", ");
     ConfigError::Invalid(format!(
         "invalid failure type '{typed}', valid types are: {allowed}"
     ))

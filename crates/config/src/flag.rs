@@ -31,7 +31,7 @@ pub struct FlagSpec {
     /// Default values on llm-d's and on vLLM's command line; empty: no default.
     pub defaults: (&'static str, &'static str),
     /// Bounds of the value on llm-d's and on vLLM's command line.
-    pub ranges: Option<(Range, Range)>,
+    pub ranges: Option<(FlagBounds, FlagBounds)>,
     pub(crate) refusal: &'static str,
     /// Environment variables of the flag, in addition to `VLLM_SIM_<NAME>`.
     pub env: &'static [&'static str],
@@ -43,7 +43,7 @@ pub struct FlagSpec {
     pub secret: bool,
     /// Scope of a change of the flag at run time (llm-d's `/admin/config`); `None`: fixed after
     /// start.
-    pub live: Option<Scope>,
+    pub live: Option<RuntimeChangeScope>,
 }
 
 /// Kind of value that a flag takes.
@@ -95,7 +95,7 @@ impl FlagKind {
 
 /// Minimum and maximum value of a flag, both allowed.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Range {
+pub enum FlagBounds {
     /// Inclusive bounds of a whole number.
     Whole(i64, i64),
     /// Inclusive bounds of a floating-point number.
@@ -104,14 +104,14 @@ pub enum Range {
 
 /// Scope of a setting that can be changed at run time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scope {
+pub enum RuntimeChangeScope {
     /// The change affects one engine.
     Engine,
     /// The change affects all engines behind one port.
     Server,
 }
 
-pub(crate) struct ChoiceWords<T: 'static> {
+pub(crate) struct FlagChoices<T: 'static> {
     pub(crate) names: &'static [&'static str],
     pub(crate) meanings: &'static [T],
 }
@@ -149,7 +149,7 @@ impl<T> Flag<T> {
     pub(crate) const fn choice(
         name: &'static str,
         group: FlagGroup,
-        words: ChoiceWords<T>,
+        words: FlagChoices<T>,
         help: &'static str,
     ) -> Self {
         Self {
@@ -158,92 +158,113 @@ impl<T> Flag<T> {
         }
     }
 
-    pub(crate) const fn or(self, value: &'static str) -> Self {
-        self.by_mode(value, value)
+    pub(crate) const fn with_default(self, value: &'static str) -> Self {
+        self.with_default_by_mode(value, value)
     }
 
-    pub(crate) const fn by_mode(mut self, llmd: &'static str, vllm: &'static str) -> Self {
+    pub(crate) const fn with_default_by_mode(
+        mut self,
+        llmd: &'static str,
+        vllm: &'static str,
+    ) -> Self {
         self.spec.defaults = (llmd, vllm);
         self
     }
 
-    pub(crate) const fn also(mut self, aliases: &'static [&'static str]) -> Self {
+    pub(crate) const fn with_aliases(mut self, aliases: &'static [&'static str]) -> Self {
         self.spec.aliases = aliases;
         self
     }
 
-    pub(crate) const fn short(mut self, shorts: &'static [&'static str]) -> Self {
+    pub(crate) const fn with_short_names(mut self, shorts: &'static [&'static str]) -> Self {
         self.spec.shorts = shorts;
         self
     }
 
-    pub(crate) const fn env(mut self, names: &'static [&'static str]) -> Self {
+    pub(crate) const fn with_env_names(mut self, names: &'static [&'static str]) -> Self {
         self.spec.env = names;
         self
     }
 
-    pub(crate) const fn hide(mut self) -> Self {
+    pub(crate) const fn hidden_from_help(mut self) -> Self {
         self.spec.hidden = true;
         self
     }
 
-    pub(crate) const fn secret(mut self) -> Self {
+    pub(crate) const fn with_secret_value(mut self) -> Self {
         self.spec.secret = true;
         self
     }
 
-    pub(crate) const fn live(mut self, scope: Scope) -> Self {
+    pub(crate) const fn changeable_at_run_time(mut self, scope: RuntimeChangeScope) -> Self {
         self.spec.live = Some(scope);
         self
     }
 
     /// Makes a value without unit mean seconds.
-    pub(crate) const fn seconds(mut self) -> Self {
+    pub(crate) const fn default_unit_seconds(mut self) -> Self {
         self.spec.kind = FlagKind::Seconds;
         self
     }
 
     /// Allows vLLM's suffixes `k`, `K`, `m`, … in the value.
-    pub(crate) const fn suffixed(mut self) -> Self {
+    pub(crate) const fn allow_size_suffixes(mut self) -> Self {
         self.spec.kind = FlagKind::Count;
         self
     }
 
     /// Limits the whole-number value to `least..=most`; `refusal` is the error message.
-    pub(crate) const fn range(self, least: i64, most: i64, refusal: &'static str) -> Self {
-        self.range_by_mode((least, most), (least, most), refusal)
+    pub(crate) const fn with_integer_bounds(
+        self,
+        least: i64,
+        most: i64,
+        refusal: &'static str,
+    ) -> Self {
+        self.with_integer_bounds_by_mode((least, most), (least, most), refusal)
     }
 
-    pub(crate) const fn range_by_mode(
+    pub(crate) const fn with_integer_bounds_by_mode(
         mut self,
         llmd: (i64, i64),
         vllm: (i64, i64),
         refusal: &'static str,
     ) -> Self {
-        self.spec.ranges = Some((Range::Whole(llmd.0, llmd.1), Range::Whole(vllm.0, vllm.1)));
-        self.refusal(refusal)
+        self.spec.ranges = Some((
+            FlagBounds::Whole(llmd.0, llmd.1),
+            FlagBounds::Whole(vllm.0, vllm.1),
+        ));
+        self.with_bounds_error(refusal)
     }
 
     /// Limits the floating-point value to `least..=most`; `refusal` is the error message.
-    pub(crate) const fn within(mut self, least: f64, most: f64, refusal: &'static str) -> Self {
-        let range = Range::Number(least, most);
+    pub(crate) const fn with_float_bounds(
+        mut self,
+        least: f64,
+        most: f64,
+        refusal: &'static str,
+    ) -> Self {
+        let range = FlagBounds::Number(least, most);
         self.spec.ranges = Some((range, range));
-        self.refusal(refusal)
+        self.with_bounds_error(refusal)
     }
 
     /// Sets the error message for a value out of bounds; `{most}` is replaced by the upper bound.
-    pub(crate) const fn refusal(mut self, refusal: &'static str) -> Self {
+    pub(crate) const fn with_bounds_error(mut self, refusal: &'static str) -> Self {
         self.spec.refusal = refusal;
         self
     }
 
-    pub(crate) fn meaning(&self, at: usize) -> Option<&'static T> {
+    pub(crate) fn choice_at(&self, at: usize) -> Option<&'static T> {
         self.meanings.get(at)
     }
 
-    pub(crate) fn named(&self, word: &str) -> Option<&'static T> {
-        let at = self.spec.words().iter().position(|known| *known == word)?;
-        self.meaning(at)
+    pub(crate) fn choice_named(&self, word: &str) -> Option<&'static T> {
+        let at = self
+            .spec
+            .choice_words()
+            .iter()
+            .position(|known| *known == word)?;
+        self.choice_at(at)
     }
 }
 
@@ -275,7 +296,7 @@ impl FlagSpec {
     }
 
     /// Returns the flag's default value on a command line; `None`: no default.
-    pub fn default(&self, cli_mode: CliMode) -> Option<&'static str> {
+    pub fn default_for_mode(&self, cli_mode: CliMode) -> Option<&'static str> {
         let text = match cli_mode {
             CliMode::Llmd => self.defaults.0,
             CliMode::Vllm => self.defaults.1,
@@ -284,7 +305,7 @@ impl FlagSpec {
     }
 
     /// Returns the bounds of the flag's value on a command line; `None`: only those of its type.
-    pub fn range(&self, cli_mode: CliMode) -> Option<Range> {
+    pub fn bounds_for_mode(&self, cli_mode: CliMode) -> Option<FlagBounds> {
         let (llmd, vllm) = self.ranges?;
         Some(match cli_mode {
             CliMode::Llmd => llmd,
@@ -292,10 +313,10 @@ impl FlagSpec {
         })
     }
 
-    pub(crate) fn out_of_bounds(&self, cli_mode: CliMode) -> String {
-        let most = match self.range(cli_mode) {
-            Some(Range::Whole(_, most)) => most.to_string(),
-            Some(Range::Number(_, most)) => most.to_string(),
+    pub(crate) fn out_of_bounds_message(&self, cli_mode: CliMode) -> String {
+        let most = match self.bounds_for_mode(cli_mode) {
+            Some(FlagBounds::Whole(_, most)) => most.to_string(),
+            Some(FlagBounds::Number(_, most)) => most.to_string(),
             None => String::new(),
         };
         self.refusal.replace("{most}", &most)
@@ -306,7 +327,7 @@ impl FlagSpec {
         format!("VLLM_SIM_{}", self.name.to_uppercase().replace('-', "_"))
     }
 
-    pub(crate) fn words(&self) -> &'static [&'static str] {
+    pub(crate) fn choice_words(&self) -> &'static [&'static str] {
         match self.kind {
             FlagKind::Choice(words) => words,
             _ => &[],

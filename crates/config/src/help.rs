@@ -7,18 +7,18 @@ use clap::{Arg, ArgAction, Command, ValueHint};
 
 use super::cli_mode::CliMode;
 use super::command_line::HelpRequest;
-use super::flag::{FlagKind, FlagSpec, Range};
+use super::flag::{FlagBounds, FlagKind, FlagSpec};
 use super::flags::engine::GPU;
-use super::flags::{self, flags};
+use super::flags::{self, all_effective_flags};
 use super::group::FlagGroup;
 use super::ignored;
 use vllm_sim_engine::latency;
 
-const USAGE: &str = "vllm-sim --model MODEL [FLAGS]
+const USAGE_LINE: &str = "vllm-sim --model MODEL [FLAGS]
        vllm-sim serve MODEL [FLAGS]";
 
 /// Help page of the program: its commands, first flags and examples.
-const PROGRAM: &str = "\
+const PROGRAM_HELP_PAGE: &str = "\
 A vLLM server without GPU and model: its API, errors, metrics and timing.
 
 Usage: vllm-sim --model MODEL [FLAGS]
@@ -65,7 +65,7 @@ Examples:
 one group:";
 
 /// Examples in the help text of the server.
-const EXAMPLES: &str = "\
+const SERVER_HELP_EXAMPLES: &str = "\
 Examples:
   vllm-sim serve demo --port 0 --ready-file ready.json
   vllm-sim serve meta-llama/Llama-3.1-8B-Instruct --gpu H100 --tensor-parallel-size 2
@@ -73,9 +73,9 @@ Examples:
   vllm-sim serve demo --failure-injection-rate 10 --failure-types rate_limit";
 
 /// Returns the help page of the program: its commands, first flags and examples.
-pub fn program() -> String {
-    let groups: Vec<String> = FlagGroup::ALL.into_iter().map(word_of).collect();
-    let mut page = PROGRAM.to_owned();
+pub fn program_help_page() -> String {
+    let groups: Vec<String> = FlagGroup::ALL.into_iter().map(help_word_of_group).collect();
+    let mut page = PROGRAM_HELP_PAGE.to_owned();
     let mut room = 0;
     for (place, group) in groups.iter().enumerate() {
         let comma = if place + 1 < groups.len() { "," } else { "." };
@@ -89,7 +89,7 @@ pub fn program() -> String {
     page
 }
 
-pub(super) const LAUNCH: &str = "\
+pub(super) const LAUNCH_HELP_PAGE: &str = "\
 Serve a part of the API
 
 Usage: vllm-sim launch render [MODEL] [FLAGS]
@@ -97,13 +97,13 @@ Usage: vllm-sim launch render [MODEL] [FLAGS]
 Commands:
   render  Serve tokenising and rendering only; takes the flags of `vllm-sim serve`";
 
-const AFTER: &str = "\
+const SERVER_HELP_FOOTER: &str = "\
 Both command lines accept all flags. Flags can also be set in a YAML file (--config), or in the \
 environment as VLLM_SIM_<NAME>; the command line overrides the environment, which overrides the file. \
 Flags of `vllm serve` without effect in a simulator are accepted and ignored.
 --help=WORD shows the group WORD and the flags whose names contain WORD; --help=all shows every flag.";
 
-const FIRST: [&str; 17] = [
+const FIRST_HELP_FLAGS: [&str; 17] = [
     "config",
     "model",
     "served-model-name",
@@ -125,7 +125,7 @@ const FIRST: [&str; 17] = [
 
 /// Returns the help text of the server's command line: its first flags, those of a group, or those
 /// whose names contain a word (`all`: every flag).
-pub(super) fn help(cli_mode: CliMode, request: &HelpRequest) -> String {
+pub(super) fn server_help_text(cli_mode: CliMode, request: &HelpRequest) -> String {
     let topic = match request {
         HelpRequest::Topic(topic) => topic.trim_start_matches('-').to_lowercase(),
         HelpRequest::Short | HelpRequest::Long => String::new(),
@@ -133,32 +133,37 @@ pub(super) fn help(cli_mode: CliMode, request: &HelpRequest) -> String {
     let topic = topic.replace(['_', ' '], "-");
     let after = match request {
         HelpRequest::Short => "`--help` shows more, `--help=all` every flag.".to_owned(),
-        HelpRequest::Long => format!("{EXAMPLES}\n\n{}\n\n{AFTER}", groups()),
-        HelpRequest::Topic(_) => AFTER.to_owned(),
+        HelpRequest::Long => format!(
+            "{SERVER_HELP_EXAMPLES}\n\n{}\n\n{SERVER_HELP_FOOTER}",
+            list_flag_groups()
+        ),
+        HelpRequest::Topic(_) => SERVER_HELP_FOOTER.to_owned(),
     };
     let wanted = move |flag: &FlagSpec| match topic.as_str() {
-        "" => FIRST.contains(&flag.name),
+        "" => FIRST_HELP_FLAGS.contains(&flag.name),
         "all" => true,
-        word => flag.name.contains(word) || word_of(flag.group) == word,
+        word => flag.name.contains(word) || help_word_of_group(flag.group) == word,
     };
     let command = clap_command(cli_mode).after_help(after);
     let mut command = command.mut_args(|arg| {
-        let flag = flags::long(arg.get_id().as_str());
+        let flag = flags::find_long_flag(arg.get_id().as_str());
         let shown = flag.is_some_and(&wanted);
         arg.hide(!shown)
     });
     command.render_help().to_string()
 }
 
-fn word_of(group: FlagGroup) -> String {
+fn help_word_of_group(group: FlagGroup) -> String {
     group.title().to_lowercase().replace(' ', "-")
 }
 
-fn groups() -> String {
+fn list_flag_groups() -> String {
     let mut out = String::from("More flags, by group:");
     for group in FlagGroup::ALL {
-        let count = flags().filter(|flag| flag.group == group).count();
-        let word = format!("--help={}", word_of(group));
+        let count = all_effective_flags()
+            .filter(|flag| flag.group == group)
+            .count();
+        let word = format!("--help={}", help_word_of_group(group));
         let _ = write!(out, "\n  {word:<28} {count:>3} flags");
     }
     out
@@ -170,12 +175,12 @@ pub fn clap_command(cli_mode: CliMode) -> Command {
         .about("A vLLM deployment seen from outside, with no GPU and no model.")
         .disable_help_flag(true)
         .disable_version_flag(true)
-        .override_usage(USAGE)
-        .after_help(AFTER)
-        .args(flags().map(|flag| argument(flag, cli_mode)))
+        .override_usage(USAGE_LINE)
+        .after_help(SERVER_HELP_FOOTER)
+        .args(all_effective_flags().map(|flag| clap_argument(flag, cli_mode)))
 }
 
-fn argument(flag: &'static FlagSpec, cli_mode: CliMode) -> Arg {
+fn clap_argument(flag: &'static FlagSpec, cli_mode: CliMode) -> Arg {
     let arg = Arg::new(flag.name)
         .long(flag.name)
         .action(ArgAction::Append)
@@ -183,7 +188,7 @@ fn argument(flag: &'static FlagSpec, cli_mode: CliMode) -> Arg {
         .allow_hyphen_values(true)
         .hide(flag.hidden)
         .help_heading(flag.group.title())
-        .help(described(flag, cli_mode));
+        .help(describe_flag(flag, cli_mode));
     let one_of = |words: &'static [&'static str]| PossibleValuesParser::new(words);
     let arg = match flag.kind {
         FlagKind::Switch => {
@@ -207,12 +212,12 @@ fn argument(flag: &'static FlagSpec, cli_mode: CliMode) -> Arg {
     }
 }
 
-fn described(flag: &FlagSpec, cli_mode: CliMode) -> String {
+fn describe_flag(flag: &FlagSpec, cli_mode: CliMode) -> String {
     let mut text = flag.help.to_owned();
     if let FlagKind::Choice(words) = flag.kind {
         let _ = write!(text, " ({})", words.join(", "));
     }
-    if let Some(default) = flag.default(cli_mode).filter(|d| *d != "false") {
+    if let Some(default) = flag.default_for_mode(cli_mode).filter(|d| *d != "false") {
         let _ = write!(text, " [default: {default}]");
     }
     for short in flag.shorts.iter().filter(|short| short.len() > 1) {
@@ -240,14 +245,14 @@ pub fn flags_markdown() -> String {
             "\n## {}\n\n| Flag | Takes | Default | What it does |\n|---|---|---|---|\n",
             group.title()
         );
-        for flag in flags().filter(|flag| flag.group == group) {
+        for flag in all_effective_flags().filter(|flag| flag.group == group) {
             let _ = writeln!(
                 out,
                 "| {} | {} | {} | {} |",
-                names(flag),
-                takes(flag),
-                defaults(flag),
-                escape(flag.help)
+                markdown_flag_names(flag),
+                markdown_value_kind(flag),
+                markdown_flag_defaults(flag),
+                escape_markdown(flag.help)
             );
         }
     }
@@ -258,13 +263,13 @@ pub fn flags_markdown() -> String {
          listed in a warning. With `serve`, a flag that vLLM has removed is rejected, as in vLLM, \
          unless `--vllm-version` is a release that has it.\n\n",
     );
-    for (name, remark) in ignored::remarks() {
+    for (name, remark) in ignored::ignored_flags_for_docs() {
         let _ = writeln!(out, "- `--{name}`{remark}");
     }
     out
 }
 
-fn names(flag: &FlagSpec) -> String {
+fn markdown_flag_names(flag: &FlagSpec) -> String {
     let mut text = format!("`--{}`", flag.name);
     for short in flag.shorts {
         let _ = write!(text, ", `-{short}`");
@@ -278,7 +283,7 @@ fn names(flag: &FlagSpec) -> String {
     text
 }
 
-fn takes(flag: &FlagSpec) -> String {
+fn markdown_value_kind(flag: &FlagSpec) -> String {
     let what = match flag.kind {
         FlagKind::Switch => "switch".to_owned(),
         FlagKind::Int => "whole number".to_owned(),
@@ -296,7 +301,10 @@ fn takes(flag: &FlagSpec) -> String {
         FlagKind::List => "list".to_owned(),
         FlagKind::Json => "JSON".to_owned(),
     };
-    match flag.ranges.map(|(llmd, vllm)| (bounds(llmd), bounds(vllm))) {
+    match flag
+        .ranges
+        .map(|(llmd, vllm)| (describe_bounds(llmd), describe_bounds(vllm)))
+    {
         None => what,
         Some((llmd, vllm)) if llmd == vllm => format!("{what}, {llmd}"),
         Some((llmd, vllm)) => format!("{what}, {llmd}; {vllm}"),
@@ -304,17 +312,17 @@ fn takes(flag: &FlagSpec) -> String {
 }
 
 /// Describes the bounds of a flag in words; an upper bound at the maximum of the type is omitted.
-fn bounds(range: Range) -> String {
+fn describe_bounds(range: FlagBounds) -> String {
     match range {
-        Range::Whole(least, most) if most >= u32::MAX.into() => format!("at least {least}"),
-        Range::Whole(least, most) => format!("{least} to {most}"),
-        Range::Number(least, most) if most >= 1e9 => format!("at least {least}"),
-        Range::Number(f64::MIN_POSITIVE, most) => format!("more than 0, at most {most}"),
-        Range::Number(least, most) => format!("{least} to {most}"),
+        FlagBounds::Whole(least, most) if most >= u32::MAX.into() => format!("at least {least}"),
+        FlagBounds::Whole(least, most) => format!("{least} to {most}"),
+        FlagBounds::Number(least, most) if most >= 1e9 => format!("at least {least}"),
+        FlagBounds::Number(f64::MIN_POSITIVE, most) => format!("more than 0, at most {most}"),
+        FlagBounds::Number(least, most) => format!("{least} to {most}"),
     }
 }
 
-fn defaults(flag: &FlagSpec) -> String {
+fn markdown_flag_defaults(flag: &FlagSpec) -> String {
     let show = |text: &str| {
         if text.is_empty() {
             "–".to_owned()
@@ -330,6 +338,6 @@ fn defaults(flag: &FlagSpec) -> String {
     }
 }
 
-fn escape(text: &str) -> String {
+fn escape_markdown(text: &str) -> String {
     text.replace('|', "\\|")
 }

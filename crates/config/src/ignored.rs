@@ -13,7 +13,7 @@ use super::flags;
 
 /// Number of values that an ignored flag takes on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Arity {
+pub enum IgnoredFlagArity {
     /// No value, or `true` or `false`; `--no-` negates the flag.
     Switch,
     /// One value.
@@ -26,98 +26,101 @@ pub enum Arity {
 ///
 /// In the list, `until=0.10` is the last release with the flag. `felt` marks flags with an effect
 /// that users of vLLM would miss. `generate/vllm_serve_flags.py` adds the flags of another release.
-const VLLM_SERVE: &str = include_str!("vllm_serve_flags.txt");
+const VLLM_SERVE_FLAG_LIST: &str = include_str!("vllm_serve_flags.txt");
 
 /// Returns whether `vllm serve` of any release from 0.6 to 0.33 has a flag of this name.
 pub fn is_vllm_serve_flag(name: &str) -> bool {
-    let lines = VLLM_SERVE.lines();
+    let lines = VLLM_SERVE_FLAG_LIST.lines();
     lines
         .filter(|line| !line.starts_with('#'))
         .any(|line| line.split(' ').next() == Some(name))
 }
 
-const OTHERS: &[(&str, Arity)] = &[
+const OTHER_IGNORED_FLAGS: &[(&str, IgnoredFlagArity)] = &[
     // llm-d-inference-sim
-    ("engine", Arity::Value),
-    ("mm-render-timeout", Arity::Value),
-    ("render-timeout", Arity::Value),
-    ("render-url", Arity::Value),
-    ("tokenizers-cache-dir", Arity::Value),
-    ("zmq-max-connect-attempts", Arity::Value),
+    ("engine", IgnoredFlagArity::Value),
+    ("mm-render-timeout", IgnoredFlagArity::Value),
+    ("render-timeout", IgnoredFlagArity::Value),
+    ("render-url", IgnoredFlagArity::Value),
+    ("tokenizers-cache-dir", IgnoredFlagArity::Value),
+    ("zmq-max-connect-attempts", IgnoredFlagArity::Value),
     // klog
-    ("add-dir-header", Arity::Switch),
-    ("alsologtostderr", Arity::Switch),
-    ("logtostderr", Arity::Switch),
-    ("one-output", Arity::Switch),
-    ("skip-headers", Arity::Switch),
-    ("skip-log-headers", Arity::Switch),
-    ("log-backtrace-at", Arity::Value),
-    ("log-dir", Arity::Value),
-    ("log-file", Arity::Value),
-    ("log-file-max-size", Arity::Value),
-    ("stderrthreshold", Arity::Value),
-    ("vmodule", Arity::Value),
+    ("add-dir-header", IgnoredFlagArity::Switch),
+    ("alsologtostderr", IgnoredFlagArity::Switch),
+    ("logtostderr", IgnoredFlagArity::Switch),
+    ("one-output", IgnoredFlagArity::Switch),
+    ("skip-headers", IgnoredFlagArity::Switch),
+    ("skip-log-headers", IgnoredFlagArity::Switch),
+    ("log-backtrace-at", IgnoredFlagArity::Value),
+    ("log-dir", IgnoredFlagArity::Value),
+    ("log-file", IgnoredFlagArity::Value),
+    ("log-file-max-size", IgnoredFlagArity::Value),
+    ("stderrthreshold", IgnoredFlagArity::Value),
+    ("vmodule", IgnoredFlagArity::Value),
     // Dynamo
-    ("aic-perf-model", Arity::Switch),
-    ("ais-perf-model", Arity::Switch),
-    ("durable-kv-events", Arity::Switch),
-    ("sglang-generate", Arity::Switch),
-    ("ais-backend", Arity::Value),
-    ("bootstrap-ports", Arity::Value),
-    ("discovery-backend", Arity::Value),
-    ("endpoint", Arity::Value),
-    ("event-plane", Arity::Value),
-    ("kv-transfer-timing-mode", Arity::Value),
-    ("reasoning", Arity::Value),
-    ("request-plane", Arity::Value),
-    ("response-plane", Arity::Value),
-    ("store-kv", Arity::Value),
-    ("trtllm-capacity-scheduler-policy", Arity::Value),
-    ("zmq-kv-events-ports", Arity::Value),
-    ("zmq-replay-ports", Arity::Value),
+    ("aic-perf-model", IgnoredFlagArity::Switch),
+    ("ais-perf-model", IgnoredFlagArity::Switch),
+    ("durable-kv-events", IgnoredFlagArity::Switch),
+    ("sglang-generate", IgnoredFlagArity::Switch),
+    ("ais-backend", IgnoredFlagArity::Value),
+    ("bootstrap-ports", IgnoredFlagArity::Value),
+    ("discovery-backend", IgnoredFlagArity::Value),
+    ("endpoint", IgnoredFlagArity::Value),
+    ("event-plane", IgnoredFlagArity::Value),
+    ("kv-transfer-timing-mode", IgnoredFlagArity::Value),
+    ("reasoning", IgnoredFlagArity::Value),
+    ("request-plane", IgnoredFlagArity::Value),
+    ("response-plane", IgnoredFlagArity::Value),
+    ("store-kv", IgnoredFlagArity::Value),
+    ("trtllm-capacity-scheduler-policy", IgnoredFlagArity::Value),
+    ("zmq-kv-events-ports", IgnoredFlagArity::Value),
+    ("zmq-replay-ports", IgnoredFlagArity::Value),
 ];
 
 struct IgnoredFlag {
     name: &'static str,
-    arity: Arity,
+    arity: IgnoredFlagArity,
     shorts: Vec<&'static str>,
     /// Last release of vLLM with the flag; `None`: the imitated release has the flag.
-    until: Option<Release>,
+    until: Option<VllmRelease>,
     /// Whether the flag has an effect in vLLM that users would miss.
     has_vllm_effect: bool,
 }
 
-pub(super) type Release = (u32, u32);
+pub(super) type VllmRelease = (u32, u32);
 
-pub(super) fn release(text: &str) -> Option<Release> {
+pub(super) fn parse_release(text: &str) -> Option<VllmRelease> {
     let mut parts = text.trim_start_matches('v').split('.');
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
 }
 
-static IGNORED: LazyLock<Vec<IgnoredFlag>> = LazyLock::new(|| {
-    let others = OTHERS.iter().map(|(name, arity)| IgnoredFlag {
+static IGNORED_FLAGS: LazyLock<Vec<IgnoredFlag>> = LazyLock::new(|| {
+    let others = OTHER_IGNORED_FLAGS.iter().map(|(name, arity)| IgnoredFlag {
         name,
         arity: *arity,
         shorts: Vec::new(),
         until: None,
         has_vllm_effect: false,
     });
-    let all = VLLM_SERVE.lines().filter_map(read).chain(others);
+    let all = VLLM_SERVE_FLAG_LIST
+        .lines()
+        .filter_map(parse_ignored_flag_line)
+        .chain(others);
     let mut flags: Vec<_> = all
-        .filter(|flag| flags::long(flag.name).is_none())
+        .filter(|flag| flags::find_long_flag(flag.name).is_none())
         .collect();
     // The chart's schema keeps this order.
     flags.sort_by_key(|flag| flag.arity);
     flags
 });
 
-fn read(line: &'static str) -> Option<IgnoredFlag> {
+fn parse_ignored_flag_line(line: &'static str) -> Option<IgnoredFlag> {
     let mut words = line.split_whitespace();
     let name = words.next().filter(|name| !name.starts_with('#'))?;
     let arity = match words.next()? {
-        "switch" => Arity::Switch,
-        "list" => Arity::List,
-        _ => Arity::Value,
+        "switch" => IgnoredFlagArity::Switch,
+        "list" => IgnoredFlagArity::List,
+        _ => IgnoredFlagArity::Value,
     };
     let mut flag = IgnoredFlag {
         name,
@@ -128,7 +131,7 @@ fn read(line: &'static str) -> Option<IgnoredFlag> {
     };
     for word in words {
         match word.strip_prefix("until=") {
-            Some(last) => flag.until = release(last),
+            Some(last) => flag.until = parse_release(last),
             None if word == "felt" => flag.has_vllm_effect = true,
             None => flag.shorts.push(word),
         }
@@ -141,11 +144,11 @@ fn read(line: &'static str) -> Option<IgnoredFlag> {
 /// # Errors
 /// [`ConfigError::Invalid`] with argparse's message and the last release with the flags.
 pub(super) fn refuse_removed(typed: &[String], version: &str) -> Result<(), ConfigError> {
-    let Some(imitated) = release(version) else {
+    let Some(imitated) = parse_release(version) else {
         return Ok(());
     };
     let removed = typed.iter().filter_map(|typed| {
-        let (major, minor) = last_release(typed.strip_prefix("--")?)?;
+        let (major, minor) = last_vllm_release_with_flag(typed.strip_prefix("--")?)?;
         ((major, minor) < imitated).then_some((typed, major, minor))
     });
     match removed.min() {
@@ -158,29 +161,32 @@ pub(super) fn refuse_removed(typed: &[String], version: &str) -> Result<(), Conf
 }
 
 /// Returns the flags in `typed` that are ignored here but have an effect in vLLM.
-pub(super) fn with_vllm_effect(typed: &[String]) -> Vec<String> {
-    let has_vllm_effect = |typed: &&String| named(typed).is_some_and(|flag| flag.has_vllm_effect);
+pub(super) fn ignored_flags_with_vllm_effect(typed: &[String]) -> Vec<String> {
+    let has_vllm_effect =
+        |typed: &&String| find_ignored_flag(typed).is_some_and(|flag| flag.has_vllm_effect);
     typed.iter().filter(has_vllm_effect).cloned().collect()
 }
 
 /// Returns the last release of vLLM with this flag, also for flags that have an effect here.
-pub(super) fn last_release(name: &str) -> Option<Release> {
-    let mut lines = VLLM_SERVE.lines().filter_map(read);
+pub(super) fn last_vllm_release_with_flag(name: &str) -> Option<VllmRelease> {
+    let mut lines = VLLM_SERVE_FLAG_LIST
+        .lines()
+        .filter_map(parse_ignored_flag_line);
     lines.find(|flag| flag.name == name)?.until
 }
 
-fn named(typed: &str) -> Option<&'static IgnoredFlag> {
+fn find_ignored_flag(typed: &str) -> Option<&'static IgnoredFlag> {
     let name = typed.strip_prefix("--")?;
-    IGNORED.iter().find(|flag| flag.name == name)
+    IGNORED_FLAGS.iter().find(|flag| flag.name == name)
 }
 
 /// Returns every ignored flag and the number of values that it takes.
-pub fn ignored_flags() -> impl Iterator<Item = (&'static str, Arity)> {
-    IGNORED.iter().map(|flag| (flag.name, flag.arity))
+pub fn ignored_flags() -> impl Iterator<Item = (&'static str, IgnoredFlagArity)> {
+    IGNORED_FLAGS.iter().map(|flag| (flag.name, flag.arity))
 }
 
-pub(super) fn remarks() -> Vec<(&'static str, String)> {
-    let mut flags: Vec<_> = IGNORED.iter().collect();
+pub(super) fn ignored_flags_for_docs() -> Vec<(&'static str, String)> {
+    let mut flags: Vec<_> = IGNORED_FLAGS.iter().collect();
     flags.sort_unstable_by_key(|flag| flag.name);
     let remark = |flag: &IgnoredFlag| {
         let mark = if flag.has_vllm_effect { " *" } else { "" };
@@ -192,11 +198,13 @@ pub(super) fn remarks() -> Vec<(&'static str, String)> {
     flags.iter().map(|flag| (flag.name, remark(flag))).collect()
 }
 
-pub(super) fn long(name: &str) -> Option<(&'static str, Arity)> {
+pub(super) fn find_ignored_long_flag(name: &str) -> Option<(&'static str, IgnoredFlagArity)> {
     ignored_flags().find(|(n, _)| *n == name)
 }
 
-pub(super) fn short(name: &str) -> Option<(&'static str, Arity)> {
-    let flag = IGNORED.iter().find(|flag| flag.shorts.contains(&name))?;
+pub(super) fn find_ignored_short_flag(name: &str) -> Option<(&'static str, IgnoredFlagArity)> {
+    let flag = IGNORED_FLAGS
+        .iter()
+        .find(|flag| flag.shorts.contains(&name))?;
     Some((flag.name, flag.arity))
 }

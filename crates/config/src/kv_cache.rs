@@ -4,22 +4,22 @@ use serde_json::Value;
 
 use super::choices::{OffloadBackend, SchedulerKind};
 use super::cli_mode::CliMode;
-use super::engine::Engine;
+use super::engine::EngineConfig;
 use super::error::ConfigError;
 use super::flags::{self, kv};
-use super::model::Model;
+use super::model::ModelConfig;
 use super::reserved_memory::ReservedMemory;
-use super::values::Values;
+use super::values::FlagValues;
 use vllm_sim_engine::latency::{
-    self, Gpu, KvCachePlan, Memory, ModelShape, Quantization, gpu, kv_width,
+    self, Gpu, KvCacheMemory, KvCachePlan, ModelShape, Quantization, find_gpu, kv_bytes_per_value,
 };
 use vllm_sim_engine::sched::vllm::PreemptionVictim;
 
 /// GPU to assume where none is set and only the model's shape matters.
-const GPU: &str = "H100";
-const GIB: f64 = (1_u64 << 30) as f64;
+const FALLBACK_GPU: &str = "H100";
+const BYTES_PER_GIB: f64 = (1_u64 << 30) as f64;
 /// KV connectors of vLLM that support a single group of layers only.
-const ONE_GROUP: [&str; 5] = [
+const SINGLE_GROUP_CONNECTORS: [&str; 5] = [
     "LMCacheConnectorV1",
     "LMCacheMPConnector",
     "ExampleConnector",
@@ -29,11 +29,11 @@ const ONE_GROUP: [&str; 5] = [
 
 /// Size of the KV cache of one engine, as vLLM plans it at start.
 #[derive(Debug, Clone, PartialEq)]
-pub struct KvCacheSize {
+pub struct KvCacheCapacity {
     /// Division of the KV cache into blocks and groups of layers.
     pub plan: KvCachePlan,
     /// Memory use of weights and activations on one GPU.
-    pub memory: Memory,
+    pub memory: KvCacheMemory,
     /// Size of the weights kept in CPU memory, in bytes per GPU.
     pub offloaded_bytes: f64,
     /// GPU memory of draft models and LoRA adapters.
@@ -56,7 +56,7 @@ pub struct KvCacheSize {
     pub refusal: Option<String>,
 }
 
-fn rule(engine: &Engine) -> &'static str {
+fn describe_block_count_source(engine: &EngineConfig) -> &'static str {
     match (
         engine.memory.num_blocks,
         engine.memory.kv_cache_memory_bytes,
@@ -71,7 +71,7 @@ fn rule(engine: &Engine) -> &'static str {
 }
 
 /// Rejects engine settings that are not simulated for models with several groups of layers.
-fn check_groups(engine: &Engine) -> Result<(), ConfigError> {
+fn check_groups(engine: &EngineConfig) -> Result<(), ConfigError> {
     if engine.scheduling.victim == PreemptionVictim::First {
         return Err(ConfigError::Invalid(
             "--preemption-mode: fifo is not simulated for models with sliding-window or state \
@@ -89,53 +89,58 @@ fn check_groups(engine: &Engine) -> Result<(), ConfigError> {
     Ok(())
 }
 
-impl KvCacheSize {
+impl KvCacheCapacity {
     /// Plans the KV cache; `None` if the memory or the model's shape is unknown. Resolves a
     /// `--max-model-len` of `auto` or `-1`.
     ///
     /// **Source:** vLLM 0.33 `vllm/v1/core/kv_cache_planning.py`, `get_kv_cache_configs`,
     /// `_check_enough_kv_cache_memory` and `_auto_fit_max_model_len`.
     pub(super) fn from_values(
-        v: &Values,
-        model: &mut Model,
-        engine: &Engine,
+        v: &FlagValues,
+        model: &mut ModelConfig,
+        engine: &EngineConfig,
     ) -> Result<Option<Self>, ConfigError> {
         let flag = &kv::KV_CACHE_DTYPE;
         let is_served = v.cli_mode == CliMode::Vllm && engine.scheduler == SchedulerKind::Vllm;
         let is_flat = v.get(&kv::DISABLE_HYBRID_KV_CACHE_MANAGER)?;
-        let shape = shape(model, engine);
+        let shape = model_shape_for_engine(model, engine);
         let head_dim = shape.as_ref().map_or(128, |shape| shape.head_dim);
-        let Some(width) = kv_width(&engine.memory.kv_cache_dtype, head_dim) else {
-            if v.cli_mode == CliMode::Vllm && v.given(flag) {
+        let Some(width) = kv_bytes_per_value(&engine.memory.kv_cache_dtype, head_dim) else {
+            if v.cli_mode == CliMode::Vllm && v.is_set(flag) {
                 let expected = "auto, bfloat16, float16, fp8, fp8_e4m3, fp8_e5m2, fp8_inc, \
                     fp8_ds_mla, nvfp4, nvfp4_4over6, nvfp4_ds_mla, int8_per_token_head, \
                     fp8_per_token_head, int4_per_token_head, or a type of turboquant, octave or \
                     ultraquant";
-                return Err(v.bad(flag, &engine.memory.kv_cache_dtype, expected));
+                return Err(v.unreadable_value_error(
+                    flag,
+                    &engine.memory.kv_cache_dtype,
+                    expected,
+                ));
             }
             return Ok(None);
         };
-        let gpu = gpu(engine.gpu.as_deref().unwrap_or(GPU));
+        let gpu = find_gpu(engine.gpu.as_deref().unwrap_or(FALLBACK_GPU));
         let (true, Some(shape), Some(gpu)) = (is_served, shape, gpu) else {
             return Ok(None);
         };
-        let hybrid = !is_flat && !is_chunked(model) && !has_one_group(v, &shape)?;
-        let stage = shape.stage(engine.parallel.pipeline);
+        let hybrid =
+            !is_flat && !has_chunked_attention(model) && !needs_single_layer_group(v, &shape)?;
+        let stage = shape.largest_pipeline_stage(engine.parallel.pipeline);
         let tp = engine.parallel.tensor;
         let drafts = engine.speculative.as_ref().map_or(0, |s| s.num_tokens);
-        let cached = with_drafts(engine, &stage, width);
+        let cached = add_draft_model_layers(engine, &stage, width);
         // The GPUs that share a context split the tokens of a block.
         let width = width / f64::from(engine.parallel.context);
         let plan = KvCachePlan::new(&cached, tp, engine.block_size, width, hybrid)
-            .with_states(engine.prefix_cache.enable_prefix_caching, drafts);
+            .with_request_states(engine.prefix_cache.enable_prefix_caching, drafts);
         if plan.sparse_groups > 0 {
             check_groups(engine)?;
         }
         // With several groups, a configured number of blocks is enough.
         let typed = engine.memory.num_blocks.filter(|_| plan.sparse_groups > 0);
         let typed = typed.map(|blocks| f64::from(blocks) * plan.block_bytes);
-        let (memory, offloaded_bytes) = memory(engine, &stage, gpu);
-        let Some(available_bytes) = available(engine, memory).or(typed) else {
+        let (memory, offloaded_bytes) = plan_gpu_memory(engine, &stage, gpu);
+        let Some(available_bytes) = available_kv_cache_bytes(engine, memory).or(typed) else {
             return Ok(None);
         };
         if stage.state.is_some() {
@@ -156,47 +161,52 @@ impl KvCacheSize {
             tokens: 0,
             concurrency: 0.0,
             request_blocks: (0, 0),
-            rule: rule(engine),
+            rule: describe_block_count_source(engine),
             refusal: None,
         };
         let memory = &engine.memory;
         let typed = memory.num_blocks.is_some() || memory.kv_cache_memory_bytes.is_some();
         if fit > 0 || typed {
-            size.check(v, model, engine)?;
+            size.check_max_model_len_fits(v, model, engine)?;
         }
-        let in_flight = in_flight(engine);
-        size.request_blocks = plan.group_blocks(model.max_model_len, in_flight);
-        size.concurrency = plan.concurrency(size.blocks, model.max_model_len, in_flight);
+        let in_flight = max_steps_in_flight(engine);
+        size.request_blocks = plan.blocks_per_group(model.max_model_len, in_flight);
+        size.concurrency = plan.max_concurrency(size.blocks, model.max_model_len, in_flight);
         size.tokens = (size.concurrency * f64::from(model.max_model_len)) as u64;
         Ok(Some(size))
     }
 
     /// Checks that the KV cache holds a request of `max_model_len` tokens; shrinks a context length
     /// of `auto` until it fits.
-    fn check(&mut self, v: &Values, model: &mut Model, engine: &Engine) -> Result<(), ConfigError> {
+    fn check_max_model_len_fits(
+        &mut self,
+        v: &FlagValues,
+        model: &mut ModelConfig,
+        engine: &EngineConfig,
+    ) -> Result<(), ConfigError> {
         let available = match engine.memory.num_blocks {
             Some(blocks) => f64::from(blocks) * self.plan.block_bytes,
             None => self.available_bytes,
         };
         // The null block holds no tokens.
         let usable = available - self.plan.block_bytes;
-        let in_flight = in_flight(engine);
+        let in_flight = max_steps_in_flight(engine);
         let context = model.max_model_len;
-        let needed = self.plan.request_bytes(context, in_flight);
+        let needed = self.plan.bytes_per_request(context, in_flight);
         if needed <= usable {
             return Ok(());
         }
-        let longest = self.plan.longest(usable, context, in_flight);
+        let longest = self.plan.max_context_tokens(usable, context, in_flight);
         let flag = &flags::model::MAX_MODEL_LEN;
-        let typed = v.raw(flag).last().map(String::as_str);
-        let is_open = v.given(flag) && matches!(typed, Some("auto" | "-1"));
+        let typed = v.raw_values(flag).last().map(String::as_str);
+        let is_open = v.is_set(flag) && matches!(typed, Some("auto" | "-1"));
         if is_open && longest > 0 {
-            let gib = usable / GIB;
+            let gib = usable / BYTES_PER_GIB;
             let rule = format!(
                 "the longest context that fits into {gib:.2} GiB of KV cache; the \
                  model allows {context}"
             );
-            v.derive_by(flag, longest, rule);
+            v.record_derived_by_rule(flag, longest, rule);
             model.max_model_len = longest;
             return Ok(());
         }
@@ -212,8 +222,8 @@ impl KvCacheSize {
              {estimate}Try increasing `gpu_memory_utilization` (which also controls CPU memory on \
              the CPU backend) or decreasing `max_model_len` when initializing the engine. See \
              https://docs.vllm.ai/en/latest/configuration/conserving_memory/ for more details.",
-            gib(needed),
-            gib(usable)
+            format_gib(needed),
+            format_gib(usable)
         );
         match engine.memory.num_blocks {
             // A small cache is a valid way to show preemption.
@@ -224,12 +234,12 @@ impl KvCacheSize {
     }
 }
 
-fn gib(bytes: f64) -> String {
-    let rounded = (bytes / GIB * 100.0).round() / 100.0;
+fn format_gib(bytes: f64) -> String {
+    let rounded = (bytes / BYTES_PER_GIB * 100.0).round() / 100.0;
     format!("{rounded:?}")
 }
 
-fn in_flight(engine: &Engine) -> u32 {
+fn max_steps_in_flight(engine: &EngineConfig) -> u32 {
     let steps = match engine.scheduling.async_scheduling {
         true => engine.parallel.pipeline.saturating_add(1),
         false => engine.parallel.pipeline,
@@ -237,28 +247,28 @@ fn in_flight(engine: &Engine) -> u32 {
     steps.saturating_mul(engine.max_num_batched_tokens)
 }
 
-fn memory(engine: &Engine, stage: &ModelShape, gpu: &Gpu) -> (Memory, f64) {
-    let memory = Memory::new(
+fn plan_gpu_memory(engine: &EngineConfig, stage: &ModelShape, gpu: &Gpu) -> (KvCacheMemory, f64) {
+    let memory = KvCacheMemory::new(
         stage,
         gpu,
-        engine.parallel.weight_ranks(),
+        engine.parallel.weight_sharding_ranks(),
         engine.memory.gpu_memory_utilization,
         (engine.block_size, 2),
         engine.max_num_batched_tokens,
         None,
     );
-    let offloaded = (engine.memory.cpu_offload_gib * GIB).min(memory.weight_bytes);
-    let rest = Memory {
+    let offloaded = (engine.memory.cpu_offload_gib * BYTES_PER_GIB).min(memory.weight_bytes);
+    let rest = KvCacheMemory {
         weight_bytes: memory.weight_bytes - offloaded,
         ..memory
     };
-    let memory = rest.without(engine.memory.reserved.total() - offloaded);
+    let memory = rest.minus_bytes(engine.memory.reserved.total_bytes_per_gpu() - offloaded);
     (memory, offloaded)
 }
 
 /// Returns the size available for the KV cache, in bytes; `None` if neither a size nor a GPU is
 /// set.
-fn available(engine: &Engine, memory: Memory) -> Option<f64> {
+fn available_kv_cache_bytes(engine: &EngineConfig, memory: KvCacheMemory) -> Option<f64> {
     if let Some(bytes) = engine.memory.kv_cache_memory_bytes {
         return Some(bytes as f64);
     }
@@ -268,7 +278,7 @@ fn available(engine: &Engine, memory: Memory) -> Option<f64> {
 
 /// Returns the shape of a pipeline stage with more layers, whose KV cache is as large as that of
 /// the draft model.
-fn with_drafts(engine: &Engine, stage: &ModelShape, width: f64) -> ModelShape {
+fn add_draft_model_layers(engine: &EngineConfig, stage: &ModelShape, width: f64) -> ModelShape {
     let tp = engine.parallel.tensor;
     let layer = stage.kv_bytes_per_token(tp, 1) as f64 * width / f64::from(stage.layers.max(1));
     let drafts = engine.drafter.as_ref();
@@ -280,10 +290,13 @@ fn with_drafts(engine: &Engine, stage: &ModelShape, width: f64) -> ModelShape {
 }
 
 /// Returns the model's layer sizes and weights; `--quantization` applies if `config.json` has none.
-pub(super) fn shape(model: &Model, engine: &Engine) -> Option<ModelShape> {
+pub(super) fn model_shape_for_engine(
+    model: &ModelConfig,
+    engine: &EngineConfig,
+) -> Option<ModelShape> {
     let found = match &model.hf_config {
         Some(config) => ModelShape::from_config(config).ok()?,
-        None => latency::model(&model.name)?,
+        None => latency::known_model_shape(&model.name)?,
     };
     let typed = engine.quantization.as_deref();
     let typed = typed.and_then(Quantization::from_flag);
@@ -298,15 +311,17 @@ pub(super) fn shape(model: &Model, engine: &Engine) -> Option<ModelShape> {
 /// Returns whether the KV connector supports only one group of layers, and the model has several.
 ///
 /// **Source:** vLLM 0.33 `vllm/distributed/kv_transfer/kv_connector/factory.py`, `supports_hma`.
-fn has_one_group(v: &Values, shape: &ModelShape) -> Result<bool, ConfigError> {
+fn needs_single_layer_group(v: &FlagValues, shape: &ModelShape) -> Result<bool, ConfigError> {
     let offloads = v.get(&kv::KV_OFFLOADING_SIZE)?.is_some_and(|gib| gib > 0.0);
-    let backend = v.choice(&kv::KV_OFFLOADING_BACKEND)?.unwrap_or_default();
+    let backend = v
+        .get_choice(&kv::KV_OFFLOADING_BACKEND)?
+        .unwrap_or_default();
     let found = match (offloads, backend) {
         (true, OffloadBackend::LmCache) => Some("LMCacheMPConnector".to_owned()),
         (true, _) => None,
         (false, _) => v
             .get(&kv::KV_TRANSFER_CONFIG)?
-            .and_then(|config| first_of_one_group(&Value::Object(config))),
+            .and_then(|config| find_single_group_connector(&Value::Object(config))),
     };
     let Some(name) = found.filter(|_| shape.window.is_some_and(|window| window.layers > 0)) else {
         return Ok(false);
@@ -318,18 +333,23 @@ fn has_one_group(v: &Values, shape: &ModelShape) -> Result<bool, ConfigError> {
     Ok(true)
 }
 
-fn first_of_one_group(config: &Value) -> Option<String> {
+fn find_single_group_connector(config: &Value) -> Option<String> {
     let name = config.get("kv_connector")?.as_str()?;
     if name == "MultiConnector" {
         let children = config.get("kv_connector_extra_config")?.get("connectors")?;
-        return children.as_array()?.iter().find_map(first_of_one_group);
+        return children
+            .as_array()?
+            .iter()
+            .find_map(find_single_group_connector);
     }
-    ONE_GROUP.contains(&name).then(|| name.to_owned())
+    SINGLE_GROUP_CONNECTORS
+        .contains(&name)
+        .then(|| name.to_owned())
 }
 
 /// Returns whether layers of the model attend to chunks (Llama-4); vLLM caches them like full
 /// attention.
-fn is_chunked(model: &Model) -> bool {
+fn has_chunked_attention(model: &ModelConfig) -> bool {
     let config = model.hf_config.as_ref();
     let told = config.is_some_and(|config| {
         let text = config.get("text_config").unwrap_or(config);

@@ -1,22 +1,23 @@
 use serde_json::{Map, Value};
 
-use super::did_you_mean::closest;
-use super::engine::Engine;
+use super::did_you_mean::closest_name;
+use super::engine::EngineConfig;
 use super::error::ConfigError;
 use super::flags::kv;
-use super::values::Values;
+use super::values::FlagValues;
 use vllm_sim_engine::kv::SparseLayerKind;
 use vllm_sim_observe::kv_events::{
-    CacheGroups, Encoding, EventFormat, HashFormat, HostDetail, LLMD_TOPIC, SpecKind, for_rank,
+    AttentionKind, HashFormat, HostDetail, KvEventEncoding, KvEventFormat, LLMD_TOPIC_TEMPLATE,
+    LayerCacheGroups, for_rank,
 };
 
 /// Settings of the KV event publisher.
 #[derive(Debug, Clone, PartialEq)]
-pub struct KvEvents {
+pub struct KvEventsConfig {
     /// Whether KV events are published.
     pub enabled: bool,
     /// Encoding of KV events: vLLM's if `--kv-events-config` enables them, else llm-d's.
-    pub encoding: Encoding,
+    pub encoding: KvEventEncoding,
     /// ZMQ endpoint of rank 0 that publishes events; rank r adds r to its port.
     pub endpoint: String,
     /// ZMQ endpoint of rank 0 that resends old events; `None`: no replay.
@@ -49,17 +50,17 @@ const CONFIG_KEYS: [&str; 8] = [
     "topic",
 ];
 
-fn host_detail(engine: &Engine) -> HostDetail {
+fn host_event_detail(engine: &EngineConfig) -> HostDetail {
     let offload = engine.kv_offload.as_ref();
     offload.map_or(HostDetail::Names, |offload| offload.detail)
 }
 
-impl KvEvents {
+impl KvEventsConfig {
     /// Returns the endpoints of a data-parallel rank for publishing and for replay, numbered as in
     /// vLLM.
     ///
     /// An endpoint without a port is returned unchanged.
-    pub fn of_rank(&self, rank: u32) -> (String, Option<String>) {
+    pub fn endpoints_of_rank(&self, rank: u32) -> (String, Option<String>) {
         let moved =
             |endpoint: &String| for_rank(endpoint, rank).unwrap_or_else(|_| endpoint.clone());
         (
@@ -68,15 +69,15 @@ impl KvEvents {
         )
     }
 
-    pub(super) fn from_values(v: &Values, engine: &Engine) -> Result<Self, ConfigError> {
-        let own = Self::llmd(v, engine)?;
+    pub(super) fn from_values(v: &FlagValues, engine: &EngineConfig) -> Result<Self, ConfigError> {
+        let own = Self::from_llmd_flags(v, engine)?;
         let Some(config) = v.get(&kv::KV_EVENTS_CONFIG)? else {
             return Ok(own);
         };
-        let mut events = Self::vllm(v, &config, &own)?;
-        events.encoding.host = host_detail(engine);
+        let mut events = Self::from_vllm_config(v, &config, &own)?;
+        events.encoding.host = host_event_detail(engine);
         events.encoding.groups = cache_groups(engine);
-        if events.enabled && v.given(&kv::ZMQ_ENDPOINT) {
+        if events.enabled && v.is_set(&kv::ZMQ_ENDPOINT) {
             v.warn(
                 "--kv-events-config and --zmq-endpoint are both set: KV events use the format \
                  and the endpoint of --kv-events-config",
@@ -86,43 +87,52 @@ impl KvEvents {
     }
 
     /// Reads the KV event settings from llm-d's flags; `--enable-kvcache` enables events.
-    fn llmd(v: &Values, engine: &Engine) -> Result<Self, ConfigError> {
-        let endpoint = v.text(&kv::ZMQ_ENDPOINT).unwrap_or_default().to_owned();
+    fn from_llmd_flags(v: &FlagValues, engine: &EngineConfig) -> Result<Self, ConfigError> {
+        let endpoint = v.get_text(&kv::ZMQ_ENDPOINT).unwrap_or_default().to_owned();
         let replay_endpoint = v.get(&kv::KV_EVENTS_REPLAY_ENDPOINT)?;
         let map = v.get(&kv::USE_VLLM_MAP_EVENT_FORMAT)?;
         let queue = &kv::KV_EVENTS_REPLAY_QUEUE_SIZE;
         let words = "kv-events-replay-queue-size cannot be less than 1";
         let enabled = engine.prefix_cache.enable_kvcache
-            || engine.prefix_cache.enable_prefix_caching && v.given(&kv::ZMQ_ENDPOINT);
+            || engine.prefix_cache.enable_prefix_caching && v.is_set(&kv::ZMQ_ENDPOINT);
         if let Some(replay) = &replay_endpoint {
             check_ports_disjoint(&endpoint, replay, engine.parallel.data)?;
         }
         Ok(Self {
             enabled,
-            encoding: Encoding {
+            encoding: KvEventEncoding {
                 format: if map {
-                    EventFormat::LlmdMap
+                    KvEventFormat::LlmdMap
                 } else {
-                    EventFormat::LlmdArray
+                    KvEventFormat::LlmdArray
                 },
                 hashes: HashFormat::Int,
-                host: host_detail(engine),
+                host: host_event_detail(engine),
                 groups: cache_groups(engine),
             },
             buffer_steps: match (v.get(queue)?, &replay_endpoint) {
-                (size, Some(_)) => v.fit(queue, size, 1..=i64::from(u32::MAX), words)?,
+                (size, Some(_)) => {
+                    v.check_integer_range(queue, size, 1..=i64::from(u32::MAX), words)?
+                }
                 (_, None) => 0,
             },
             endpoint,
             replay_endpoint,
             hwm: 100_000,
             max_queue_size: 100_000,
-            topic: v.text(&kv::KV_EVENT_TOPIC).unwrap_or(LLMD_TOPIC).to_owned(),
+            topic: v
+                .get_text(&kv::KV_EVENT_TOPIC)
+                .unwrap_or(LLMD_TOPIC_TEMPLATE)
+                .to_owned(),
             batch_size: v.get(&kv::EVENT_BATCH_SIZE)?,
         })
     }
 
-    fn vllm(v: &Values, config: &Map<String, Value>, own: &Self) -> Result<Self, ConfigError> {
+    fn from_vllm_config(
+        v: &FlagValues,
+        config: &Map<String, Value>,
+        own: &Self,
+    ) -> Result<Self, ConfigError> {
         let config: Map<String, Value> = config
             .iter()
             .map(|(key, value)| (key.replace('-', "_"), value.clone()))
@@ -132,28 +142,30 @@ impl KvEvents {
                 return Err(ConfigError::Unknown {
                     what: "key in --kv-events-config:".to_owned(),
                     name: key.clone(),
-                    nearest: closest(key, CONFIG_KEYS.into_iter()).map(str::to_owned),
+                    nearest: closest_name(key, CONFIG_KEYS.into_iter()).map(str::to_owned),
                 });
             }
         }
-        let field = Fields { v, config: &config };
-        let enabled = field.switch("enable_kv_cache_events")?;
-        let publisher = field.text("publisher")?.unwrap_or_else(|| "zmq".to_owned());
+        let field = KvEventsConfigFields { v, config: &config };
+        let enabled = field.get_bool("enable_kv_cache_events")?;
+        let publisher = field
+            .get_text("publisher")?
+            .unwrap_or_else(|| "zmq".to_owned());
         if !matches!(publisher.as_str(), "zmq" | "null") {
-            return Err(field.bad("publisher", "zmq or null"));
+            return Err(field.wrong_value_error("publisher", "zmq or null"));
         }
         let endpoint = field
-            .text("endpoint")?
+            .get_text("endpoint")?
             .unwrap_or_else(|| "tcp://*:5557".to_owned());
-        let topic = field.text("topic")?;
+        let topic = field.get_text("topic")?;
         Ok(Self {
             enabled: enabled && publisher == "zmq",
-            encoding: Encoding::default(),
+            encoding: KvEventEncoding::default(),
             endpoint,
-            replay_endpoint: field.text("replay_endpoint")?,
-            buffer_steps: field.count("buffer_steps", 10_000)?,
-            hwm: u32::try_from(field.count("hwm", 100_000)?).unwrap_or(u32::MAX),
-            max_queue_size: field.count("max_queue_size", 100_000)?,
+            replay_endpoint: field.get_text("replay_endpoint")?,
+            buffer_steps: field.get_count("buffer_steps", 10_000)?,
+            hwm: u32::try_from(field.get_count("hwm", 100_000)?).unwrap_or(u32::MAX),
+            max_queue_size: field.get_count("max_queue_size", 100_000)?,
             topic: topic.or(v.get(&kv::KV_EVENT_TOPIC)?).unwrap_or_default(),
             batch_size: own.batch_size,
         })
@@ -161,25 +173,25 @@ impl KvEvents {
 }
 
 /// Returns the KV cache groups of the model in vLLM's order: sparse groups come first.
-fn cache_groups(engine: &Engine) -> CacheGroups {
+fn cache_groups(engine: &EngineConfig) -> LayerCacheGroups {
     let Some(plan) = engine.kv_cache.as_ref().map(|cache| cache.plan) else {
-        return CacheGroups::default();
+        return LayerCacheGroups::default();
     };
     let sparse_kind = match plan.sparse {
-        SparseLayerKind::Window(tokens) => SpecKind::Window(tokens),
-        SparseLayerKind::State(_) => SpecKind::Mamba,
+        SparseLayerKind::Window(tokens) => AttentionKind::Window(tokens),
+        SparseLayerKind::State(_) => AttentionKind::Mamba,
     };
     let full_kind = match plan.is_mla {
-        true => SpecKind::Mla,
-        false => SpecKind::Full,
+        true => AttentionKind::Mla,
+        false => AttentionKind::Full,
     };
     match plan.full_groups {
-        0 => CacheGroups {
+        0 => LayerCacheGroups {
             main: 0,
             main_kind: sparse_kind,
             sparse_kind,
         },
-        _ => CacheGroups {
+        _ => LayerCacheGroups {
             main: plan.sparse_groups,
             main_kind: full_kind,
             sparse_kind,
@@ -187,47 +199,47 @@ fn cache_groups(engine: &Engine) -> CacheGroups {
     }
 }
 
-struct Fields<'a> {
-    v: &'a Values,
+struct KvEventsConfigFields<'a> {
+    v: &'a FlagValues,
     config: &'a Map<String, Value>,
 }
 
-impl Fields<'_> {
-    fn bad(&self, key: &str, expected: &str) -> ConfigError {
+impl KvEventsConfigFields<'_> {
+    fn wrong_value_error(&self, key: &str, expected: &str) -> ConfigError {
         let value = self
             .config
             .get(key)
             .map_or_else(String::new, Value::to_string);
         self.v
-            .key_error(&kv::KV_EVENTS_CONFIG, key, &value, expected)
+            .json_key_error(&kv::KV_EVENTS_CONFIG, key, &value, expected)
     }
 
-    fn text(&self, key: &str) -> Result<Option<String>, ConfigError> {
+    fn get_text(&self, key: &str) -> Result<Option<String>, ConfigError> {
         match self.config.get(key) {
             None | Some(Value::Null) => Ok(None),
             Some(Value::String(text)) => Ok(Some(text.clone())),
-            Some(_) => Err(self.bad(key, "a text")),
+            Some(_) => Err(self.wrong_value_error(key, "a text")),
         }
     }
 
-    fn switch(&self, key: &str) -> Result<bool, ConfigError> {
+    fn get_bool(&self, key: &str) -> Result<bool, ConfigError> {
         match self.config.get(key) {
             None | Some(Value::Null) => Ok(false),
             Some(Value::Bool(on)) => Ok(*on),
             Some(Value::String(text)) if text.eq_ignore_ascii_case("true") => Ok(true),
             Some(Value::String(text)) if text.eq_ignore_ascii_case("false") => Ok(false),
-            Some(_) => Err(self.bad(key, "true or false")),
+            Some(_) => Err(self.wrong_value_error(key, "true or false")),
         }
     }
 
-    fn count(&self, key: &str, default: usize) -> Result<usize, ConfigError> {
+    fn get_count(&self, key: &str, default: usize) -> Result<usize, ConfigError> {
         match self.config.get(key) {
             None | Some(Value::Null) => Ok(default),
             Some(value) => value
                 .as_u64()
                 .and_then(|n| usize::try_from(n).ok())
                 .filter(|n| *n <= 1 << 30)
-                .ok_or_else(|| self.bad(key, "a whole number of at least 0")),
+                .ok_or_else(|| self.wrong_value_error(key, "a whole number of at least 0")),
         }
     }
 }

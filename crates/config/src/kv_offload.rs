@@ -5,23 +5,23 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::choices::{OffloadBackend, SchedulerKind};
-use super::engine::Engine;
+use super::engine::EngineConfig;
 use super::error::ConfigError;
 use super::flags::{self, kv};
 use super::kv_cache;
-use super::kv_transfer::KvTransfer;
-use super::model::Model;
-use super::values::Values;
-use vllm_sim_engine::kv::{HostEviction, HostRules, HostTierConfig, SparseLayerKind};
-use vllm_sim_engine::latency::{HostLink, KvCachePlan, gpu, kv_width};
+use super::kv_transfer::KvTransferConfig;
+use super::model::ModelConfig;
+use super::values::FlagValues;
+use vllm_sim_engine::kv::{HostCacheConfig, HostEvictionPolicy, OffloadConnector, SparseLayerKind};
+use vllm_sim_engine::latency::{HostLink, KvCachePlan, find_gpu, kv_bytes_per_value};
 use vllm_sim_observe::kv_events::HostDetail;
 
-const GIB: f64 = (1_u64 << 30) as f64;
+const BYTES_PER_GIB: f64 = (1_u64 << 30) as f64;
 const COPY_LATENCY: Duration = Duration::from_micros(20);
-const SIMPLE_BYTES: f64 = 8.0 * GIB;
+const SIMPLE_CONNECTOR_DEFAULT_BYTES: f64 = 8.0 * BYTES_PER_GIB;
 /// Defaults of LMCache: GiB per GPU (`max_local_cpu_size`), tokens per chunk (`chunk_size`).
-const LMCACHE_GIB: f64 = 5.0;
-const LMCACHE_TOKENS: f64 = 256.0;
+const LMCACHE_DEFAULT_GIB_PER_GPU: f64 = 5.0;
+const LMCACHE_DEFAULT_CHUNK_TOKENS: f64 = 256.0;
 /// Maximum number of chunks in CPU memory, which limits bookkeeping to a few gigabytes.
 const MAX_CHUNKS: f64 = 67_108_864.0;
 
@@ -32,7 +32,7 @@ const MAX_CHUNKS: f64 = 67_108_864.0;
 /// `vllm/v1/kv_offload/cpu/spec.py`, `vllm/distributed/kv_transfer/kv_connector/v1/
 /// simple_cpu_offload_connector.py`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct KvOffload {
+pub struct KvOffloadConfig {
     /// Value of `--kv-offloading-size`, in GiB, if set.
     pub size_gib: Option<f64>,
     /// Size of the CPU cache for all GPUs of an engine together, in bytes.
@@ -40,7 +40,7 @@ pub struct KvOffload {
     /// Capacity of the CPU cache in tokens, for requests of `max_model_len` tokens.
     pub tokens: u64,
     /// Configuration of the simulated cache in CPU memory.
-    pub tier: HostTierConfig,
+    pub tier: HostCacheConfig,
     /// Number of GPUs that copy blocks to and from CPU memory.
     pub workers: u32,
     /// Bandwidth of the link between a GPU and CPU memory.
@@ -51,8 +51,8 @@ pub struct KvOffload {
     pub is_lmcache: bool,
 }
 
-struct Offloader {
-    rules: HostRules,
+struct OffloadConnectorSettings {
+    rules: OffloadConnector,
     is_lmcache: bool,
     extra: Map<String, Value>,
     size_gib: Option<f64>,
@@ -67,36 +67,37 @@ struct TokenBytes {
 
 /// Returns the KV cache plan if the model has several groups of layers, each of which stores its
 /// own blocks.
-fn groups(engine: &Engine) -> Option<KvCachePlan> {
+fn sparse_kv_cache_plan(engine: &EngineConfig) -> Option<KvCachePlan> {
     let plan = engine.kv_cache.as_ref().map(|cache| cache.plan);
     plan.filter(|plan| plan.sparse_groups > 0)
 }
 
-impl KvOffload {
+impl KvOffloadConfig {
     pub(super) fn from_values(
-        v: &Values,
-        model: &Model,
-        engine: &Engine,
-        transfer: Option<&mut KvTransfer>,
+        v: &FlagValues,
+        model: &ModelConfig,
+        engine: &EngineConfig,
+        transfer: Option<&mut KvTransferConfig>,
     ) -> Result<Option<Self>, ConfigError> {
         let bandwidth = v.get(&kv::KV_OFFLOADING_BANDWIDTH)?;
-        let Some(offloader) = Offloader::from_values(v, transfer)? else {
+        let Some(offloader) = OffloadConnectorSettings::from_values(v, transfer)? else {
             if bandwidth.is_some() {
                 v.warn("--kv-offloading-bandwidth has no effect: nothing is offloaded");
             }
             return Ok(None);
         };
-        offloader.check(v)?;
-        let name = offloader.name();
+        offloader.check_extra_config(v)?;
+        let name = offloader.connector_name();
         if engine.scheduler != SchedulerKind::Vllm {
             v.warn(format!("{name} has no effect: it needs --scheduler vllm"));
             return Ok(None);
         }
-        if offloader.rules == HostRules::Simple && !engine.prefix_cache.enable_prefix_caching {
+        if offloader.rules == OffloadConnector::Simple && !engine.prefix_cache.enable_prefix_caching
+        {
             v.warn(format!("{name} has no effect: it needs prefix caching"));
             return Ok(None);
         }
-        let Some(token) = TokenBytes::of(model, engine) else {
+        let Some(token) = TokenBytes::of_model(model, engine) else {
             v.warn(format!(
                 "{name} has no effect: the KV cache size of a token is unknown; set a model whose \
                  config.json is known (--{}), or --{}",
@@ -105,7 +106,7 @@ impl KvOffload {
             ));
             return Ok(None);
         };
-        let sized = offloader.sized(v, engine, token, bandwidth)?;
+        let sized = offloader.build_kv_offload(v, engine, token, bandwidth)?;
         Ok(sized.map(|host| {
             let context = model.max_model_len;
             let request = host.request_chunks(engine, context);
@@ -117,10 +118,10 @@ impl KvOffload {
     /// Returns the number of chunks in CPU memory for a request with `context` tokens.
     ///
     /// **Source:** vLLM 0.33 `vllm/v1/kv_offload/cpu/common.py`, `_kv_cache_size_tokens`.
-    fn request_chunks(&self, engine: &Engine, context: u32) -> u64 {
+    fn request_chunks(&self, engine: &EngineConfig, context: u32) -> u64 {
         let chunk = self.tier.blocks_per_chunk.saturating_mul(engine.block_size);
         let all = context.div_ceil(chunk.max(1));
-        let Some(plan) = groups(engine) else {
+        let Some(plan) = sparse_kv_cache_plan(engine) else {
             return all.into();
         };
         let end = match plan.sparse {
@@ -133,22 +134,22 @@ impl KvOffload {
 }
 
 impl TokenBytes {
-    fn of(model: &Model, engine: &Engine) -> Option<Self> {
+    fn of_model(model: &ModelConfig, engine: &EngineConfig) -> Option<Self> {
         let (tensor, pipeline) = (engine.parallel.tensor, engine.parallel.pipeline);
         let workers = f64::from(tensor) * f64::from(pipeline);
-        let groups = groups(engine);
+        let groups = sparse_kv_cache_plan(engine);
         if let Some(typed) = engine.transfer.kv_bytes_per_token {
             let each = groups.map_or(1, |plan| plan.full_groups + plan.sparse_groups);
             let whole = typed as f64 / f64::from(each);
             let part = whole / workers;
             return Some(Self { part, whole });
         }
-        let shape = kv_cache::shape(model, engine)?;
-        let width = kv_width(&engine.memory.kv_cache_dtype, shape.head_dim)?;
-        let stage = shape.stage(pipeline);
+        let shape = kv_cache::model_shape_for_engine(model, engine)?;
+        let width = kv_bytes_per_value(&engine.memory.kv_cache_dtype, shape.head_dim)?;
+        let stage = shape.largest_pipeline_stage(pipeline);
         let part = match groups {
             Some(plan) => plan.block_bytes / f64::from(plan.block_size),
-            None => KvCachePlan::new(&stage, tensor, 1, width, false).token_bytes(),
+            None => KvCachePlan::new(&stage, tensor, 1, width, false).bytes_per_token(),
         };
         // GPUs with the same latent cache (MLA) share one copy of it.
         let copies = match shape.mla {
@@ -160,26 +161,28 @@ impl TokenBytes {
     }
 }
 
-impl Offloader {
-    fn name(&self) -> &'static str {
+impl OffloadConnectorSettings {
+    fn connector_name(&self) -> &'static str {
         match (self.size_gib, self.rules) {
             (None, _) if self.is_lmcache => "LMCacheConnectorV1",
             (Some(_), _) => "--kv-offloading-size",
-            (None, HostRules::Native) => "OffloadingConnector",
-            (None, HostRules::Simple) => "SimpleCPUOffloadConnector",
+            (None, OffloadConnector::Native) => "OffloadingConnector",
+            (None, OffloadConnector::Simple) => "SimpleCPUOffloadConnector",
         }
     }
 
     fn from_values(
-        v: &Values,
-        transfer: Option<&mut KvTransfer>,
+        v: &FlagValues,
+        transfer: Option<&mut KvTransferConfig>,
     ) -> Result<Option<Self>, ConfigError> {
         let size_gib = v.get(&kv::KV_OFFLOADING_SIZE)?;
-        let backend = v.choice(&kv::KV_OFFLOADING_BACKEND)?.unwrap_or_default();
+        let backend = v
+            .get_choice(&kv::KV_OFFLOADING_BACKEND)?
+            .unwrap_or_default();
         let simple = v.get(&kv::SIMPLE_KV_OFFLOAD)?;
         let typed = transfer
             .as_ref()
-            .and_then(|transfer| Self::named(v, &transfer.raw));
+            .and_then(|transfer| Self::from_connector_name(v, &transfer.raw));
         // Size 0 disables the cache, for sweeps over the size.
         let Some(gib) = size_gib.filter(|gib| *gib > 0.0) else {
             return Ok(typed);
@@ -204,10 +207,10 @@ impl Offloader {
             );
             return Ok(None);
         }
-        extra.insert("cpu_bytes_to_use".to_owned(), (gib * GIB).into());
+        extra.insert("cpu_bytes_to_use".to_owned(), (gib * BYTES_PER_GIB).into());
         let rules = match simple {
-            true => HostRules::Simple,
-            false => HostRules::Native,
+            true => OffloadConnector::Simple,
+            false => OffloadConnector::Native,
         };
         Ok(Some(Self {
             rules,
@@ -217,17 +220,17 @@ impl Offloader {
         }))
     }
 
-    fn named(v: &Values, config: &Value) -> Option<Self> {
+    fn from_connector_name(v: &FlagValues, config: &Value) -> Option<Self> {
         let extra = match config.get("kv_connector_extra_config") {
             Some(Value::Object(extra)) => extra.clone(),
             _ => Map::new(),
         };
         let name = config.get("kv_connector")?.as_str()?;
         let rules = match name {
-            "OffloadingConnector" => HostRules::Native,
-            "SimpleCPUOffloadConnector" => HostRules::Simple,
+            "OffloadingConnector" => OffloadConnector::Native,
+            "SimpleCPUOffloadConnector" => OffloadConnector::Simple,
             // Other roles move prompts between engines and keep no cache.
-            "LMCacheConnectorV1" if config.get("kv_role")? == "kv_both" => HostRules::Native,
+            "LMCacheConnectorV1" if config.get("kv_role")? == "kv_both" => OffloadConnector::Native,
             "LMCacheMPConnector" => {
                 v.warn(
                     "LMCacheMPConnector has no effect: its memory belongs to an LMCache server, \
@@ -237,10 +240,12 @@ impl Offloader {
             }
             "MultiConnector" => {
                 let all = extra.get("connectors").and_then(Value::as_array)?;
-                let mut stores = all.iter().filter_map(|child| Self::named(v, child));
+                let mut stores = all
+                    .iter()
+                    .filter_map(|child| Self::from_connector_name(v, child));
                 let first = stores.next();
                 for other in stores {
-                    let name = other.name();
+                    let name = other.connector_name();
                     v.warn(format!(
                         "{name} has no effect: another connector already offloads the KV cache"
                     ));
@@ -257,36 +262,36 @@ impl Offloader {
         })
     }
 
-    fn bad(&self, v: &Values, key: &str, expected: &str) -> ConfigError {
+    fn wrong_value_error(&self, v: &FlagValues, key: &str, expected: &str) -> ConfigError {
         let value = match self.extra.get(key) {
             Some(Value::String(text)) => text.clone(),
             other => other.unwrap_or(&Value::Null).to_string(),
         };
         let key = format!("kv_connector_extra_config.{key}");
-        v.key_error(&kv::KV_TRANSFER_CONFIG, &key, &value, expected)
+        v.json_key_error(&kv::KV_TRANSFER_CONFIG, &key, &value, expected)
     }
 
-    fn switch(&self, v: &Values, key: &str) -> Result<Option<bool>, ConfigError> {
+    fn get_bool(&self, v: &FlagValues, key: &str) -> Result<Option<bool>, ConfigError> {
         match self.extra.get(key) {
             None | Some(Value::Null) => Ok(None),
             Some(Value::Bool(on)) => Ok(Some(*on)),
-            Some(_) => Err(self.bad(v, key, "true or false")),
+            Some(_) => Err(self.wrong_value_error(v, key, "true or false")),
         }
     }
 
-    fn number(&self, v: &Values, key: &str) -> Result<Option<f64>, ConfigError> {
+    fn get_number(&self, v: &FlagValues, key: &str) -> Result<Option<f64>, ConfigError> {
         match self.extra.get(key) {
             None | Some(Value::Null) => Ok(None),
             Some(value) => match value.as_f64().filter(|n| *n >= 0.0) {
                 Some(number) => Ok(Some(number)),
-                None => Err(self.bad(v, key, "a number of at least 0")),
+                None => Err(self.wrong_value_error(v, key, "a number of at least 0")),
             },
         }
     }
 
-    fn check(&self, v: &Values) -> Result<(), ConfigError> {
+    fn check_extra_config(&self, v: &FlagValues) -> Result<(), ConfigError> {
         let allowed: &[(&str, &[&str])] = match self.rules {
-            HostRules::Native => &[
+            OffloadConnector::Native => &[
                 ("spec_name", &["CPUOffloadingSpec"]),
                 // LMCache has no `eviction_policy` of vLLM.
                 (
@@ -298,14 +303,14 @@ impl Offloader {
                     },
                 ),
             ],
-            HostRules::Simple => &[("kv_offload_backend", &["cpu"])],
+            OffloadConnector::Simple => &[("kv_offload_backend", &["cpu"])],
         };
         for (key, values) in allowed {
             if let Some(typed) = self.extra.get(*key)
                 && !values.iter().any(|value| typed == value)
             {
                 let expected = format!("{} (other values are not simulated)", values.join(" or "));
-                return Err(self.bad(v, key, &expected));
+                return Err(self.wrong_value_error(v, key, &expected));
             }
         }
         for (key, reason) in [
@@ -318,18 +323,18 @@ impl Offloader {
         ] {
             if self.extra.contains_key(key) {
                 let words = format!("kv_connector_extra_config.{key}: {reason} is not simulated");
-                return Err(v.wrong(words, &kv::KV_TRANSFER_CONFIG));
+                return Err(v.unsupported_value_error(words, &kv::KV_TRANSFER_CONFIG));
             }
         }
-        if self.switch(v, "lazy_offload")?.unwrap_or(false) {
-            return Err(self.bad(
+        if self.get_bool(v, "lazy_offload")?.unwrap_or(false) {
+            return Err(self.wrong_value_error(
                 v,
                 "lazy_offload",
                 "false: blocks are stored when they are computed",
             ));
         }
         if self
-            .number(v, "sync_load_budget_bytes")?
+            .get_number(v, "sync_load_budget_bytes")?
             .is_some_and(|n| n > 0.0)
         {
             v.warn("sync_load_budget_bytes has no effect: all loads are between steps");
@@ -339,85 +344,99 @@ impl Offloader {
 
     /// Returns how often a chunk must be offered before it is stored, and the number of tracked
     /// chunks.
-    fn threshold(&self, v: &Values) -> Result<Option<(u32, usize)>, ConfigError> {
-        let least = self.number(v, "store_threshold")?.unwrap_or(0.0);
-        let most = self.number(v, "max_tracker_size")?.unwrap_or(64_000.0);
-        let counts = self.rules == HostRules::Native && !self.is_lmcache && least >= 2.0;
+    fn read_store_threshold(&self, v: &FlagValues) -> Result<Option<(u32, usize)>, ConfigError> {
+        let least = self.get_number(v, "store_threshold")?.unwrap_or(0.0);
+        let most = self.get_number(v, "max_tracker_size")?.unwrap_or(64_000.0);
+        let counts = self.rules == OffloadConnector::Native && !self.is_lmcache && least >= 2.0;
         Ok(counts.then_some((least as u32, (most as usize).max(1))))
     }
 
-    fn bytes(&self, v: &Values, workers: f64, block: f64) -> Result<f64, ConfigError> {
+    fn host_capacity_bytes(
+        &self,
+        v: &FlagValues,
+        workers: f64,
+        block: f64,
+    ) -> Result<f64, ConfigError> {
         if self.is_lmcache {
-            let each = self.number(v, "lmcache.max_local_cpu_size")?;
-            return Ok(each.unwrap_or(LMCACHE_GIB) * GIB * workers);
+            let each = self.get_number(v, "lmcache.max_local_cpu_size")?;
+            return Ok(each.unwrap_or(LMCACHE_DEFAULT_GIB_PER_GPU) * BYTES_PER_GIB * workers);
         }
-        let total = self.number(v, "cpu_bytes_to_use")?;
-        if self.rules == HostRules::Native {
+        let total = self.get_number(v, "cpu_bytes_to_use")?;
+        if self.rules == OffloadConnector::Native {
             return total.ok_or_else(|| {
                 let words = "cpu_bytes_to_use must be specified in kv_connector_extra_config";
                 ConfigError::Invalid(words.to_owned())
             });
         }
-        if let Some(blocks) = self.number(v, "num_cpu_blocks")? {
+        if let Some(blocks) = self.get_number(v, "num_cpu_blocks")? {
             return Ok(blocks * block);
         }
-        let each = self.number(v, "cpu_bytes_to_use_per_rank")?;
-        Ok(each.map_or(total.unwrap_or(SIMPLE_BYTES), |each| each * workers))
+        let each = self.get_number(v, "cpu_bytes_to_use_per_rank")?;
+        Ok(
+            each.map_or(total.unwrap_or(SIMPLE_CONNECTOR_DEFAULT_BYTES), |each| {
+                each * workers
+            }),
+        )
     }
 
-    fn blocks_per_chunk(&self, v: &Values, block_size: u32) -> Result<u32, ConfigError> {
+    fn blocks_per_chunk(&self, v: &FlagValues, block_size: u32) -> Result<u32, ConfigError> {
         if self.is_lmcache {
-            let tokens = self.number(v, "lmcache.chunk_size")?;
-            let blocks = tokens.unwrap_or(LMCACHE_TOKENS) / f64::from(block_size.max(1));
+            let tokens = self.get_number(v, "lmcache.chunk_size")?;
+            let blocks =
+                tokens.unwrap_or(LMCACHE_DEFAULT_CHUNK_TOKENS) / f64::from(block_size.max(1));
             return Ok(blocks.clamp(1.0, 65_536.0) as u32);
         }
-        let blocks = self.number(v, "blocks_per_chunk")?;
-        let tokens = self.number(v, "block_size")?;
+        let blocks = self.get_number(v, "blocks_per_chunk")?;
+        let tokens = self.get_number(v, "block_size")?;
         let (key, chunk) = match (blocks, tokens) {
             (Some(_), Some(_)) => {
-                return Err(self.bad(v, "block_size", "left out if blocks_per_chunk is set"));
+                return Err(self.wrong_value_error(
+                    v,
+                    "block_size",
+                    "left out if blocks_per_chunk is set",
+                ));
             }
             (Some(blocks), None) => ("blocks_per_chunk", blocks),
             (None, Some(tokens)) => ("block_size", tokens / f64::from(block_size.max(1))),
             (None, None) => return Ok(1),
         };
         if chunk.fract() != 0.0 || !(1.0..=65_536.0).contains(&chunk) {
-            return Err(self.bad(v, key, "a whole number of blocks, 1 to 65536"));
+            return Err(self.wrong_value_error(v, key, "a whole number of blocks, 1 to 65536"));
         }
         Ok(chunk as u32)
     }
 
-    fn detail(&self, v: &Values) -> Result<HostDetail, ConfigError> {
-        let described = self.switch(v, "self_describing_kv_events");
+    fn host_event_detail(&self, v: &FlagValues) -> Result<HostDetail, ConfigError> {
+        let described = self.get_bool(v, "self_describing_kv_events");
         Ok(match self.is_lmcache || described?.unwrap_or(false) {
             true => HostDetail::Tokens,
             false => HostDetail::Names,
         })
     }
 
-    fn sized(
+    fn build_kv_offload(
         &self,
-        v: &Values,
-        engine: &Engine,
+        v: &FlagValues,
+        engine: &EngineConfig,
         token: TokenBytes,
         bandwidth: Option<f64>,
-    ) -> Result<Option<KvOffload>, ConfigError> {
+    ) -> Result<Option<KvOffloadConfig>, ConfigError> {
         let workers = engine.parallel.tensor * engine.parallel.pipeline;
         let size = f64::from(engine.block_size);
-        let bytes = self.bytes(v, f64::from(workers), token.whole * size)?;
+        let bytes = self.host_capacity_bytes(v, f64::from(workers), token.whole * size)?;
         let (blocks_per_chunk, outputs, detail) = match self.rules {
-            HostRules::Native => (
+            OffloadConnector::Native => (
                 self.blocks_per_chunk(v, engine.block_size)?,
-                !self.switch(v, "offload_prompt_only")?.unwrap_or(true),
-                self.detail(v)?,
+                !self.get_bool(v, "offload_prompt_only")?.unwrap_or(true),
+                self.host_event_detail(v)?,
             ),
-            HostRules::Simple => (1, true, HostDetail::Local),
+            OffloadConnector::Simple => (1, true, HostDetail::Local),
         };
-        if blocks_per_chunk > 1 && groups(engine).is_some() {
+        if blocks_per_chunk > 1 && sparse_kv_cache_plan(engine).is_some() {
             return Err(ConfigError::Invalid(format!(
                 "{}: chunks of {blocks_per_chunk} blocks are not simulated for models with \
                  sliding-window or state layers",
-                self.name()
+                self.connector_name()
             )));
         }
         let chunk = size * f64::from(blocks_per_chunk);
@@ -425,37 +444,37 @@ impl Offloader {
         if chunks < 1.0 {
             v.warn(format!(
                 "{} has no effect: smaller than one block",
-                self.name()
+                self.connector_name()
             ));
             return Ok(None);
         }
         if chunks > MAX_CHUNKS {
             return Err(ConfigError::Invalid(format!(
                 "{}: {chunks} blocks are too many, at most {MAX_CHUNKS} are simulated",
-                self.name()
+                self.connector_name()
             )));
         }
-        let link = link(engine, bandwidth);
-        let speed = engine.step_speedup();
+        let link = host_link(engine, bandwidth);
+        let speed = engine.total_step_speedup();
         let takes = |rate: f64| {
             let seconds = token.part * chunk / (rate * 1e9) / speed;
             Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
         };
-        Ok(Some(KvOffload {
+        Ok(Some(KvOffloadConfig {
             size_gib: self.size_gib,
             bytes: bytes as u64,
             tokens: 0,
-            tier: HostTierConfig {
+            tier: HostCacheConfig {
                 rules: self.rules,
                 eviction: match self.extra.get("eviction_policy") {
-                    Some(policy) if policy == "arc" => HostEviction::Arc,
-                    _ => HostEviction::Lru,
+                    Some(policy) if policy == "arc" => HostEvictionPolicy::Arc,
+                    _ => HostEvictionPolicy::Lru,
                 },
                 chunks: chunks as u32,
                 blocks_per_chunk,
                 chunk_bytes: (token.whole * chunk) as u64,
                 outputs,
-                threshold: self.threshold(v)?,
+                threshold: self.read_store_threshold(v)?,
                 latency: COPY_LATENCY.div_f64(speed),
                 chunk_time: (takes(link.to_host), takes(link.to_device)),
             },
@@ -467,14 +486,14 @@ impl Offloader {
     }
 }
 
-fn link(engine: &Engine, bandwidth: Option<f64>) -> HostLink {
-    let known = engine.gpu.as_deref().and_then(gpu);
+fn host_link(engine: &EngineConfig, bandwidth: Option<f64>) -> HostLink {
+    let known = engine.gpu.as_deref().and_then(find_gpu);
     match bandwidth {
         Some(typed) => HostLink {
             name: "--kv-offloading-bandwidth",
             to_host: typed,
             to_device: typed,
         },
-        None => known.map_or(HostLink::PCIE_5, HostLink::of),
+        None => known.map_or(HostLink::PCIE_5, HostLink::of_gpu),
     }
 }

@@ -3,18 +3,18 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::cli_mode::CliMode;
-use super::did_you_mean::closest;
+use super::did_you_mean::closest_name;
 use super::error::ConfigError;
 use super::flags::kv;
-use super::parallel::Parallel;
-use super::values::Values;
+use super::parallel::ParallelConfig;
+use super::values::FlagValues;
 use vllm_sim_engine::LoadFailurePolicy;
 
 /// Settings of disaggregated prefill (`--kv-transfer-config`).
 #[derive(Debug, Clone, PartialEq)]
-pub struct KvTransfer {
+pub struct KvTransferConfig {
     /// Simulated KV connector; `None`: the connector has no visible effect on requests.
-    pub connector: Option<Connector>,
+    pub connector: Option<KvConnector>,
     /// Whether this server prefills prompts for other servers (KV producer).
     pub producer: bool,
     /// Whether this server loads the KV cache of prompts from other servers (KV consumer).
@@ -23,7 +23,7 @@ pub struct KvTransfer {
     pub engine_id: Option<String>,
     /// Address for decode servers' reports to rank 0 that they have read its blocks; rank r adds r
     /// to the port.
-    pub side_channel: SideChannel,
+    pub side_channel: ReadNotificationAddress,
     /// Time until KV blocks are freed if no decode server has read them (default 30 s; MoRI-IO 60
     /// s).
     pub lease: Duration,
@@ -40,7 +40,7 @@ pub struct KvTransfer {
 ///
 /// **Source:** vLLM `vllm/distributed/kv_transfer/kv_connector/factory.py`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Connector {
+pub enum KvConnector {
     /// NIXL, where the decode server reads the blocks (`NixlConnector`, `NixlPullConnector`).
     Nixl,
     /// NIXL, where the prefill server writes the blocks (`NixlPushConnector`).
@@ -57,17 +57,17 @@ pub enum Connector {
 
 /// Address for decode servers' reports that they have read a prefill server's blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SideChannel {
+pub struct ReadNotificationAddress {
     /// Host name under which other servers reach the side channel.
     pub host: String,
     /// Port of the side channel of rank 0.
     pub port: u16,
 }
 
-impl Connector {
+impl KvConnector {
     /// Returns the simulated KV connector of this name; for `MultiConnector`, the first simulated
     /// child.
-    fn named(name: &str, extra: &Map<String, Value>) -> Option<Self> {
+    fn from_connector_name(name: &str, extra: &Map<String, Value>) -> Option<Self> {
         Some(match name {
             "NixlConnector" | "NixlPullConnector" => Self::Nixl,
             "NixlPushConnector" => Self::NixlPush,
@@ -79,22 +79,22 @@ impl Connector {
                 let of = extra.get("connectors").and_then(Value::as_array);
                 let name = |c: &Value| c.get("kv_connector")?.as_str().map(str::to_owned);
                 let mut names = of.into_iter().flatten().filter_map(name);
-                names.find_map(|name| Self::named(&name, &Map::new()))?
+                names.find_map(|name| Self::from_connector_name(&name, &Map::new()))?
             }
             _ => return None,
         })
     }
 
     /// Returns whether a prefill server keeps blocks until the decode server has read them.
-    pub const fn leases(self) -> bool {
+    pub const fn holds_blocks_until_read(self) -> bool {
         matches!(self, Self::Nixl | Self::NixlPush | Self::MoriIo)
     }
 }
 
-impl KvTransfer {
+impl KvTransferConfig {
     pub(super) fn from_values(
-        v: &Values,
-        parallel: &Parallel,
+        v: &FlagValues,
+        parallel: &ParallelConfig,
     ) -> Result<Option<Self>, ConfigError> {
         let bootstrap_port = v.get(&kv::MOONCAKE_BOOTSTRAP_PORT)?;
         let side_channel_port = v.get(&kv::KV_SIDE_CHANNEL_PORT)?;
@@ -109,32 +109,32 @@ impl KvTransfer {
         let name = text("kv_connector");
         let connector = name
             .as_deref()
-            .and_then(|name| Connector::named(name, &extra));
-        let (producer, consumer) = role(v, text("kv_role").as_deref(), name.as_deref())?;
+            .and_then(|name| KvConnector::from_connector_name(name, &extra));
+        let (producer, consumer) = read_kv_role(v, text("kv_role").as_deref(), name.as_deref())?;
         check_connector(v, &config)?;
         let load_failure_policy = failure_policy(v, text("kv_load_failure_policy"))?;
         let given = |key: &str| extra.get(key).and_then(Value::as_f64);
         let lease = match connector {
-            Some(Connector::MoriIo) => given("defer_timeout").unwrap_or(60.0),
+            Some(KvConnector::MoriIo) => given("defer_timeout").unwrap_or(60.0),
             _ => given("kv_lease_duration").unwrap_or(30.0),
         };
         let lease = Duration::try_from_secs_f64(lease).map_err(|_| {
             let expected = "seconds of at least 0";
             let key = "kv_connector_extra_config.kv_lease_duration";
-            v.key_error(&kv::KV_TRANSFER_CONFIG, key, &lease.to_string(), expected)
+            v.json_key_error(&kv::KV_TRANSFER_CONFIG, key, &lease.to_string(), expected)
         })?;
-        let mut side_channel = SideChannel {
+        let mut side_channel = ReadNotificationAddress {
             host: v.get(&kv::KV_SIDE_CHANNEL_HOST)?.unwrap_or_default(),
             port: side_channel_port,
         };
-        if connector == Some(Connector::MoriIo) {
+        if connector == Some(KvConnector::MoriIo) {
             // **Source:** `moriio_common.py`, DEFAULT_NOTIFY_PORT.
             let chosen = extra.get("notify_port").and_then(Value::as_u64);
             side_channel.port = chosen.and_then(|p| u16::try_from(p).ok()).unwrap_or(61_005);
         }
         // **Source:** `should_launch_bootstrap_server` of `mooncake_connector.py`.
         let elsewhere = extra.contains_key("bootstrap_server_address");
-        let starts = connector == Some(Connector::Mooncake)
+        let starts = connector == Some(KvConnector::Mooncake)
             && producer
             && !elsewhere
             && parallel.local_ranks.0 == 0;
@@ -153,14 +153,14 @@ impl KvTransfer {
 
     /// Returns the time for which the engine keeps finished blocks for other servers; `None`: it
     /// frees them.
-    pub fn keeps(&self) -> Option<Duration> {
+    pub fn block_lease_duration(&self) -> Option<Duration> {
         let connector = self.connector.filter(|_| self.producer)?;
-        connector.leases().then_some(self.lease)
+        connector.holds_blocks_until_read().then_some(self.lease)
     }
 }
 
 /// Names of the simulated KV connectors, also as children of `MultiConnector`.
-const SUPPORTED: [&str; 11] = [
+const SIMULATED_CONNECTORS: [&str; 11] = [
     "LMCacheConnector",
     "LMCacheConnectorV1",
     "LMCacheMPConnector",
@@ -174,7 +174,7 @@ const SUPPORTED: [&str; 11] = [
     "SimpleCPUOffloadConnector",
 ];
 
-const WITHOUT_EFFECT: [&str; 9] = [
+const CONNECTORS_WITHOUT_EFFECT: [&str; 9] = [
     "DecodeBenchConnector",
     "ExampleConnector",
     "ExampleHiddenStatesConnector",
@@ -189,7 +189,7 @@ const WITHOUT_EFFECT: [&str; 9] = [
 /// Warns of KV connectors without effect and rejects names that vLLM does not have.
 ///
 /// **Source:** vLLM 0.33 `vllm/distributed/kv_transfer/kv_connector/factory.py`.
-fn check_connector(v: &Values, config: &Map<String, Value>) -> Result<(), ConfigError> {
+fn check_connector(v: &FlagValues, config: &Map<String, Value>) -> Result<(), ConfigError> {
     let Some(name) = config.get("kv_connector").and_then(Value::as_str) else {
         return Ok(());
     };
@@ -204,17 +204,22 @@ fn check_connector(v: &Values, config: &Map<String, Value>) -> Result<(), Config
     let is_foreign = config
         .get("kv_connector_module_path")
         .is_some_and(Value::is_string);
-    if is_foreign || WITHOUT_EFFECT.contains(&name) {
+    if is_foreign || CONNECTORS_WITHOUT_EFFECT.contains(&name) {
         v.warn(format!(
             "kv_connector {name} has no effect: it is not simulated"
         ));
         return Ok(());
     }
-    if SUPPORTED.contains(&name) {
+    if SIMULATED_CONNECTORS.contains(&name) {
         return Ok(());
     }
-    let hint = closest(name, SUPPORTED.into_iter().chain(WITHOUT_EFFECT))
-        .map_or_else(String::new, |near| format!("; did you mean {near}?"));
+    let hint = closest_name(
+        name,
+        SIMULATED_CONNECTORS
+            .into_iter()
+            .chain(CONNECTORS_WITHOUT_EFFECT),
+    )
+    .map_or_else(String::new, |near| format!("; did you mean {near}?"));
     let text = format!("Unsupported connector type: {name}{hint}");
     match v.cli_mode {
         CliMode::Vllm => Err(ConfigError::Invalid(text)),
@@ -225,11 +230,14 @@ fn check_connector(v: &Values, config: &Map<String, Value>) -> Result<(), Config
     }
 }
 
-fn failure_policy(v: &Values, policy: Option<String>) -> Result<LoadFailurePolicy, ConfigError> {
+fn failure_policy(
+    v: &FlagValues,
+    policy: Option<String>,
+) -> Result<LoadFailurePolicy, ConfigError> {
     match policy.as_deref() {
         None | Some("fail") => Ok(LoadFailurePolicy::Fail),
         Some("recompute") => Ok(LoadFailurePolicy::Recompute),
-        Some(other) => Err(v.key_error(
+        Some(other) => Err(v.json_key_error(
             &kv::KV_TRANSFER_CONFIG,
             "kv_load_failure_policy",
             other,
@@ -240,8 +248,8 @@ fn failure_policy(v: &Values, policy: Option<String>) -> Result<LoadFailurePolic
 
 /// Returns whether the server is a KV producer and whether it is a KV consumer; a connector
 /// requires a role.
-fn role(
-    v: &Values,
+fn read_kv_role(
+    v: &FlagValues,
     role: Option<&str>,
     connector: Option<&str>,
 ) -> Result<(bool, bool), ConfigError> {
@@ -252,7 +260,7 @@ fn role(
         Some("kv_both") => (true, true),
         Some(other) => {
             let expected = format!("one of {roles}");
-            return Err(v.key_error(&kv::KV_TRANSFER_CONFIG, "kv_role", other, expected));
+            return Err(v.json_key_error(&kv::KV_TRANSFER_CONFIG, "kv_role", other, expected));
         }
         None if connector.is_some() && v.cli_mode == CliMode::Vllm => {
             return Err(ConfigError::Invalid(format!(

@@ -19,12 +19,12 @@ pub enum LatencySource {
         coefficients: Option<PathBuf>,
     },
     /// Kernel times from NVIDIA's AIConfigurator, by model, GPU and tensor-parallel size.
-    Aic(KernelTables),
+    Aic(KernelTableSource),
 }
 
 /// Location and version of the kernel-time tables of NVIDIA's AIConfigurator.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct KernelTables {
+pub struct KernelTableSource {
     /// Folder of the kernel-time tables; `None`: search the Python environment.
     pub folder: Option<PathBuf>,
     /// Engine version of the kernel-time tables; `None`: the newest in the folder.

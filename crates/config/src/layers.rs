@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 use super::error::ConfigError;
 use super::flag::{FlagKind, FlagSpec};
-use super::flags::flags;
+use super::flags::all_effective_flags;
 
 /// Source of a flag's value.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,7 +40,7 @@ impl fmt::Display for ValueSource {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Setting {
+pub(super) struct LayerSetting {
     /// Values of the flag: one, or any number for a list.
     pub(super) values: Vec<String>,
     pub(super) source: ValueSource,
@@ -49,8 +49,8 @@ pub(super) struct Setting {
 /// Settings from one source (file, environment or command line), by flag name, with ignored flags
 /// and warnings.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Layer {
-    pub(super) settings: IndexMap<&'static str, Setting>,
+pub(super) struct ConfigLayer {
+    pub(super) settings: IndexMap<&'static str, LayerSetting>,
     /// Flags without effect in a simulator, with their dashes as typed.
     pub(super) ignored: Vec<String>,
     /// Flags with an effect here that vLLM has removed, with their dashes as typed.
@@ -58,14 +58,15 @@ pub(super) struct Layer {
     pub(super) warnings: Vec<String>,
 }
 
-impl Layer {
-    pub(super) fn set(&mut self, flag: &FlagSpec, values: Vec<String>, source: ValueSource) {
+impl ConfigLayer {
+    pub(super) fn set_flag(&mut self, flag: &FlagSpec, values: Vec<String>, source: ValueSource) {
         match self.settings.get_mut(flag.name) {
             Some(begun) if matches!(flag.kind, FlagKind::List | FlagKind::Repeat) => {
                 begun.values.extend(values)
             }
             _ => {
-                self.settings.insert(flag.name, Setting { values, source });
+                self.settings
+                    .insert(flag.name, LayerSetting { values, source });
             }
         }
     }
@@ -76,7 +77,7 @@ impl Layer {
     /// # Errors
     /// [`ConfigError::Value`] if the flag's value is not a JSON object, or if there are too many
     /// keys.
-    pub(super) fn set_key(
+    pub(super) fn set_json_key(
         &mut self,
         flag: &FlagSpec,
         path: &str,
@@ -105,14 +106,15 @@ impl Layer {
             Some(path) => (path, KeyUpdate::Append),
             None => (path, KeyUpdate::Replace),
         };
-        insert(&mut object, path, value, update);
+        update_json_key(&mut object, path, value, update);
         let values = vec![Value::Object(object).to_string()];
-        self.settings.insert(flag.name, Setting { values, source });
+        self.settings
+            .insert(flag.name, LayerSetting { values, source });
         Ok(())
     }
 
     /// Merges the settings of `upper` over this layer; a flag in `upper` replaces the whole value.
-    pub(super) fn cover(&mut self, upper: Self) {
+    pub(super) fn merge_from_upper_layer(&mut self, upper: Self) {
         self.settings.extend(upper.settings);
         self.dropped.extend(upper.dropped);
         for name in upper.ignored {
@@ -134,7 +136,7 @@ enum KeyUpdate {
     Append,
 }
 
-fn insert(object: &mut Map<String, Value>, path: &str, value: &str, update: KeyUpdate) {
+fn update_json_key(object: &mut Map<String, Value>, path: &str, value: &str, update: KeyUpdate) {
     match path.split_once('.') {
         Some((head, tail)) => {
             let below = object
@@ -144,7 +146,7 @@ fn insert(object: &mut Map<String, Value>, path: &str, value: &str, update: KeyU
                 *below = Value::Object(Map::new());
             }
             if let Value::Object(below) = below {
-                insert(below, tail, value, update);
+                update_json_key(below, tail, value, update);
             }
         }
         None if update == KeyUpdate::Append => {
@@ -155,17 +157,17 @@ fn insert(object: &mut Map<String, Value>, path: &str, value: &str, update: KeyU
                 *list = Value::Array(Vec::new());
             }
             if let Value::Array(list) = list {
-                list.extend(value.split(',').map(scalar));
+                list.extend(value.split(',').map(parse_json_scalar));
             }
         }
         None => {
-            object.insert(path.replace('-', "_"), scalar(value));
+            object.insert(path.replace('-', "_"), parse_json_scalar(value));
         }
     }
 }
 
 /// Parses the value of one key of a JSON flag; text that is not JSON becomes a string.
-fn scalar(text: &str) -> Value {
+fn parse_json_scalar(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|_| match text {
         "True" => Value::Bool(true),
         "False" => Value::Bool(false),
@@ -175,9 +177,9 @@ fn scalar(text: &str) -> Value {
 }
 
 /// Reads the settings from environment variables; empty variables are skipped.
-pub(super) fn environment(env: &dyn Fn(&str) -> Option<String>) -> Layer {
-    let mut layer = Layer::default();
-    for flag in flags() {
+pub(super) fn layer_from_environment(env: &dyn Fn(&str) -> Option<String>) -> ConfigLayer {
+    let mut layer = ConfigLayer::default();
+    for flag in all_effective_flags() {
         let own = flag.env_name();
         // `VLLM_SIM_<NAME>` wins over other variables of the flag.
         let names = std::iter::once(own.as_str()).chain(flag.env.iter().copied());
@@ -193,10 +195,10 @@ pub(super) fn environment(env: &dyn Fn(&str) -> Option<String>) -> Layer {
                 continue;
             }
             let values = match flag.kind {
-                FlagKind::List | FlagKind::Repeat if name == own => split(&text),
+                FlagKind::List | FlagKind::Repeat if name == own => split_list_variable(&text),
                 _ => vec![text],
             };
-            layer.set(flag, values, ValueSource::Environment(name.to_owned()));
+            layer.set_flag(flag, values, ValueSource::Environment(name.to_owned()));
             break;
         }
     }
@@ -204,7 +206,7 @@ pub(super) fn environment(env: &dyn Fn(&str) -> Option<String>) -> Layer {
 }
 
 /// Splits the value of a list variable at commas; a JSON array or object is kept whole.
-fn split(text: &str) -> Vec<String> {
+fn split_list_variable(text: &str) -> Vec<String> {
     let text = text.trim();
     if text.starts_with(['[', '{']) {
         return vec![text.to_owned()];

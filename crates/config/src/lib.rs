@@ -49,79 +49,81 @@ mod values;
 mod without_effect;
 mod yaml;
 
-pub use api::{Api, Limits, ResponseFields, ScaleOut};
-pub use choices::{Fingerprint, LogFormat, LogLevel, RequestDrafts, SchedulerKind, Task};
-pub use cli_mode::{CliMode, TOOLS};
-pub use content::{Content, Dataset};
-pub use did_you_mean::closest;
-pub use encoder::Encoder;
-pub use engine::{
-    CacheMemory, Engine, PrefixCaching, QueueLimits, Replicas, Scheduling, Sglang, SpeedupRatios,
-    StepTiming, TransferCost,
+pub use api::{ApiConfig, DisaggregatedServingRoutes, RequestLimits, ResponseFields};
+pub use choices::{
+    LogFormat, LogLevel, ModelTask, PerRequestDraftStats, SchedulerKind, SystemFingerprintForm,
 };
-pub use engine_flags::{load_engine, nearest_flag};
+pub use cli_mode::{CliMode, TOOL_COMMANDS};
+pub use content::{ContentConfig, ReplyDatasetConfig};
+pub use did_you_mean::closest_name;
+pub use encoder::MediaEncoderConfig;
+pub use engine::{
+    EngineConfig, KvCacheMemoryConfig, KvTransferCost, PrefixCachingConfig, QueueLimits,
+    ReplicaConfig, SchedulingConfig, SglangSchedulerConfig, SpeedupRatios, StepTiming,
+};
+pub use engine_flags::{load_single_engine, nearest_flag};
 pub use error::ConfigError;
-pub use faults::Faults;
-pub use flag::{FlagKind, FlagSpec, Range, Scope};
-pub use flags::{flags, live};
+pub use faults::FaultInjectionConfig;
+pub use flag::{FlagBounds, FlagKind, FlagSpec, RuntimeChangeScope};
+pub use flags::{all_effective_flags, find_runtime_changeable_flag};
 pub use group::FlagGroup;
-pub use help::{clap_command, flags_markdown, program as program_help};
-pub use ignored::{Arity, ignored_flags, is_vllm_serve_flag};
-pub use kv_cache::KvCacheSize;
-pub use kv_events::KvEvents;
-pub use kv_offload::KvOffload;
-pub use kv_transfer::{Connector, KvTransfer, SideChannel};
-pub use latency_source::{KernelTables, LatencySource};
+pub use help::{clap_command, flags_markdown, program_help_page as program_help};
+pub use ignored::{IgnoredFlagArity, ignored_flags, is_vllm_serve_flag};
+pub use kv_cache::KvCacheCapacity;
+pub use kv_events::KvEventsConfig;
+pub use kv_offload::KvOffloadConfig;
+pub use kv_transfer::{KvConnector, KvTransferConfig, ReadNotificationAddress};
+pub use latency_source::{KernelTableSource, LatencySource};
 pub use layers::ValueSource;
-pub use loaded::{Command, Loaded, ResolvedFlag, load, load_known};
-pub use lora::{Lora, LoraModule};
-pub use metrics::Metrics;
-pub use model::{Model, TokenizerSource};
-pub use parallel::{LoadBalancing, Parallel};
+pub use loaded::{LoadedConfig, ParsedCommand, ResolvedFlag, load_config, load_known};
+pub use lora::{LoraConfig, LoraModuleConfig};
+pub use metrics::MetricsConfig;
+pub use model::{ModelConfig, TokenizerSource};
+pub use parallel::{LoadBalancing, ParallelConfig};
 pub use reserved_memory::ReservedMemory;
 pub use server::{
-    Certificate, ClientCerts, Cors, Dashboard, History, Log, OptionalRoutes, Otlp, Pod, Server,
-    Timeouts, Tls,
+    CertificateSource, ClientCerts, CorsConfig, DashboardConfig, HistoryLimits, HttpServerConfig,
+    LogConfig, OptionalRoutes, OtlpConfig, PodIdentity, ServerTimeouts, TlsConfig,
 };
 pub use show::mask_passwords;
-pub use speculative::Speculative;
-pub use speech::{Speech, SpeechModel};
+pub use speculative::SpeculativeConfig;
+pub use speech::{SpeechConfig, SpeechModelCapabilities};
 pub use vllm_sim_observe::metrics::Compat;
 pub use without_effect::unknown_variables;
 
 use self::flags::kv;
-use values::Values;
+use values::FlagValues;
 use vllm_sim_engine::kv::HashAlgo;
 use vllm_sim_engine::latency::ModelShape;
-use vllm_sim_observe::kv_events::{EventFormat, HashFormat};
+use vllm_sim_observe::kv_events::{HashFormat, KvEventFormat};
 use vllm_sim_service::ServingRole;
 
 /// Complete validated configuration of a server and its engines.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// Settings of sockets, TLS, headers and logs.
-    pub server: Server,
+    pub server: HttpServerConfig,
     /// Settings of model, tokenizer and command-line mode.
-    pub model: Model,
+    pub model: ModelConfig,
     /// Settings of API behavior and limits.
-    pub api: Api,
+    pub api: ApiConfig,
     /// Settings of the content of replies.
-    pub content: Content,
+    pub content: ContentConfig,
     /// Settings of scheduler, step times and KV cache.
-    pub engine: Engine,
+    pub engine: EngineConfig,
     /// Settings of LoRA adapters.
-    pub lora: Lora,
+    pub lora: LoraConfig,
     /// Settings of KV event publishing.
-    pub kv_events: KvEvents,
+    pub kv_events: KvEventsConfig,
     /// Settings of disaggregated prefill; `None` without a KV connector.
-    pub kv_transfer: Option<KvTransfer>,
+    pub kv_transfer: Option<KvTransferConfig>,
     /// Settings of injected faults.
-    pub faults: Faults,
+    pub faults: FaultInjectionConfig,
     /// Settings of `/metrics`.
-    pub metrics: Metrics,
+    pub metrics: MetricsConfig,
 }
 
-fn warn_of_missing_effects(v: &Values, engine: &Engine) {
+fn warn_of_missing_effects(v: &FlagValues, engine: &EngineConfig) {
     let uses_gpu = engine.timing.latency_source.uses_gpu();
     if engine.memory.cpu_offload_gib > 0.0 && !(engine.kv_cache.is_some() && uses_gpu) {
         v.warn(
@@ -139,80 +141,86 @@ fn warn_of_missing_effects(v: &Values, engine: &Engine) {
 
 /// Returns whether data-parallel ranks run every step together: the model has experts, and a
 /// latency model is used.
-fn runs_in_lock_step(model: &Model, engine: &Engine) -> bool {
+fn runs_in_lock_step(model: &ModelConfig, engine: &EngineConfig) -> bool {
     let has_steps = engine.scheduler == SchedulerKind::Vllm
         && engine.timing.latency_source != LatencySource::Delays;
     // vLLM rejects expert parallelism for models without experts.
     let has_experts = || {
-        let shape = kv_cache::shape(model, engine);
+        let shape = kv_cache::model_shape_for_engine(model, engine);
         shape.map_or(engine.parallel.expert, |shape| shape.moe.is_some())
     };
     engine.parallel.data > 1 && has_steps && has_experts()
 }
 
 impl Config {
-    fn from_values(v: &Values) -> Result<Self, ConfigError> {
-        let mut model = Model::from_values(v)?;
-        let mut engine = Engine::from_values(v, &model)?;
-        if let Some(shape) = kv_cache::shape(&model, &engine) {
-            (engine.drafter, engine.memory.reserved) = reserved_memory::reserve(
-                v,
-                &shape,
-                engine.speculative.as_ref(),
-                &engine.parallel,
-                &engine.timing.latency_source,
-            )?;
+    fn from_values(v: &FlagValues) -> Result<Self, ConfigError> {
+        let mut model = ModelConfig::from_values(v)?;
+        let mut engine = EngineConfig::from_values(v, &model)?;
+        if let Some(shape) = kv_cache::model_shape_for_engine(&model, &engine) {
+            (engine.drafter, engine.memory.reserved) =
+                reserved_memory::reserve_draft_and_lora_memory(
+                    v,
+                    &shape,
+                    engine.speculative.as_ref(),
+                    &engine.parallel,
+                    &engine.timing.latency_source,
+                )?;
         }
-        engine.kv_cache = KvCacheSize::from_values(v, &mut model, &engine)?;
+        engine.kv_cache = KvCacheCapacity::from_values(v, &mut model, &engine)?;
         engine.lock_step = runs_in_lock_step(&model, &engine);
         warn_of_missing_effects(v, &engine);
-        let mut kv_transfer = KvTransfer::from_values(v, &engine.parallel)?;
-        engine.kv_offload = KvOffload::from_values(v, &model, &engine, kv_transfer.as_mut())?;
-        let mut kv_events = KvEvents::from_values(v, &engine)?;
+        let mut kv_transfer = KvTransferConfig::from_values(v, &engine.parallel)?;
+        engine.kv_offload = KvOffloadConfig::from_values(v, &model, &engine, kv_transfer.as_mut())?;
+        let mut kv_events = KvEventsConfig::from_values(v, &engine)?;
         // A decode worker's blocks are useless for other prompts, so it publishes no events.
         kv_events.enabled &= engine.role != ServingRole::Decode;
-        let vllm_format = kv_events.encoding.format == EventFormat::Vllm;
+        let vllm_format = kv_events.encoding.format == KvEventFormat::Vllm;
         if kv_events.enabled && vllm_format {
             // vLLM's event format implies vLLM's defaults: prefix caching on, and its hash
             // algorithm.
-            engine.prefix_cache.enable_prefix_caching |= !v.given(&kv::ENABLE_PREFIX_CACHING);
-            if !v.given(&kv::PREFIX_CACHING_HASH_ALGO) {
+            engine.prefix_cache.enable_prefix_caching |= !v.is_set(&kv::ENABLE_PREFIX_CACHING);
+            if !v.is_set(&kv::PREFIX_CACHING_HASH_ALGO) {
                 engine.prefix_cache.hash_algo = HashAlgo::Sha256;
             }
         }
         if !v.get(&kv::KV_EVENTS_INT_HASHES)? && vllm_format {
             kv_events.encoding.hashes = HashFormat::Bytes(engine.prefix_cache.hash_algo.hash_len());
         }
-        let api = Api::from_values(v, &model)?;
-        let content = Content::from_values(v, &model)?;
+        let api = ApiConfig::from_values(v, &model)?;
+        let content = ContentConfig::from_values(v, &model)?;
         let is_vllm = engine.scheduler == SchedulerKind::Vllm;
         let tokens = is_vllm.then_some(engine.max_num_batched_tokens);
         let encoded = content.accepts_media.then_some(content.media).zip(tokens);
-        engine.encoder =
-            Encoder::from_values(v, &model, &api, encoded, &engine.timing.latency_source)?;
+        engine.encoder = MediaEncoderConfig::from_values(
+            v,
+            &model,
+            &api,
+            encoded,
+            &engine.timing.latency_source,
+        )?;
         let config = Self {
-            server: Server::from_values(v)?,
+            server: HttpServerConfig::from_values(v)?,
             api,
             content,
-            lora: Lora::from_values(v, &model)?,
+            lora: LoraConfig::from_values(v, &model)?,
             kv_events,
             kv_transfer,
-            faults: Faults::from_values(v)?,
-            metrics: Metrics::from_values(v)?,
+            faults: FaultInjectionConfig::from_values(v)?,
+            metrics: MetricsConfig::from_values(v)?,
             model,
             engine,
         };
-        config.check_together(v)?;
+        config.check_cross_setting_rules(v)?;
         Ok(config)
     }
 
     /// Rejects a tensor-parallel size that does not divide the model's attention heads.
     ///
     /// **Source:** vLLM 0.33 `vllm/config/model.py`, `verify_with_parallel_config`.
-    fn check_heads(&self, v: &Values) -> Result<(), ConfigError> {
+    fn check_heads(&self, v: &FlagValues) -> Result<(), ConfigError> {
         let shape = match &self.model.hf_config {
             Some(config) => ModelShape::from_config(config).ok(),
-            None => vllm_sim_engine::latency::model(&self.model.name),
+            None => vllm_sim_engine::latency::known_model_shape(&self.model.name),
         };
         let tensor = self.engine.parallel.tensor;
         let heads = shape.map_or(tensor, |shape| shape.heads);
@@ -222,7 +230,7 @@ impl Config {
         Err(ConfigError::UndividedHeads { heads, tensor })
     }
 
-    fn check_together(&self, v: &Values) -> Result<(), ConfigError> {
+    fn check_cross_setting_rules(&self, v: &FlagValues) -> Result<(), ConfigError> {
         let ports = match self.engine.parallel.balance {
             LoadBalancing::PortPerRank => self.engine.parallel.local_ranks.1,
             LoadBalancing::Internal | LoadBalancing::External | LoadBalancing::Hybrid => 1,
@@ -237,7 +245,7 @@ impl Config {
         }
         let roofline = self.engine.timing.latency_source.uses_gpu();
         let shaped = self.model.hf_config.is_some()
-            || vllm_sim_engine::latency::model(&self.model.name).is_some();
+            || vllm_sim_engine::latency::known_model_shape(&self.model.name).is_some();
         if roofline && !shaped {
             return Err(ConfigError::Invalid(format!(
                 "--gpu needs the model's config.json, which {:?} does not have; name one with --hf-config-path",
@@ -245,14 +253,14 @@ impl Config {
             )));
         }
         self.check_heads(v)?;
-        without_effect::warn(self, v);
+        without_effect::warn_of_settings_without_effect(self, v);
         for module in self
             .lora
             .modules
             .iter()
             .filter(|_| v.cli_mode == CliMode::Vllm)
         {
-            if let Some(text) = self.lora.too_high(&module.path) {
+            if let Some(text) = self.lora.rank_limit_error(&module.path) {
                 return Err(ConfigError::Invalid(text));
             }
         }
@@ -260,7 +268,7 @@ impl Config {
             v.warn("--lose-kv-events has no effect: there are no KV events");
         }
         if self.kv_events.enabled
-            && self.kv_events.encoding.format != EventFormat::Vllm
+            && self.kv_events.encoding.format != KvEventFormat::Vllm
             && self.kv_events.topic.contains("{pod_ip}")
             && self.server.pod.ip.is_none()
         {

@@ -2,8 +2,8 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::cli_mode::{self, Action, CliMode, Invocation, TOOLS};
-use super::command_line::{self, HelpRequest, UnknownFlags};
+use super::cli_mode::{self, CliMode, CommandAction, Invocation, TOOL_COMMANDS};
+use super::command_line::{self, HelpRequest, UnknownFlagPolicy};
 use super::error::ConfigError;
 use super::fake::OBSERVED_TOTALS;
 use super::flag::{FlagKind, FlagSpec};
@@ -11,30 +11,30 @@ use super::flags::api::RENDER_ONLY;
 use super::flags::engine::{EXTRA_ENGINE_ARGS, PREEMPTION_MODE};
 use super::flags::model::{CLI_MODE, COMPAT, CONFIG, MODEL, STRICT_CONFIG, VLLM_VERSION};
 use super::flags::server::FAKE_METRICS;
-use super::flags::{self, flags};
-use super::layers::{self, Layer, Setting, ValueSource};
-use super::values::Values;
+use super::flags::{self, all_effective_flags};
+use super::layers::{self, ConfigLayer, LayerSetting, ValueSource};
+use super::values::FlagValues;
 use super::yaml::{self, UnknownKeys};
 use super::{Config, dynamo, help, ignored, show};
 use vllm_sim_engine::duration;
 use vllm_sim_observe::metrics::Compat;
 
-const RENDER_URL: &str = "--render-url";
-const NOT_RENDERED: &str = "is not used for tokenization: token ids come from this server's own \
+const RENDER_URL_FLAG: &str = "--render-url";
+const RENDER_URL_WITHOUT_EFFECT: &str = "is not used for tokenization: token ids come from this server's own \
      tokenizer. Token ids, and therefore block hashes and KV events, match the render service \
      only if --tokenizer (or --model) names the same tokenizer files; with \
      --force-dummy-tokenizer or a simulated tokenizer they never match.";
 
 /// Key of an admin API update that lists the fields to reset to their start values.
-const RESET: &str = "reset";
+const RESET_KEY: &str = "reset";
 
 /// Command selected by the command line.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Command {
+pub enum ParsedCommand {
     /// Start the server with this configuration.
-    Serve(Box<Loaded>),
-    /// Print the configuration with [`Loaded::to_yaml`].
-    Config(Box<Loaded>),
+    Serve(Box<LoadedConfig>),
+    /// Print the configuration with [`LoadedConfig::to_yaml`].
+    Config(Box<LoadedConfig>),
     /// Print this text of `--version`.
     Version(String),
     /// Print this help text.
@@ -50,7 +50,7 @@ pub enum Command {
 
 /// A loaded configuration with the sources of its values, warnings and ignored flags.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Loaded {
+pub struct LoadedConfig {
     /// The validated configuration.
     pub config: Config,
     /// Ignored flags, accepted without effect and reported in one log line.
@@ -63,8 +63,8 @@ pub struct Loaded {
     pub without_effect: Vec<String>,
     /// All flags with their resolved values, in the order of the help text.
     pub resolved_flags: Vec<ResolvedFlag>,
-    settings: Layer,
-    at_start: Option<Arc<Layer>>,
+    settings: ConfigLayer,
+    at_start: Option<Arc<ConfigLayer>>,
 }
 
 /// One flag with its value after all layers are merged.
@@ -86,58 +86,65 @@ pub struct ResolvedFlag {
 /// # Errors
 /// [`ConfigError`], with a message for the person who typed the flags; the program then exits with
 /// 2.
-pub fn load(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Command, ConfigError> {
-    let named = cli_mode::named(env)?;
-    let entry = cli_mode::enter(args, named.as_deref())?;
-    if let Action::Tool(name) = entry.action {
+pub fn load_config(
+    args: &[String],
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<ParsedCommand, ConfigError> {
+    let named = cli_mode::program_name_from_env(env)?;
+    let entry = cli_mode::parse_invocation(args, named.as_deref())?;
+    if let CommandAction::Tool(name) = entry.action {
         let mut own = entry.words.iter().take_while(|word| *word != "--");
         if own.any(|word| matches!(word.as_str(), "-V" | "--version")) {
-            return Ok(Command::Version(version(&entry, &Layer::default(), env)));
+            return Ok(ParsedCommand::Version(version_text(
+                &entry,
+                &ConfigLayer::default(),
+                env,
+            )));
         }
         let args = entry.words.to_vec();
-        return Ok(Command::Tool { name, args });
+        return Ok(ParsedCommand::Tool { name, args });
     }
     let cli_mode = entry.cli_mode.unwrap_or_default();
-    if entry.action == Action::LaunchHelp {
-        return Ok(Command::Help(help::LAUNCH.to_owned()));
+    if entry.action == CommandAction::LaunchHelp {
+        return Ok(ParsedCommand::Help(help::LAUNCH_HELP_PAGE.to_owned()));
     }
-    if entry.action == Action::Help {
+    if entry.action == CommandAction::Help {
         let topic = entry.words.first().map_or("", String::as_str);
-        if let Some(name) = TOOLS.into_iter().find(|name| *name == topic) {
+        if let Some(name) = TOOL_COMMANDS.into_iter().find(|name| *name == topic) {
             let args = vec!["--help".to_owned()];
-            return Ok(Command::Tool { name, args });
+            return Ok(ParsedCommand::Tool { name, args });
         }
         let page = match (entry.cli_mode, topic) {
-            (None, "") => help::program(),
-            (_, "") => help::help(cli_mode, &HelpRequest::Long),
-            _ => help::help(cli_mode, &HelpRequest::Topic(topic.to_owned())),
+            (None, "") => help::program_help_page(),
+            (_, "") => help::server_help_text(cli_mode, &HelpRequest::Long),
+            _ => help::server_help_text(cli_mode, &HelpRequest::Topic(topic.to_owned())),
         };
-        return Ok(Command::Help(page));
+        return Ok(ParsedCommand::Help(page));
     }
-    let read = command_line::read(entry.words, UnknownFlags::Reject)?;
+    let read = command_line::parse_command_line(entry.words, UnknownFlagPolicy::Reject)?;
     if let Some(request) = read.help {
         // The program itself was asked, not one of its two servers.
-        let is_program = entry.action == Action::Serve
+        let is_program = entry.action == CommandAction::Serve
             && entry.cli_mode.is_none()
             && entry.compat.is_none()
             && !matches!(request, HelpRequest::Topic(_));
-        return Ok(Command::Help(match is_program {
-            true => help::program(),
-            false => help::help(cli_mode, &request),
+        return Ok(ParsedCommand::Help(match is_program {
+            true => help::program_help_page(),
+            false => help::server_help_text(cli_mode, &request),
         }));
     }
     let mut typed = read.layer;
-    if read.version || entry.action == Action::Version {
-        return Ok(Command::Version(version(&entry, &typed, env)));
+    if read.version || entry.action == CommandAction::Version {
+        return Ok(ParsedCommand::Version(version_text(&entry, &typed, env)));
     }
     assign_positional(&entry, &read.positional, &mut typed)?;
     if entry.render {
-        set_default(&mut typed, &RENDER_ONLY, "true", ValueSource::CommandLine);
+        set_if_unset(&mut typed, &RENDER_ONLY, "true", ValueSource::CommandLine);
     }
-    let loaded = Loaded::over(typed, entry.cli_mode, entry.compat, env)?;
+    let loaded = LoadedConfig::merge_layers(typed, entry.cli_mode, entry.compat, env)?;
     Ok(match entry.action {
-        Action::Config => Command::Config(Box::new(loaded)),
-        _ => Command::Serve(Box::new(loaded)),
+        CommandAction::Config => ParsedCommand::Config(Box::new(loaded)),
+        _ => ParsedCommand::Serve(Box::new(loaded)),
     })
 }
 
@@ -145,13 +152,13 @@ pub fn load(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<Com
 /// order, for tools. A model is not required.
 ///
 /// # Errors
-/// The errors of [`load`], except for unknown flags.
+/// The errors of [`load_config`], except for unknown flags.
 pub fn load_known(
     words: &[String],
     cli_mode: CliMode,
     env: &dyn Fn(&str) -> Option<String>,
-) -> Result<(Loaded, Vec<String>), ConfigError> {
-    let read = command_line::read(words, UnknownFlags::Return)?;
+) -> Result<(LoadedConfig, Vec<String>), ConfigError> {
+    let read = command_line::parse_command_line(words, UnknownFlagPolicy::Return)?;
     let mut typed = read.layer;
     let mut rest = read.unknown;
     // `replay` interprets this flag itself.
@@ -159,21 +166,24 @@ pub fn load_known(
         rest.push(format!("--{}", EXTRA_ENGINE_ARGS.name));
         rest.extend(engine.values);
     }
-    rest.extend(read.help.map(|request| request.word()));
+    rest.extend(read.help.map(|request| request.help_argument()));
     let named =
         MODEL.env.iter().any(|name| env(name).is_some()) || env(&MODEL.env_name()).is_some();
     if !named && !typed.settings.contains_key(CONFIG.name) {
-        set_default(&mut typed, &MODEL, "model", ValueSource::Derived);
+        set_if_unset(&mut typed, &MODEL, "model", ValueSource::Derived);
     }
-    let loaded = Loaded::over(typed, Some(cli_mode), None, env)?;
+    let loaded = LoadedConfig::merge_layers(typed, Some(cli_mode), None, env)?;
     Ok((loaded, rest))
 }
 
-fn set_default(layer: &mut Layer, flag: &FlagSpec, value: &str, source: ValueSource) {
-    layer.settings.entry(flag.name).or_insert_with(|| Setting {
-        values: vec![value.to_owned()],
-        source,
-    });
+fn set_if_unset(layer: &mut ConfigLayer, flag: &FlagSpec, value: &str, source: ValueSource) {
+    layer
+        .settings
+        .entry(flag.name)
+        .or_insert_with(|| LayerSetting {
+            values: vec![value.to_owned()],
+            source,
+        });
 }
 
 /// Assigns positional arguments: the model of `serve MODEL`. llm-d ignores others, vLLM rejects
@@ -181,13 +191,13 @@ fn set_default(layer: &mut Layer, flag: &FlagSpec, value: &str, source: ValueSou
 fn assign_positional(
     entry: &Invocation<'_>,
     positional: &[String],
-    typed: &mut Layer,
+    typed: &mut ConfigLayer,
 ) -> Result<(), ConfigError> {
     let mut rest = positional;
     if entry.takes_model
         && let Some((model, others)) = positional.split_first()
     {
-        let setting = Setting {
+        let setting = LayerSetting {
             values: vec![model.clone()],
             source: ValueSource::CommandLine,
         };
@@ -211,14 +221,22 @@ fn assign_positional(
 
 /// Returns the text of `--version`: the bare release for `vllm --version`, because KServe reads the
 /// last word of the last line.
-fn version(entry: &Invocation<'_>, typed: &Layer, env: &dyn Fn(&str) -> Option<String>) -> String {
-    let mut settings = layers::environment(env);
-    settings.cover(typed.clone());
+fn version_text(
+    entry: &Invocation<'_>,
+    typed: &ConfigLayer,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> String {
+    let mut settings = layers::layer_from_environment(env);
+    settings.merge_from_upper_layer(typed.clone());
     let release = settings
         .settings
         .get(VLLM_VERSION.name)
         .and_then(|setting| setting.values.last().cloned())
-        .or_else(|| VLLM_VERSION.default(CliMode::Llmd).map(str::to_owned))
+        .or_else(|| {
+            VLLM_VERSION
+                .default_for_mode(CliMode::Llmd)
+                .map(str::to_owned)
+        })
         .unwrap_or_default();
     if entry.called_vllm {
         release
@@ -228,58 +246,58 @@ fn version(entry: &Invocation<'_>, typed: &Layer, env: &dyn Fn(&str) -> Option<S
     }
 }
 
-impl Loaded {
+impl LoadedConfig {
     /// Loads a configuration from flags only, without environment.
     ///
     /// # Errors
-    /// The errors of [`load`].
+    /// The errors of [`load_config`].
     pub fn from_flags(cli_mode: CliMode, words: &[&str]) -> Result<Self, ConfigError> {
         let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-        let read = command_line::read(&words, UnknownFlags::Reject)?;
-        Self::over(read.layer, Some(cli_mode), None, &|_| None)
+        let read = command_line::parse_command_line(&words, UnknownFlagPolicy::Reject)?;
+        Self::merge_layers(read.layer, Some(cli_mode), None, &|_| None)
     }
 
-    fn over(
-        typed: Layer,
+    fn merge_layers(
+        typed: ConfigLayer,
         cli_mode: Option<CliMode>,
         compat: Option<Compat>,
         env: &dyn Fn(&str) -> Option<String>,
     ) -> Result<Self, ConfigError> {
-        let mut upper = layers::environment(env);
-        upper.cover(typed);
-        let mut settings = Layer::default();
-        let strict = Values::new(&upper, CliMode::default()).get(&STRICT_CONFIG)?;
+        let mut upper = layers::layer_from_environment(env);
+        upper.merge_from_upper_layer(typed);
+        let mut settings = ConfigLayer::default();
+        let strict = FlagValues::new(&upper, CliMode::default()).get(&STRICT_CONFIG)?;
         let unknown = match strict {
             true => UnknownKeys::Reject,
             false => UnknownKeys::Warn,
         };
         let files = upper.settings.shift_remove(CONFIG.name);
         for path in files.iter().flat_map(|setting| &setting.values) {
-            let mut file = yaml::read(path, unknown)?;
+            let mut file = yaml::read_config_file(path, unknown)?;
             // The file itself may set `strict-config`.
-            if !strict && Values::new(&file, CliMode::default()).get(&STRICT_CONFIG)? {
-                file = yaml::read(path, UnknownKeys::Reject)?;
+            if !strict && FlagValues::new(&file, CliMode::default()).get(&STRICT_CONFIG)? {
+                file = yaml::read_config_file(path, UnknownKeys::Reject)?;
             }
-            settings.cover(file);
+            settings.merge_from_upper_layer(file);
         }
         let engine = upper.settings.shift_remove(EXTRA_ENGINE_ARGS.name);
-        settings.cover(upper);
+        settings.merge_from_upper_layer(upper);
         for path in engine.iter().flat_map(|setting| &setting.values) {
-            settings.cover(dynamo::read(path)?);
+            settings.merge_from_upper_layer(dynamo::read_mocker_engine_args(path)?);
         }
         if let Some(Compat::Llmd) = compat {
-            set_default(&mut settings, &COMPAT, "llm-d", ValueSource::Derived);
+            set_if_unset(&mut settings, &COMPAT, "llm-d", ValueSource::Derived);
         }
-        let named = mode_of(&settings)?;
+        let named = read_cli_mode(&settings)?;
         let cli_mode = cli_mode.unwrap_or(named);
-        Self::of(settings, cli_mode)
+        Self::from_merged_layer(settings, cli_mode)
     }
 
-    fn of(settings: Layer, cli_mode: CliMode) -> Result<Self, ConfigError> {
-        let values = Values::new(&settings, cli_mode);
+    fn from_merged_layer(settings: ConfigLayer, cli_mode: CliMode) -> Result<Self, ConfigError> {
+        let values = FlagValues::new(&settings, cli_mode);
         let mut warnings = settings.warnings.clone();
         if cli_mode == CliMode::Vllm {
-            let dropped = dropped(&settings, &values, &mut warnings);
+            let dropped = removed_vllm_flags(&settings, &values, &mut warnings);
             let removed = [settings.ignored.clone(), dropped].concat();
             ignored::refuse_removed(&removed, &values.get(&VLLM_VERSION)?)?;
         }
@@ -292,12 +310,12 @@ impl Loaded {
                 warnings: settings.warnings.clone(),
             },
         })?;
-        let notes = values.notes();
-        let mut resolved_flags: Vec<ResolvedFlag> = flags()
+        let notes = values.finish_notes();
+        let mut resolved_flags: Vec<ResolvedFlag> = all_effective_flags()
             .map(|flag| ResolvedFlag {
                 name: flag.name,
-                values: values.raw(flag).to_vec(),
-                source: values.source(flag),
+                values: values.raw_values(flag).to_vec(),
+                source: values.value_source(flag),
                 rule: None,
             })
             .collect();
@@ -311,12 +329,12 @@ impl Loaded {
         }
         warnings.extend(notes.warnings);
         let ignored = settings.ignored.clone();
-        if ignored.iter().any(|flag| flag == RENDER_URL) {
-            warnings.push(format!("{RENDER_URL} {NOT_RENDERED}"));
+        if ignored.iter().any(|flag| flag == RENDER_URL_FLAG) {
+            warnings.push(format!("{RENDER_URL_FLAG} {RENDER_URL_WITHOUT_EFFECT}"));
         }
         Ok(Self {
             config,
-            ignored_with_effect: ignored::with_vllm_effect(&ignored),
+            ignored_with_effect: ignored::ignored_flags_with_vllm_effect(&ignored),
             ignored,
             warnings,
             without_effect: notes.without_effect,
@@ -330,31 +348,31 @@ impl Loaded {
     ///
     /// Each set flag has a comment with its source; defaults are commented out.
     pub fn to_yaml(&self) -> String {
-        show::yaml(self)
+        show::format_config_yaml(self)
     }
 
     /// Returns the configuration as llm-d's `/admin/config` shows it: flag names, durations as
     /// text.
-    pub fn to_json(&self) -> Map<String, Value> {
-        show::json(self)
+    pub fn to_admin_json(&self) -> Map<String, Value> {
+        show::config_to_json(self)
     }
 
-    /// Returns the flags of [`Self::to_json`] that a file, variable, flag or admin API call sets.
-    pub fn to_json_set(&self) -> Map<String, Value> {
-        show::json_chosen(self)
+    /// Returns the flags of [`Self::to_admin_json`] that a file, variable, flag or admin API call sets.
+    pub fn to_admin_json_explicit(&self) -> Map<String, Value> {
+        show::explicit_config_to_json(self)
     }
 
-    /// Returns the flags of [`Self::to_json`] that were changed at run time.
-    pub fn to_json_changed(&self) -> Map<String, Value> {
-        show::json_changed(self)
+    /// Returns the flags of [`Self::to_admin_json`] that were changed at run time.
+    pub fn to_admin_json_runtime_changed(&self) -> Map<String, Value> {
+        show::changed_config_to_json(self)
     }
 
-    /// Returns the names of the flags that an admin API update for [`Self::tuned`] changes.
-    pub fn fields(update: &Map<String, Value>) -> impl Iterator<Item = &str> {
-        let reset = update.get(RESET).and_then(Value::as_array);
+    /// Returns the names of the flags that an admin API update for [`Self::with_admin_update`] changes.
+    pub fn updated_flag_names(update: &Map<String, Value>) -> impl Iterator<Item = &str> {
+        let reset = update.get(RESET_KEY).and_then(Value::as_array);
         let reset = reset.into_iter().flatten().filter_map(Value::as_str);
         let set = update.keys().map(String::as_str);
-        set.filter(|field| *field != RESET).chain(reset)
+        set.filter(|field| *field != RESET_KEY).chain(reset)
     }
 
     /// Returns this configuration with the changes of an admin API update.
@@ -366,8 +384,8 @@ impl Loaded {
     ///
     /// # Errors
     /// [`ConfigError::Invalid`] for a flag that cannot be changed and for a duration without a unit;
-    /// else the errors of [`load`].
-    pub fn tuned(&self, update: &Map<String, Value>) -> Result<Self, ConfigError> {
+    /// else the errors of [`load_config`].
+    pub fn with_admin_update(&self, update: &Map<String, Value>) -> Result<Self, ConfigError> {
         let at_start = match &self.at_start {
             Some(layer) => layer.clone(),
             None => Arc::new(self.settings.clone()),
@@ -375,33 +393,33 @@ impl Loaded {
         let mut settings = self.settings.clone();
         settings.warnings.clear();
         let mut fake = self.config.metrics.fake.clone();
-        for field in reset_fields(update)? {
-            let name = live(field)?.name;
+        for field in flags_to_reset(update)? {
+            let name = require_runtime_changeable(field)?.name;
             match at_start.settings.get(name) {
                 Some(setting) => settings.settings.insert(name, setting.clone()),
                 None => settings.settings.shift_remove(name),
             };
             if name == FAKE_METRICS.name {
-                let values = Values::new(&settings, self.config.model.cli_mode);
+                let values = FlagValues::new(&settings, self.config.model.cli_mode);
                 fake = Config::from_values(&values)?.metrics.fake;
             }
         }
-        for (key, value) in update.iter().filter(|(key, _)| *key != RESET) {
-            let flag = live(key)?;
+        for (key, value) in update.iter().filter(|(key, _)| *key != RESET_KEY) {
+            let flag = require_runtime_changeable(key)?;
             if value.is_null() {
                 continue;
             }
             let values = if flag.name == FAKE_METRICS.name {
-                vec![fake_metrics_with(fake.as_ref(), value)?]
+                vec![merge_fake_metrics(fake.as_ref(), value)?]
             } else {
-                updated_values(flag, value, self.config.model.compat)?
+                admin_value_to_flag_values(flag, value, self.config.model.compat)?
             };
             let source = ValueSource::Operator;
             settings
                 .settings
-                .insert(flag.name, Setting { values, source });
+                .insert(flag.name, LayerSetting { values, source });
         }
-        let tuned = Self::of(settings, self.config.model.cli_mode)?;
+        let tuned = Self::from_merged_layer(settings, self.config.model.cli_mode)?;
         Ok(Self {
             at_start: Some(at_start),
             ..tuned
@@ -409,13 +427,13 @@ impl Loaded {
     }
 }
 
-fn live(field: &str) -> Result<&'static FlagSpec, ConfigError> {
-    let flag = flags::live(field).map(|(flag, _)| flag);
+fn require_runtime_changeable(field: &str) -> Result<&'static FlagSpec, ConfigError> {
+    let flag = flags::find_runtime_changeable_flag(field).map(|(flag, _)| flag);
     flag.ok_or_else(|| ConfigError::Invalid(format!("field '{field}' is not admin-configurable")))
 }
 
-fn reset_fields(update: &Map<String, Value>) -> Result<Vec<&str>, ConfigError> {
-    let Some(value) = update.get(RESET) else {
+fn flags_to_reset(update: &Map<String, Value>) -> Result<Vec<&str>, ConfigError> {
+    let Some(value) = update.get(RESET_KEY) else {
         return Ok(Vec::new());
     };
     let fields = value.as_array().map(|fields| fields.iter());
@@ -425,7 +443,7 @@ fn reset_fields(update: &Map<String, Value>) -> Result<Vec<&str>, ConfigError> {
     })
 }
 
-fn fake_metrics_with(current: Option<&Value>, update: &Value) -> Result<String, ConfigError> {
+fn merge_fake_metrics(current: Option<&Value>, update: &Value) -> Result<String, ConfigError> {
     let Some(Value::Object(current)) = current else {
         return Err(ConfigError::Invalid(
             "the simulator is reporting real metrics; fake metrics cannot be updated".to_owned(),
@@ -451,10 +469,14 @@ fn fake_metrics_with(current: Option<&Value>, update: &Value) -> Result<String, 
 /// Returns the set flags that vLLM has removed, except those with a meaning of their own here.
 ///
 /// The removed flag `--task` adds a warning; `--preemption-mode` has values of its own here.
-fn dropped(settings: &Layer, values: &Values, warnings: &mut Vec<String>) -> Vec<String> {
+fn removed_vllm_flags(
+    settings: &ConfigLayer,
+    values: &FlagValues,
+    warnings: &mut Vec<String>,
+) -> Vec<String> {
     let is_own = |flag: &str| match flag {
         "--preemption-mode" => {
-            let typed = values.raw(&PREEMPTION_MODE);
+            let typed = values.raw_values(&PREEMPTION_MODE);
             typed
                 .iter()
                 .all(|word| matches!(word.as_str(), "lifo" | "fifo"))
@@ -475,7 +497,7 @@ fn dropped(settings: &Layer, values: &Values, warnings: &mut Vec<String>) -> Vec
     dropped
 }
 
-fn updated_values(
+fn admin_value_to_flag_values(
     flag: &FlagSpec,
     value: &Value,
     compat: Compat,
@@ -493,30 +515,30 @@ fn updated_values(
         (FlagKind::Duration, Value::Number(nanos)) if nanos.is_i64() || nanos.is_u64() => {
             Ok(vec![format!("{nanos}ns")])
         }
-        (FlagKind::List, Value::Array(items)) => Ok(items.iter().map(text).collect()),
-        (_, value) => Ok(vec![text(value)]),
+        (FlagKind::List, Value::Array(items)) => Ok(items.iter().map(value_to_flag_text).collect()),
+        (_, value) => Ok(vec![value_to_flag_text(value)]),
     }
 }
 
-fn text(value: &Value) -> String {
+fn value_to_flag_text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         other => other.to_string(),
     }
 }
 
-fn mode_of(settings: &Layer) -> Result<CliMode, ConfigError> {
-    let values = Values::new(settings, CliMode::default());
-    Ok(values.choice(&CLI_MODE)?.unwrap_or_default())
+fn read_cli_mode(settings: &ConfigLayer) -> Result<CliMode, ConfigError> {
+    let values = FlagValues::new(settings, CliMode::default());
+    Ok(values.get_choice(&CLI_MODE)?.unwrap_or_default())
 }
 
 /// Formats the value of a duration flag as Go does.
-pub(super) fn shown_duration(flag: &FlagSpec, typed: &str) -> Option<String> {
+pub(super) fn format_go_duration(flag: &FlagSpec, typed: &str) -> Option<String> {
     let unit = match flag.kind {
         FlagKind::Seconds => 1_000_000_000,
         FlagKind::Duration => 1_000_000,
         _ => return None,
     };
-    let typed = duration::parse(typed, unit).ok()?;
-    typed.positive().map(duration::show)
+    let typed = duration::parse_signed_duration(typed, unit).ok()?;
+    typed.non_negative().map(duration::format_go_duration)
 }

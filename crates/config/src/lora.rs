@@ -6,12 +6,12 @@ use serde_json::{Map, Value};
 use super::cli_mode::CliMode;
 use super::error::ConfigError;
 use super::flags::api;
-use super::model::Model;
-use super::values::Values;
+use super::model::ModelConfig;
+use super::values::FlagValues;
 
 /// Settings of LoRA adapters.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lora {
+pub struct LoraConfig {
     /// Whether LoRA adapters are supported (default yes; with `serve` only by `--enable-lora`).
     pub enabled: bool,
     /// Maximum number of LoRA adapters in one batch, at least 1 (default 1).
@@ -21,7 +21,7 @@ pub struct Lora {
     /// Maximum rank of a LoRA adapter (default 16).
     pub max_rank: u32,
     /// LoRA adapters loaded at start.
-    pub modules: Vec<LoraModule>,
+    pub modules: Vec<LoraModuleConfig>,
     /// Time to load a LoRA adapter (default 0).
     pub load_time: Duration,
     /// Whether the route `/v1/load_lora_adapter` exists (default yes; with `serve` only by
@@ -31,7 +31,7 @@ pub struct Lora {
 
 /// A LoRA adapter loaded at start.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LoraModule {
+pub struct LoraModuleConfig {
     /// Model name by which requests select the adapter; never empty.
     pub name: String,
     /// Path of the adapter's folder, as typed.
@@ -40,20 +40,20 @@ pub struct LoraModule {
     pub base_model_name: Option<String>,
 }
 
-impl Lora {
-    pub(super) fn from_values(v: &Values, model: &Model) -> Result<Self, ConfigError> {
+impl LoraConfig {
+    pub(super) fn from_values(v: &FlagValues, model: &ModelConfig) -> Result<Self, ConfigError> {
         let max_loras = v.get(&api::MAX_LORAS)?;
         let flag = &api::MAX_CPU_LORAS;
         let (least, most) = (i64::from(max_loras), i64::from(u32::MAX));
         let words = "max CPU LoRAs cannot be less than max LoRAs";
         let max_cpu_loras = match v.get(flag)? {
-            Some(n) => v.fit(flag, n, least..=most, words)?,
+            Some(n) => v.check_integer_range(flag, n, least..=most, words)?,
             None => {
-                v.derive(flag, max_loras);
+                v.record_derived(flag, max_loras);
                 max_loras
             }
         };
-        let modules = modules(v, model)?;
+        let modules = read_lora_modules(v, model)?;
         let mut enabled = v.get(&api::ENABLE_LORA)?;
         if !enabled && !modules.is_empty() {
             v.warn("--lora-modules without --enable-lora: adapters are switched on (vLLM would refuse to start)");
@@ -63,7 +63,7 @@ impl Lora {
             enabled,
             max_loras,
             max_cpu_loras,
-            max_rank: max_rank(v)?,
+            max_rank: read_max_lora_rank(v)?,
             modules,
             load_time: v.get(&api::LORA_LOAD_TIME)?,
             runtime_updating: v.get(&api::ALLOW_RUNTIME_LORA_UPDATING)?,
@@ -71,12 +71,12 @@ impl Lora {
     }
 }
 
-impl Lora {
+impl LoraConfig {
     /// Returns vLLM's error message if the rank of the adapter in `path` exceeds `max_rank`; `None`
     /// if it does not or is unknown.
     ///
     /// **Source:** vLLM 0.33 `vllm/lora/peft_helper.py`, `validate_legal`.
-    pub fn too_high(&self, path: &str) -> Option<String> {
+    pub fn rank_limit_error(&self, path: &str) -> Option<String> {
         let file = Path::new(path).join("adapter_config.json");
         let text = std::fs::read_to_string(file).ok()?;
         let adapter: Value = serde_json::from_str(&text).ok()?;
@@ -96,44 +96,48 @@ impl Lora {
 /// LoRA ranks with support in vLLM's kernels.
 ///
 /// **Source:** vLLM 0.33 `vllm/config/lora.py`, `MaxLoRARanks`.
-const RANKS: [u32; 9] = [1, 8, 16, 32, 64, 128, 256, 320, 512];
+const SUPPORTED_LORA_RANKS: [u32; 9] = [1, 8, 16, 32, 64, 128, 256, 320, 512];
 
-fn max_rank(v: &Values) -> Result<u32, ConfigError> {
+fn read_max_lora_rank(v: &FlagValues) -> Result<u32, ConfigError> {
     let rank = v.get(&api::MAX_LORA_RANK)?;
-    match RANKS.contains(&rank) {
+    match SUPPORTED_LORA_RANKS.contains(&rank) {
         true => Ok(rank),
         false => {
-            let known = RANKS.map(|rank| rank.to_string()).join(", ");
-            Err(v.wrong(format!("must be one of {known}"), &api::MAX_LORA_RANK))
+            let known = SUPPORTED_LORA_RANKS.map(|rank| rank.to_string()).join(", ");
+            Err(v.unsupported_value_error(format!("must be one of {known}"), &api::MAX_LORA_RANK))
         }
     }
 }
 
 /// Parses the values of `--lora-modules`: `name=path`, a JSON object, a JSON array of either, or
 /// `{name: path}`.
-fn modules(v: &Values, model: &Model) -> Result<Vec<LoraModule>, ConfigError> {
+fn read_lora_modules(
+    v: &FlagValues,
+    model: &ModelConfig,
+) -> Result<Vec<LoraModuleConfig>, ConfigError> {
     let mut out = Vec::new();
     for typed in v.get(&api::LORA_MODULES)? {
         let typed = typed.trim();
         if typed.starts_with('{') {
-            let value = serde_json::from_str(typed)
-                .map_err(|e| v.bad(&api::LORA_MODULES, typed, format!("JSON: {e}")))?;
+            let value = serde_json::from_str(typed).map_err(|e| {
+                v.unreadable_value_error(&api::LORA_MODULES, typed, format!("JSON: {e}"))
+            })?;
             if let Value::Object(object) = value {
-                from_object(v, &object, &mut out)?;
+                push_lora_module(v, &object, &mut out)?;
             }
         } else if let Some((name, path)) = typed.split_once('=') {
-            out.push(LoraModule {
+            out.push(LoraModuleConfig {
                 name: name.trim().to_owned(),
                 path: path.trim().to_owned(),
                 base_model_name: None,
             });
         } else {
             let expected = "name=path, or JSON such as {\"name\": \"a\", \"path\": \"/p\"}";
-            return Err(v.bad(&api::LORA_MODULES, typed, expected));
+            return Err(v.unreadable_value_error(&api::LORA_MODULES, typed, expected));
         }
     }
     for (at, module) in out.iter().enumerate() {
-        check(v, model, module)?;
+        check_lora_module(v, model, module)?;
         if out[..at].iter().any(|other| other.name == module.name) {
             return Err(ConfigError::Invalid(format!(
                 "two LoRA modules have the name '{}'",
@@ -144,10 +148,10 @@ fn modules(v: &Values, model: &Model) -> Result<Vec<LoraModule>, ConfigError> {
     Ok(out)
 }
 
-fn from_object(
-    v: &Values,
+fn push_lora_module(
+    v: &FlagValues,
     object: &Map<String, Value>,
-    out: &mut Vec<LoraModule>,
+    out: &mut Vec<LoraModuleConfig>,
 ) -> Result<(), ConfigError> {
     let fields = ["name", "path", "base_model_name", "base-model-name"];
     let is_module = object.keys().any(|key| fields.contains(&key.as_str()));
@@ -159,7 +163,7 @@ fn from_object(
                 other => Map::from_iter([("path".to_owned(), other.clone())]),
             };
             module.insert("name".to_owned(), Value::String(name.clone()));
-            from_object(v, &module, out)?;
+            push_lora_module(v, &module, out)?;
         }
         return Ok(());
     }
@@ -168,10 +172,10 @@ fn from_object(
         Some(Value::String(text)) => Ok(Some(text.clone())),
         Some(other) => {
             let expected = format!("a LoRA module whose {key} is a string");
-            Err(v.bad(&api::LORA_MODULES, &other.to_string(), expected))
+            Err(v.unreadable_value_error(&api::LORA_MODULES, &other.to_string(), expected))
         }
     };
-    out.push(LoraModule {
+    out.push(LoraModuleConfig {
         name: text("name")?.unwrap_or_default(),
         path: text("path")?.unwrap_or_default(),
         base_model_name: text("base_model_name")?.or(text("base-model-name")?),
@@ -179,7 +183,11 @@ fn from_object(
     Ok(())
 }
 
-fn check(v: &Values, model: &Model, module: &LoraModule) -> Result<(), ConfigError> {
+fn check_lora_module(
+    v: &FlagValues,
+    model: &ModelConfig,
+    module: &LoraModuleConfig,
+) -> Result<(), ConfigError> {
     if module.name.is_empty() {
         return Err(ConfigError::Invalid("empty LoRA name".to_owned()));
     }

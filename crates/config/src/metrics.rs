@@ -5,11 +5,11 @@ use serde_json::Value;
 use super::error::ConfigError;
 use super::fake;
 use super::flags::server;
-use super::values::Values;
+use super::values::FlagValues;
 
 /// Settings of `/metrics`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Metrics {
+pub struct MetricsConfig {
     /// Whether metrics are exposed under names of older vLLM releases and of llm-d too (default
     /// yes; with `serve` no).
     pub legacy: bool,
@@ -31,15 +31,17 @@ pub struct Metrics {
     pub fake_refresh_interval: Duration,
 }
 
-impl Metrics {
-    pub(super) fn from_values(v: &Values) -> Result<Self, ConfigError> {
+impl MetricsConfig {
+    pub(super) fn from_values(v: &FlagValues) -> Result<Self, ConfigError> {
         let fake = v.get(&server::FAKE_METRICS)?;
-        let fake = fake.map(|object| fake::check(object, v)).transpose()?;
+        let fake = fake
+            .map(|object| fake::check_fake_metrics_of_flag(object, v))
+            .transpose()?;
         let words = "fake metrics refresh interval must be positive";
         let flag = &server::FAKE_METRICS_REFRESH_INTERVAL;
         let interval = match v.get(flag)?.filter(|interval| !interval.is_zero()) {
             Some(interval) => interval,
-            None if fake.is_some() => return Err(v.wrong(words, flag)),
+            None if fake.is_some() => return Err(v.unsupported_value_error(words, flag)),
             None => Duration::from_millis(100),
         };
         Ok(Self {

@@ -8,13 +8,13 @@ use serde_json::{Map, Value};
 use super::cli_mode::CliMode;
 use super::error::ConfigError;
 use super::flags::model;
-use super::values::Values;
+use super::values::FlagValues;
 use vllm_sim_observe::metrics::Compat;
 use vllm_sim_tokenizer::ContentFormat;
 
 /// Settings of the imitated model.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Model {
+pub struct ModelConfig {
     /// Name or folder of the model, as typed; never empty.
     pub name: String,
     /// Served model names, at least one; requests may use any of them, responses show the first.
@@ -74,13 +74,13 @@ pub struct TokenizerSource {
 }
 
 /// Context length with `serve` and without a `config.json`, in tokens.
-const UNKNOWN_CONTEXT: u32 = 32768;
-/// vLLM's context length, in tokens, for a `config.json` without any of [`CONTEXT_KEYS`].
-const SILENT_CONTEXT: f64 = 2048.0;
+const DEFAULT_CONTEXT_TOKENS: u32 = 32768;
+/// vLLM's context length, in tokens, for a `config.json` without any of [`CONTEXT_LENGTH_KEYS`].
+const CONTEXT_TOKENS_WITHOUT_KEYS: f64 = 2048.0;
 /// Keys of `config.json` with the context length; the smallest value counts.
 ///
 /// **Source:** vLLM `vllm/config/model.py`, `_get_and_verify_max_len`.
-const CONTEXT_KEYS: [&str; 9] = [
+const CONTEXT_LENGTH_KEYS: [&str; 9] = [
     "max_position_embeddings",
     "n_positions",
     "max_seq_len",
@@ -110,7 +110,7 @@ const VLLM_TEMPLATES: [&str; 7] = [
 
 /// Returns the model names that requests may use; llm-d's documentation passes all names in one
 /// word.
-fn served_names(v: &Values) -> Result<Vec<String>, ConfigError> {
+fn served_names(v: &FlagValues) -> Result<Vec<String>, ConfigError> {
     let mut names = v.get(&model::SERVED_MODEL_NAME)?;
     if let [all] = names.as_slice()
         && v.cli_mode == CliMode::Llmd
@@ -125,31 +125,33 @@ fn served_names(v: &Values) -> Result<Vec<String>, ConfigError> {
     Ok(names)
 }
 
-impl Model {
-    pub(super) fn from_values(v: &Values) -> Result<Self, ConfigError> {
+impl ModelConfig {
+    pub(super) fn from_values(v: &FlagValues) -> Result<Self, ConfigError> {
         let name = v.get(&model::MODEL)?.ok_or_else(|| {
             ConfigError::Invalid("model parameter is empty; name one with --model".to_owned())
         })?;
         let mut served_names = served_names(v)?;
         if served_names.is_empty() {
             served_names.push(name.clone());
-            v.derive(&model::SERVED_MODEL_NAME, &name);
+            v.record_derived(&model::SERVED_MODEL_NAME, &name);
         }
-        if is_path(&name) && !Path::new(&name).exists() {
+        if is_local_path(&name) && !Path::new(&name).exists() {
             v.warn(format!(
                 "--model {name}: no such folder; it is served under this name, as an unknown model"
             ));
         }
         let hf_config = hf_config(v, &name)?;
         let max_model_len = max_model_len(v, hf_config.as_ref())?;
-        let compat = v.choice(&model::COMPAT)?.unwrap_or_default();
+        let compat = v.get_choice(&model::COMPAT)?.unwrap_or_default();
         Ok(Self {
             max_model_len,
             hf_config: hf_config.map(Arc::new),
             revision: v.get(&model::REVISION)?,
-            tokenizer: tokenizer(v, &name)?,
+            tokenizer: read_tokenizer_source(v, &name)?,
             chat_template: chat_template(v)?,
-            chat_template_content_format: v.choice(&model::CHAT_TEMPLATE_CONTENT_FORMAT)?.flatten(),
+            chat_template_content_format: v
+                .get_choice(&model::CHAT_TEMPLATE_CONTENT_FORMAT)?
+                .flatten(),
             chat_template_kwargs: v
                 .get(&model::DEFAULT_CHAT_TEMPLATE_KWARGS)?
                 .unwrap_or_default(),
@@ -168,18 +170,18 @@ impl Model {
     }
 
     /// Returns the model name that responses show: the first served name.
-    pub fn displayed(&self) -> &str {
+    pub fn display_name(&self) -> &str {
         self.served_names.first().unwrap_or(&self.name)
     }
 }
 
-fn tokenizer(v: &Values, model: &str) -> Result<TokenizerSource, ConfigError> {
+fn read_tokenizer_source(v: &FlagValues, model: &str) -> Result<TokenizerSource, ConfigError> {
     let cache = v
         .get(&model::HF_HUB_CACHE)?
         .or(v.get(&model::HF_HOME)?.map(|home| home.join("hub")));
     let offline = v.get(&model::HF_HUB_OFFLINE)?;
     Ok(TokenizerSource {
-        name: v.text(&model::TOKENIZER).unwrap_or(model).to_owned(),
+        name: v.get_text(&model::TOKENIZER).unwrap_or(model).to_owned(),
         revision: v
             .get(&model::TOKENIZER_REVISION)?
             .or(v.get(&model::REVISION)?),
@@ -192,7 +194,7 @@ fn tokenizer(v: &Values, model: &str) -> Result<TokenizerSource, ConfigError> {
     })
 }
 
-fn hf_config(v: &Values, model: &str) -> Result<Option<Value>, ConfigError> {
+fn hf_config(v: &FlagValues, model: &str) -> Result<Option<Value>, ConfigError> {
     let overrides = v.get(&model::HF_OVERRIDES)?;
     let named = v.get(&model::HF_CONFIG_PATH)?.map(PathBuf::from);
     let place = named.clone().unwrap_or_else(|| PathBuf::from(model));
@@ -201,7 +203,7 @@ fn hf_config(v: &Values, model: &str) -> Result<Option<Value>, ConfigError> {
     } else {
         place.join("config.json")
     };
-    let mut config = match read_json(&file)? {
+    let mut config = match read_json_object_file(&file)? {
         Some(config) => config,
         None if named.is_some() => {
             return Err(ConfigError::File {
@@ -222,12 +224,12 @@ fn hf_config(v: &Values, model: &str) -> Result<Option<Value>, ConfigError> {
 ///
 /// # Errors
 /// [`ConfigError::File`] if the file cannot be read or holds no JSON object.
-pub(super) fn read_json(file: &Path) -> Result<Option<Value>, ConfigError> {
+pub(super) fn read_json_object_file(file: &Path) -> Result<Option<Value>, ConfigError> {
     let wrong = |reason: String| ConfigError::File {
         path: file.display().to_string(),
         reason,
     };
-    let Some(text) = read_file(file)? else {
+    let Some(text) = read_optional_text_file(file)? else {
         return Ok(None);
     };
     match serde_json::from_str(&text) {
@@ -238,7 +240,7 @@ pub(super) fn read_json(file: &Path) -> Result<Option<Value>, ConfigError> {
 }
 
 /// Reads a text file; `None` if it does not exist or the name is not a valid path.
-fn read_file(file: &Path) -> Result<Option<String>, ConfigError> {
+fn read_optional_text_file(file: &Path) -> Result<Option<String>, ConfigError> {
     match fs::read_to_string(file) {
         Ok(text) => Ok(Some(text)),
         Err(error) => match error.kind() {
@@ -257,7 +259,7 @@ fn read_file(file: &Path) -> Result<Option<String>, ConfigError> {
 fn check_numbers(file: &Path, config: &Value) -> Result<(), ConfigError> {
     let inner = config.get("text_config").filter(|c| c.is_object());
     for config in [Some(config), inner].into_iter().flatten() {
-        for key in CONTEXT_KEYS.iter().chain(&SIZE_KEYS) {
+        for key in CONTEXT_LENGTH_KEYS.iter().chain(&SIZE_KEYS) {
             let value = &config[*key];
             let known = value.as_f64().map(|n| n >= 1.0);
             // Some models have a list with one number per layer.
@@ -273,7 +275,7 @@ fn check_numbers(file: &Path, config: &Value) -> Result<(), ConfigError> {
 }
 
 fn generation_config_file(
-    v: &Values,
+    v: &FlagValues,
     model: &str,
 ) -> Result<Option<Map<String, Value>>, ConfigError> {
     let typed = v.get(&model::GENERATION_CONFIG)?;
@@ -282,14 +284,14 @@ fn generation_config_file(
         "auto" => model,
         folder => folder,
     };
-    if typed != "auto" && is_path(folder) && !Path::new(folder).is_dir() {
-        return Err(v.wrong("no such folder", &model::GENERATION_CONFIG));
+    if typed != "auto" && is_local_path(folder) && !Path::new(folder).is_dir() {
+        return Err(v.unsupported_value_error("no such folder", &model::GENERATION_CONFIG));
     }
-    let file = read_json(&Path::new(folder).join("generation_config.json"))?;
+    let file = read_json_object_file(&Path::new(folder).join("generation_config.json"))?;
     Ok(file.and_then(|file| file.as_object().cloned()))
 }
 
-fn is_path(name: &str) -> bool {
+fn is_local_path(name: &str) -> bool {
     ["/", "./", "../", "~"]
         .iter()
         .any(|start| name.starts_with(start))
@@ -299,7 +301,7 @@ fn is_path(name: &str) -> bool {
 /// Reads `--chat-template` as vLLM does: text without braces and newlines is a file name.
 ///
 /// **Source:** vLLM 0.33 `vllm/entrypoints/chat_utils.py`, `_load_chat_template`.
-fn chat_template(v: &Values) -> Result<Option<String>, ConfigError> {
+fn chat_template(v: &FlagValues) -> Result<Option<String>, ConfigError> {
     let Some(given) = v.get(&model::CHAT_TEMPLATE)? else {
         return Ok(None);
     };
@@ -313,7 +315,7 @@ fn chat_template(v: &Values) -> Result<Option<String>, ConfigError> {
         ));
         return Ok(None);
     }
-    match read_file(Path::new(&given))? {
+    match read_optional_text_file(Path::new(&given))? {
         Some(text) => Ok(Some(text)),
         None => Err(ConfigError::Invalid(format!(
             "The supplied chat template ({given}) appears path-like, but doesn't exist! \
@@ -322,22 +324,22 @@ fn chat_template(v: &Values) -> Result<Option<String>, ConfigError> {
     }
 }
 
-fn max_model_len(v: &Values, config: Option<&Value>) -> Result<u32, ConfigError> {
+fn max_model_len(v: &FlagValues, config: Option<&Value>) -> Result<u32, ConfigError> {
     let words = "max model len cannot be less than 1";
-    let limit = config.map(context_of);
+    let limit = config.map(context_tokens_of_hf_config);
     match v.get(&model::MAX_MODEL_LEN)? {
         Some(-1) if v.cli_mode == CliMode::Vllm => {}
         Some(typed) => {
             if typed > u32::MAX.into() {
                 let most = format!("max model len cannot be more than {}", u32::MAX);
-                return Err(v.wrong(most, &model::MAX_MODEL_LEN));
+                return Err(v.unsupported_value_error(most, &model::MAX_MODEL_LEN));
             }
             let typed = u32::try_from(typed)
                 .ok()
                 .filter(|n| *n >= 1)
-                .ok_or_else(|| v.wrong(words, &model::MAX_MODEL_LEN))?;
+                .ok_or_else(|| v.unsupported_value_error(words, &model::MAX_MODEL_LEN))?;
             if let Some(limit) =
-                limit.filter(|limit| *limit < typed && v.given(&model::MAX_MODEL_LEN))
+                limit.filter(|limit| *limit < typed && v.is_set(&model::MAX_MODEL_LEN))
             {
                 v.warn(format!(
                     "max-model-len {typed} is more than the {limit} of the model's config.json; vLLM would refuse it"
@@ -347,17 +349,17 @@ fn max_model_len(v: &Values, config: Option<&Value>) -> Result<u32, ConfigError>
         }
         None => {}
     }
-    let derived = limit.unwrap_or(UNKNOWN_CONTEXT);
-    v.derive(&model::MAX_MODEL_LEN, derived);
+    let derived = limit.unwrap_or(DEFAULT_CONTEXT_TOKENS);
+    v.record_derived(&model::MAX_MODEL_LEN, derived);
     Ok(derived)
 }
 
-fn context_of(config: &Value) -> u32 {
+fn context_tokens_of_hf_config(config: &Value) -> u32 {
     let config = config
         .get("text_config")
         .filter(|c| c.is_object())
         .unwrap_or(config);
-    let least = CONTEXT_KEYS
+    let least = CONTEXT_LENGTH_KEYS
         .iter()
         .filter_map(|key| config.get(key)?.as_f64())
         .filter(|n| *n >= 1.0)
@@ -365,7 +367,7 @@ fn context_of(config: &Value) -> u32 {
     let mut length = if least.is_finite() {
         least
     } else {
-        SILENT_CONTEXT
+        CONTEXT_TOKENS_WITHOUT_KEYS
     };
     let rope = config
         .get("rope_scaling")

@@ -1,12 +1,12 @@
 use super::cli_mode::CliMode;
 use super::error::ConfigError;
 use super::flags::{engine, server};
-use super::values::Values;
+use super::values::FlagValues;
 use vllm_sim_engine::latency::WeightRanks;
 
 /// Settings of parallel sizes and data-parallel ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Parallel {
+pub struct ParallelConfig {
     /// Tensor-parallel size, in GPUs (default 1).
     pub tensor: u32,
     /// Pipeline-parallel size, in stages (default 1).
@@ -51,9 +51,9 @@ pub enum LoadBalancing {
     Hybrid,
 }
 
-impl Parallel {
+impl ParallelConfig {
     /// Returns the numbers of GPUs that share the weights of a pipeline stage.
-    pub fn weight_ranks(&self) -> WeightRanks {
+    pub fn weight_sharding_ranks(&self) -> WeightRanks {
         WeightRanks::new(self.tensor, self.data.saturating_mul(self.prefill_context))
     }
 
@@ -63,15 +63,15 @@ impl Parallel {
         stage.saturating_mul(self.pipeline)
     }
 
-    pub(super) fn from_values(v: &Values) -> Result<Self, ConfigError> {
+    pub(super) fn from_values(v: &FlagValues) -> Result<Self, ConfigError> {
         let data = v.get(&engine::DATA_PARALLEL_SIZE)?;
-        let rank = rank(v, data)?;
-        let balance = balance(v, rank)?;
+        let rank = read_data_parallel_rank(v, data)?;
+        let balance = read_load_balancing(v, rank)?;
         let local_ranks = local_ranks(v, data, rank, balance)?;
         let multi_port = v.get(&engine::DATA_PARALLEL_MULTI_PORT_EXTERNAL_LB)?;
         let supervisor_port = v.get(&engine::DATA_PARALLEL_SUPERVISOR_PORT)?;
         if multi_port {
-            apart(v, supervisor_port, local_ranks.1)?;
+            check_supervisor_port(v, supervisor_port, local_ranks.1)?;
         }
         if v.get(&server::HEADLESS)?
             && let Some(servers) = v.get(&engine::API_SERVER_COUNT)?.filter(|n| *n > 0)
@@ -84,7 +84,7 @@ impl Parallel {
         Ok(Self {
             tensor: v.get(&engine::TENSOR_PARALLEL_SIZE)?,
             pipeline: v.get(&engine::PIPELINE_PARALLEL_SIZE)?,
-            context: context(v)?,
+            context: read_decode_context_parallel_size(v)?,
             prefill_context: v.get(&engine::PREFILL_CONTEXT_PARALLEL_SIZE)?,
             data,
             local_ranks,
@@ -101,7 +101,7 @@ impl Parallel {
 /// Checks and returns the decode context parallel size, in GPUs.
 ///
 /// **Source:** vLLM 0.33 `vllm/config/parallel.py`, `_validate_parallel_config`.
-fn context(v: &Values) -> Result<u32, ConfigError> {
+fn read_decode_context_parallel_size(v: &FlagValues) -> Result<u32, ConfigError> {
     let context = v.get(&engine::DECODE_CONTEXT_PARALLEL_SIZE)?;
     let tensor = v.get(&engine::TENSOR_PARALLEL_SIZE)?;
     let prefill = v.get(&engine::PREFILL_CONTEXT_PARALLEL_SIZE)?;
@@ -127,7 +127,7 @@ fn context(v: &Values) -> Result<u32, ConfigError> {
     }
 }
 
-fn apart(v: &Values, supervisor: u16, ranks: u32) -> Result<(), ConfigError> {
+fn check_supervisor_port(v: &FlagValues, supervisor: u16, ranks: u32) -> Result<(), ConfigError> {
     let first = v.get(&server::PORT)?;
     let last = u32::from(first) + ranks - 1;
     if first != 0 && (u32::from(first)..=last).contains(&u32::from(supervisor)) {
@@ -139,7 +139,7 @@ fn apart(v: &Values, supervisor: u16, ranks: u32) -> Result<(), ConfigError> {
     Ok(())
 }
 
-fn rank(v: &Values, data: u32) -> Result<Option<u32>, ConfigError> {
+fn read_data_parallel_rank(v: &FlagValues, data: u32) -> Result<Option<u32>, ConfigError> {
     let flag = &engine::DATA_PARALLEL_RANK;
     let rank = v.get(flag)?;
     if rank == -1 {
@@ -147,7 +147,7 @@ fn rank(v: &Values, data: u32) -> Result<Option<u32>, ConfigError> {
     }
     match v.cli_mode {
         // llm-d ignores the size if a rank is set.
-        CliMode::Llmd => v.fit(
+        CliMode::Llmd => v.check_integer_range(
             flag,
             rank,
             0..=7,
@@ -156,13 +156,13 @@ fn rank(v: &Values, data: u32) -> Result<Option<u32>, ConfigError> {
         CliMode::Vllm => {
             let last = i64::from(data) - 1;
             let words = format!("data parallel rank must be between 0 and {last}");
-            v.fit(flag, rank, 0..=last, &words)
+            v.check_integer_range(flag, rank, 0..=last, &words)
         }
     }
     .map(Some)
 }
 
-fn balance(v: &Values, rank: Option<u32>) -> Result<LoadBalancing, ConfigError> {
+fn read_load_balancing(v: &FlagValues, rank: Option<u32>) -> Result<LoadBalancing, ConfigError> {
     let external = v.get(&engine::DATA_PARALLEL_EXTERNAL_LB)? || rank.is_some();
     let hybrid = v.get(&engine::DATA_PARALLEL_HYBRID_LB)?;
     let multi_port = v.get(&engine::DATA_PARALLEL_MULTI_PORT_EXTERNAL_LB)?;
@@ -183,7 +183,7 @@ fn balance(v: &Values, rank: Option<u32>) -> Result<LoadBalancing, ConfigError> 
 }
 
 fn local_ranks(
-    v: &Values,
+    v: &FlagValues,
     data: u32,
     rank: Option<u32>,
     balance: LoadBalancing,
@@ -194,12 +194,12 @@ fn local_ranks(
     let last = i64::from(data) - 1;
     let words = format!("data-parallel-start-rank must be between 0 and {last}");
     let flag = &engine::DATA_PARALLEL_START_RANK;
-    let first: u32 = v.fit(flag, v.get(flag)?.unwrap_or(0), 0..=last, &words)?;
+    let first: u32 = v.check_integer_range(flag, v.get(flag)?.unwrap_or(0), 0..=last, &words)?;
     let left = data - first;
     let words = format!("data-parallel-size-local must be between 1 and {left}");
     let flag = &engine::DATA_PARALLEL_SIZE_LOCAL;
     let count = v.get(flag)?.unwrap_or(i64::from(left));
-    let count = v.fit(flag, count, 1..=i64::from(left), &words)?;
+    let count = v.check_integer_range(flag, count, 1..=i64::from(left), &words)?;
     Ok(match balance {
         LoadBalancing::External => (first, 1),
         _ => (first, count),
@@ -208,7 +208,7 @@ fn local_ranks(
 
 /// Returns the number of API server processes; the default is vLLM's.
 fn api_servers(
-    v: &Values,
+    v: &FlagValues,
     data: u32,
     local: u32,
     balance: LoadBalancing,

@@ -6,25 +6,25 @@ use serde_json::Value;
 
 use super::error::ConfigError;
 use super::flags::api;
-use super::values::Values;
+use super::values::FlagValues;
 
-const KINDS: [&str; 3] = ["torch", "cuda", "proton"];
+const PROFILER_KINDS: [&str; 3] = ["torch", "cuda", "proton"];
 
 /// Returns whether `--profiler-config` configures a profiler.
 ///
 /// # Errors
 /// [`ConfigError`] for an unknown profiler, or one without its directory.
-pub(super) fn configured(v: &Values) -> Result<bool, ConfigError> {
+pub(super) fn is_profiler_configured(v: &FlagValues) -> Result<bool, ConfigError> {
     let flag = &api::PROFILER_CONFIG;
     let Some(config) = v.get(flag)? else {
         return Ok(false);
     };
     let kind = match config.get("profiler") {
         None | Some(Value::Null) => None,
-        Some(Value::String(kind)) if KINDS.contains(&kind.as_str()) => Some(kind.as_str()),
+        Some(Value::String(kind)) if PROFILER_KINDS.contains(&kind.as_str()) => Some(kind.as_str()),
         Some(other) => {
-            let allowed = format!("profiler must be one of {}", KINDS.join(", "));
-            return Err(v.bad(flag, &other.to_string(), allowed));
+            let allowed = format!("profiler must be one of {}", PROFILER_KINDS.join(", "));
+            return Err(v.unreadable_value_error(flag, &other.to_string(), allowed));
         }
     };
     let named = |key: &str| {
@@ -51,6 +51,6 @@ pub(super) fn configured(v: &Values) -> Result<bool, ConfigError> {
 ///
 /// # Errors
 /// [`ConfigError`] if the fault tolerance configuration is not a JSON object.
-pub(super) fn has_fault_tolerance_routes(v: &Values) -> Result<bool, ConfigError> {
+pub(super) fn has_fault_tolerance_routes(v: &FlagValues) -> Result<bool, ConfigError> {
     Ok(v.get(&api::ENABLE_FAULT_TOLERANCE)? || v.get(&api::FAULT_TOLERANCE_CONFIG)?.is_some())
 }

@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::flag::{FlagKind, FlagValue, FlagValueError, Range, RawFlagValues};
-use vllm_sim_engine::{MAX_DELAY, duration};
+use super::flag::{FlagBounds, FlagKind, FlagValue, FlagValueError, RawFlagValues};
+use vllm_sim_engine::{MAX_SIMULATED_DELAY, duration};
 
 pub(crate) type JsonMap = Map<String, Value>;
 
-const SWITCH: &str = "true or false";
-const WHOLE: &str = "a whole number";
-const NUMBER: &str = "a number";
+const EXPECTED_BOOL: &str = "true or false";
+const EXPECTED_INTEGER: &str = "a whole number";
+const EXPECTED_NUMBER: &str = "a number";
 
-fn unreadable(value: &str, expected: impl Into<String>) -> FlagValueError {
+fn unreadable_value_error(value: &str, expected: impl Into<String>) -> FlagValueError {
     FlagValueError::Unreadable {
         value: value.to_owned(),
         expected: expected.into(),
@@ -23,35 +23,35 @@ fn unreadable(value: &str, expected: impl Into<String>) -> FlagValueError {
 
 impl<'a> RawFlagValues<'a> {
     /// Returns the last value of the flag; `None` if there is none, or it is empty or `none`.
-    pub(crate) fn text(&self) -> Option<&'a str> {
+    pub(crate) fn last_text(&self) -> Option<&'a str> {
         self.values
             .last()
             .map(String::as_str)
             .filter(|text| !text.is_empty() && !text.eq_ignore_ascii_case("none"))
     }
 
-    fn switch(&self) -> Result<Option<bool>, FlagValueError> {
-        let Some(text) = self.text() else {
+    fn parse_bool(&self) -> Result<Option<bool>, FlagValueError> {
+        let Some(text) = self.last_text() else {
             return Ok(None);
         };
         match text.to_ascii_lowercase().as_str() {
             "true" | "t" | "1" | "yes" | "on" => Ok(Some(true)),
             "false" | "f" | "0" | "no" | "off" => Ok(Some(false)),
-            _ => Err(unreadable(text, SWITCH)),
+            _ => Err(unreadable_value_error(text, EXPECTED_BOOL)),
         }
     }
 
-    pub(crate) fn whole(&self) -> Result<Option<i64>, FlagValueError> {
+    pub(crate) fn parse_integer(&self) -> Result<Option<i64>, FlagValueError> {
         if self.spec.kind == FlagKind::Count {
-            return self.count();
+            return self.parse_suffixed_count();
         }
-        self.text().map(whole).transpose()
+        self.last_text().map(parse_integer_text).transpose()
     }
 
     /// Parses the value of a count flag with vLLM's suffixes (`1k` = 1000, `1K` = 1024, `25.6k`);
     /// `auto` is `None`.
-    fn count(&self) -> Result<Option<i64>, FlagValueError> {
-        let Some(text) = self.text().filter(|t| !t.eq_ignore_ascii_case("auto")) else {
+    fn parse_suffixed_count(&self) -> Result<Option<i64>, FlagValueError> {
+        let Some(text) = self.last_text().filter(|t| !t.eq_ignore_ascii_case("auto")) else {
             return Ok(None);
         };
         let (power, base): (u32, i32) = match text.chars().last() {
@@ -63,7 +63,7 @@ impl<'a> RawFlagValues<'a> {
             Some('G') => (3, 1024),
             Some('t') => (4, 1000),
             Some('T') => (4, 1024),
-            _ => return whole(text).map(Some),
+            _ => return parse_integer_text(text).map(Some),
         };
         let factor = i64::from(base).pow(power);
         let number = &text[..text.len() - 1];
@@ -77,27 +77,29 @@ impl<'a> RawFlagValues<'a> {
             Err(_) => None,
         };
         let expected = "a whole number, or one with k, K, m, M, g, G, t or T";
-        scaled.map(Some).ok_or_else(|| unreadable(text, expected))
+        scaled
+            .map(Some)
+            .ok_or_else(|| unreadable_value_error(text, expected))
     }
 
-    fn whole_within(&self) -> Result<Option<i64>, FlagValueError> {
-        let value = self.whole()?;
-        match (value, self.spec.range(self.cli_mode)) {
-            (Some(n), Some(Range::Whole(least, most))) if !(least..=most).contains(&n) => {
+    fn parse_bounded_integer(&self) -> Result<Option<i64>, FlagValueError> {
+        let value = self.parse_integer()?;
+        match (value, self.spec.bounds_for_mode(self.cli_mode)) {
+            (Some(n), Some(FlagBounds::Whole(least, most))) if !(least..=most).contains(&n) => {
                 Err(FlagValueError::OutOfBounds)
             }
             _ => Ok(value),
         }
     }
 
-    fn number(&self) -> Result<Option<f64>, FlagValueError> {
-        let Some(text) = self.text() else {
+    fn parse_float(&self) -> Result<Option<f64>, FlagValueError> {
+        let Some(text) = self.last_text() else {
             return Ok(None);
         };
         let number = text.parse::<f64>().ok().filter(|n| n.is_finite());
-        let number = number.ok_or_else(|| unreadable(text, NUMBER))?;
-        match self.spec.range(self.cli_mode) {
-            Some(Range::Number(least, most)) if !(least..=most).contains(&number) => {
+        let number = number.ok_or_else(|| unreadable_value_error(text, EXPECTED_NUMBER))?;
+        match self.spec.bounds_for_mode(self.cli_mode) {
+            Some(FlagBounds::Number(least, most)) if !(least..=most).contains(&number) => {
                 Err(FlagValueError::OutOfBounds)
             }
             _ => Ok(Some(number)),
@@ -105,29 +107,29 @@ impl<'a> RawFlagValues<'a> {
     }
 
     /// Parses a duration and its sign; a number without unit has the flag's default unit.
-    pub(crate) fn duration(&self) -> Result<duration::ParsedDuration, FlagValueError> {
+    pub(crate) fn parse_duration(&self) -> Result<duration::ParsedDuration, FlagValueError> {
         let (unit, unit_name) = match self.spec.kind {
             FlagKind::Seconds => (1_000_000_000, "seconds"),
             _ => (1_000_000, "milliseconds"),
         };
         let text = self.values.last().map_or("0", String::as_str);
-        duration::parse(text, unit).map_err(|why| {
-            if why == duration::TOO_LONG {
-                return self.too_long();
+        duration::parse_signed_duration(text, unit).map_err(|why| {
+            if why == duration::DURATION_OVERFLOW_MESSAGE {
+                return self.duration_too_long_error();
             }
             let such = format!("a duration such as 1.5s, 250us or a number of {unit_name}: {why}");
-            unreadable(text, such)
+            unreadable_value_error(text, such)
         })
     }
 
-    fn too_long(&self) -> FlagValueError {
+    fn duration_too_long_error(&self) -> FlagValueError {
         let text = self.values.last().map_or("", String::as_str);
-        unreadable(text, "a duration of at most 24h")
+        unreadable_value_error(text, "a duration of at most 24h")
     }
 }
 
 /// Parses the value of a whole-number flag; YAML and templates may write 8.0 or 1e3.
-fn whole(text: &str) -> Result<i64, FlagValueError> {
+fn parse_integer_text(text: &str) -> Result<i64, FlagValueError> {
     let loose = text.parse::<f64>().ok().filter(|n| {
         n.fract() == 0.0
             && n.abs() < 9e15
@@ -136,14 +138,14 @@ fn whole(text: &str) -> Result<i64, FlagValueError> {
     text.parse::<i64>()
         .ok()
         .or(loose.map(|n| n as i64))
-        .ok_or_else(|| unreadable(text, WHOLE))
+        .ok_or_else(|| unreadable_value_error(text, EXPECTED_INTEGER))
 }
 
 impl FlagValue for bool {
     const KIND: FlagKind = FlagKind::Switch;
 
     fn read(typed: &RawFlagValues<'_>) -> Result<Self, FlagValueError> {
-        Ok(typed.switch()?.unwrap_or(false))
+        Ok(typed.parse_bool()?.unwrap_or(false))
     }
 }
 
@@ -151,7 +153,7 @@ impl FlagValue for Option<bool> {
     const KIND: FlagKind = FlagKind::Switch;
 
     fn read(typed: &RawFlagValues<'_>) -> Result<Self, FlagValueError> {
-        typed.switch()
+        typed.parse_bool()
     }
 }
 
@@ -161,7 +163,7 @@ macro_rules! whole_numbers {
             const KIND: FlagKind = FlagKind::Int;
 
             fn read(typed: &RawFlagValues<'_>) -> Result<Self, FlagValueError> {
-                Option::<$int>::read(typed)?.ok_or_else(|| unreadable("", WHOLE))
+                Option::<$int>::read(typed)?.ok_or_else(|| unreadable_value_error("", EXPECTED_INTEGER))
             }
         }
 
@@ -170,7 +172,7 @@ macro_rules! whole_numbers {
 
             fn read(typed: &RawFlagValues<'_>) -> Result<Self, FlagValueError> {
                 let fit = |n| <$int>::try_from(n).map_err(|_| FlagValueError::OutOfBounds);
-                typed.whole_within()?.map(fit).transpose()
+                typed.parse_bounded_integer()?.map(fit).transpose()
             }
         }
     )*};
@@ -182,7 +184,9 @@ impl FlagValue for f64 {
     const KIND: FlagKind = FlagKind::Float;
 
     fn read(typed: &RawFlagValues<'_>) -> Result<Self, FlagValueError> {
-        typed.number()?.ok_or_else(|| unreadable("", NUMBER))
+        typed
+            .parse_float()?
+            .ok_or_else(|| unreadable_value_error("", EXPECTED_NUMBER))
     }
 }
 
@@ -190,7 +194,7 @@ impl FlagValue for Option<f64> {
     const KIND: FlagKind = FlagKind::Float;
 
     fn read(typed: &RawFlagValues<'_>) -> Result<Self, FlagValueError> {
-        typed.number()
+        typed.parse_float()
     }
 }
 
@@ -207,8 +211,8 @@ impl FlagValue for Option<Duration> {
     const KIND: FlagKind = FlagKind::Duration;
 
     fn read(typed: &RawFlagValues<'_>) -> Result<Self, FlagValueError> {
-        match typed.duration()?.positive() {
-            Some(long) if long > MAX_DELAY => Err(typed.too_long()),
+        match typed.parse_duration()?.non_negative() {
+            Some(long) if long > MAX_SIMULATED_DELAY => Err(typed.duration_too_long_error()),
             duration => Ok(duration),
         }
     }
@@ -219,8 +223,13 @@ impl FlagValue for String {
     const KIND: FlagKind = FlagKind::Text;
 
     fn read(typed: &RawFlagValues<'_>) -> Result<Self, FlagValueError> {
-        let default = || typed.spec.default(typed.cli_mode).unwrap_or_default();
-        Ok(typed.text().unwrap_or_else(default).to_owned())
+        let default = || {
+            typed
+                .spec
+                .default_for_mode(typed.cli_mode)
+                .unwrap_or_default()
+        };
+        Ok(typed.last_text().unwrap_or_else(default).to_owned())
     }
 }
 
@@ -228,7 +237,7 @@ impl FlagValue for Option<String> {
     const KIND: FlagKind = FlagKind::Text;
 
     fn read(typed: &RawFlagValues<'_>) -> Result<Self, FlagValueError> {
-        Ok(typed.text().map(str::to_owned))
+        Ok(typed.last_text().map(str::to_owned))
     }
 }
 
@@ -236,7 +245,7 @@ impl FlagValue for Option<PathBuf> {
     const KIND: FlagKind = FlagKind::Path;
 
     fn read(typed: &RawFlagValues<'_>) -> Result<Self, FlagValueError> {
-        Ok(typed.text().map(PathBuf::from))
+        Ok(typed.last_text().map(PathBuf::from))
     }
 }
 
@@ -253,7 +262,7 @@ impl FlagValue for Vec<String> {
     const KIND: FlagKind = FlagKind::List;
 
     fn read(typed: &RawFlagValues<'_>) -> Result<Self, FlagValueError> {
-        Ok(expanded(typed.values))
+        Ok(expand_json_lists(typed.values))
     }
 }
 
@@ -261,19 +270,19 @@ impl FlagValue for Option<JsonMap> {
     const KIND: FlagKind = FlagKind::Json;
 
     fn read(typed: &RawFlagValues<'_>) -> Result<Self, FlagValueError> {
-        let Some(text) = typed.text() else {
+        let Some(text) = typed.last_text() else {
             return Ok(None);
         };
         match serde_json::from_str(text) {
             Ok(Value::Null) => Ok(None),
             Ok(Value::Object(map)) => Ok(Some(map)),
-            Ok(other) => Err(unreadable(&other.to_string(), "a JSON object")),
-            Err(e) => Err(unreadable(text, format!("JSON: {e}"))),
+            Ok(other) => Err(unreadable_value_error(&other.to_string(), "a JSON object")),
+            Err(e) => Err(unreadable_value_error(text, format!("JSON: {e}"))),
         }
     }
 }
 
-pub(crate) fn expanded(values: &[String]) -> Vec<String> {
+pub(crate) fn expand_json_lists(values: &[String]) -> Vec<String> {
     let mut out = Vec::new();
     for value in values {
         match serde_json::from_str::<Value>(value) {

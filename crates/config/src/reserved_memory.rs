@@ -3,10 +3,10 @@
 use super::error::ConfigError;
 use super::flags::api;
 use super::latency_source::LatencySource;
-use super::parallel::Parallel;
-use super::speculative::Speculative;
-use super::values::Values;
-use vllm_sim_engine::latency::{Drafter, ModelShape, WeightRanks, lora_bytes};
+use super::parallel::ParallelConfig;
+use super::speculative::SpeculativeConfig;
+use super::values::FlagValues;
+use vllm_sim_engine::latency::{Drafter, ModelShape, WeightRanks, lora_slot_bytes};
 
 /// GPU memory of draft models and LoRA adapters, in bytes per GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -19,16 +19,16 @@ pub struct ReservedMemory {
 
 impl ReservedMemory {
     /// Returns the memory of draft model and adapters together, in bytes per GPU.
-    pub fn total(self) -> f64 {
+    pub fn total_bytes_per_gpu(self) -> f64 {
         self.drafts + self.adapters
     }
 }
 
-pub(super) fn reserve(
-    v: &Values,
+pub(super) fn reserve_draft_and_lora_memory(
+    v: &FlagValues,
     shape: &ModelShape,
-    speculative: Option<&Speculative>,
-    parallel: &Parallel,
+    speculative: Option<&SpeculativeConfig>,
+    parallel: &ParallelConfig,
     latency_source: &LatencySource,
 ) -> Result<(Option<Drafter>, ReservedMemory), ConfigError> {
     let mut reserved = ReservedMemory::default();
@@ -36,7 +36,7 @@ pub(super) fn reserve(
     let drafts = speculative.filter(|drafts| drafts.is_named);
     let drafter = drafts.and_then(|drafts| {
         let (own, at_once) = (drafts.draft.as_ref(), drafts.parallel);
-        Drafter::of(&drafts.method, shape, own, drafts.num_tokens, at_once)
+        Drafter::for_method(&drafts.method, shape, own, drafts.num_tokens, at_once)
     });
     match (drafts, &drafter) {
         (Some(drafts), Some(drafter)) => {
@@ -53,8 +53,8 @@ pub(super) fn reserve(
     }
     if v.get(&api::ENABLE_LORA)? {
         let (slots, rank) = (v.get(&api::MAX_LORAS)?, v.get(&api::MAX_LORA_RANK)?);
-        let stage = shape.stage(parallel.pipeline);
-        reserved.adapters = lora_bytes(&stage, parallel.tensor, slots, rank);
+        let stage = shape.largest_pipeline_stage(parallel.pipeline);
+        reserved.adapters = lora_slot_bytes(&stage, parallel.tensor, slots, rank);
     }
     Ok((drafter, reserved))
 }

@@ -4,12 +4,12 @@ use std::time::Duration;
 use super::choices::{LogFormat, LogLevel};
 use super::error::ConfigError;
 use super::flags::{faults, server};
-use super::values::Values;
+use super::values::FlagValues;
 use vllm_sim_observe::otel::OtlpProtocol;
 
 /// Settings of sockets, TLS, routes and logs.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Server {
+pub struct HttpServerConfig {
     /// IP address or host name to listen on; `None`: all interfaces.
     pub host: Option<String>,
     /// TCP port of the first data-parallel rank (default 8000); 0: any free port.
@@ -29,38 +29,38 @@ pub struct Server {
     /// Host names under which browsers may use the admin routes, in addition to local ones.
     pub allowed_hosts: Vec<String>,
     /// Rules of cross-origin requests (CORS).
-    pub cors: Cors,
+    pub cors: CorsConfig,
     /// Settings of TLS on the server's port; `None`: plain text.
-    pub tls: Option<Tls>,
+    pub tls: Option<TlsConfig>,
     /// Maximum size of a request body, in bytes (default 4 MiB; 64 MiB with `serve`).
     pub max_request_body_bytes: usize,
     /// Timeouts of start, shutdown and idle connections.
-    pub timeouts: Timeouts,
+    pub timeouts: ServerTimeouts,
     /// Whether every response has the header `x-request-id`.
     pub request_id_headers: bool,
     /// Name, namespace and IP of the Kubernetes pod, from the environment.
-    pub pod: Pod,
+    pub pod: PodIdentity,
     /// Limits of the request history.
-    pub history: History,
+    pub history: HistoryLimits,
     /// Settings of optional routes.
     pub routes: OptionalRoutes,
     /// Settings of the dashboard.
-    pub dashboard: Dashboard,
+    pub dashboard: DashboardConfig,
     /// Settings of logs.
-    pub log: Log,
+    pub log: LogConfig,
     /// Interval of keep-alive comments in an idle SSE stream; `None`: no comments.
     pub sse_keep_alive_interval: Option<Duration>,
     /// TCP port for gRPC; `None`: gRPC shares the HTTP port.
     pub grpc_port: Option<u16>,
     /// Settings of OpenTelemetry trace export.
-    pub otlp: Otlp,
+    pub otlp: OtlpConfig,
     /// Whether the engines run without an HTTP server (`--headless`).
     pub headless: bool,
 }
 
 /// Timeouts of start, shutdown and idle connections.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Timeouts {
+pub struct ServerTimeouts {
     /// Time for requests in flight to finish after SIGTERM (default 30 s; with `serve` 0: abort).
     pub shutdown: Duration,
     /// Time after server start during which `/health/ready` returns 503 (default 0).
@@ -71,7 +71,7 @@ pub struct Timeouts {
 
 /// Limits of the request history.
 #[derive(Debug, Clone, PartialEq)]
-pub struct History {
+pub struct HistoryLimits {
     /// Number of recent requests that the history keeps.
     pub requests: usize,
     /// Whether the history keeps request bodies.
@@ -93,7 +93,7 @@ pub struct OptionalRoutes {
 
 /// Settings of the dashboard.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Dashboard {
+pub struct DashboardConfig {
     /// Whether the dashboard may change server settings.
     pub control: bool,
     /// URLs of other servers shown on the dashboard, without trailing slash.
@@ -102,7 +102,7 @@ pub struct Dashboard {
 
 /// Settings of OpenTelemetry trace export.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Otlp {
+pub struct OtlpConfig {
     /// URL of the OpenTelemetry collector; `None`: no export.
     pub traces_endpoint: Option<String>,
     /// Protocol of the OpenTelemetry collector: gRPC or HTTP.
@@ -111,7 +111,7 @@ pub struct Otlp {
 
 /// Rules of cross-origin requests (CORS), as in Starlette's middleware.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cors {
+pub struct CorsConfig {
     /// Origins of allowed cross-origin requests; empty: none, `*`: all.
     pub origins: Vec<String>,
     /// HTTP methods of allowed cross-origin requests (default `*`).
@@ -124,9 +124,9 @@ pub struct Cors {
 
 /// Settings of TLS on the server's port.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tls {
+pub struct TlsConfig {
     /// Source of the server certificate.
-    pub certificate: Certificate,
+    pub certificate: CertificateSource,
     /// PEM file of certificate authorities for client certificates.
     pub ca_certs: Option<PathBuf>,
     /// Policy for client certificates.
@@ -137,7 +137,7 @@ pub struct Tls {
 
 /// Source of the server certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Certificate {
+pub enum CertificateSource {
     /// A certificate in PEM files.
     Files {
         /// PEM file with the certificate chain.
@@ -163,7 +163,7 @@ pub enum ClientCerts {
 
 /// Name, namespace and IP of the Kubernetes pod, from the environment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Pod {
+pub struct PodIdentity {
     /// Pod name, `POD_NAME`; enables the response header `x-inference-pod`.
     pub name: Option<String>,
     /// Pod namespace, `POD_NAMESPACE`; enables the response header `x-inference-namespace`.
@@ -174,7 +174,7 @@ pub struct Pod {
 
 /// Settings of logs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Log {
+pub struct LogConfig {
     /// Minimum level of logged events.
     pub level: LogLevel,
     /// Format of log lines: text or JSON.
@@ -193,8 +193,8 @@ pub struct Log {
     pub max_len: Option<usize>,
 }
 
-impl Server {
-    pub(super) fn from_values(v: &Values) -> Result<Self, ConfigError> {
+impl HttpServerConfig {
+    pub(super) fn from_values(v: &FlagValues) -> Result<Self, ConfigError> {
         let body_mb = v.get(&server::MAX_REQUEST_BODY_SIZE_MB)?;
         let silence = v.get(&server::SSE_KEEP_ALIVE_INTERVAL)?;
         v.get(&server::GRPC)?;
@@ -204,30 +204,30 @@ impl Server {
             ready_file: v.get(&server::READY_FILE)?,
             exit_on_stdin_eof: v.get(&server::EXIT_ON_STDIN_EOF)?,
             uds: v.get(&server::UDS)?,
-            root_path: root_path(v.text(&server::ROOT_PATH).unwrap_or_default()),
+            root_path: root_path(v.get_text(&server::ROOT_PATH).unwrap_or_default()),
             api_keys: v.get(&server::API_KEY)?,
             admin_key: v.get(&faults::ADMIN_API_KEY)?,
             allowed_hosts: v.get(&server::ALLOWED_HOSTS)?,
-            cors: Cors {
+            cors: CorsConfig {
                 origins: v.get(&server::ALLOWED_ORIGINS)?,
                 methods: v.get(&server::ALLOWED_METHODS)?,
                 headers: v.get(&server::ALLOWED_HEADERS)?,
                 credentials: v.get(&server::ALLOW_CREDENTIALS)?,
             },
-            tls: tls(v)?,
+            tls: read_tls(v)?,
             max_request_body_bytes: body_mb << 20,
-            timeouts: Timeouts {
+            timeouts: ServerTimeouts {
                 shutdown: v.get(&server::SHUTDOWN_TIMEOUT)?,
-                startup: startup(v)?,
+                startup: read_startup_duration(v)?,
                 keep_alive: v.get(&server::KEEP_ALIVE_TIMEOUT)?,
             },
             request_id_headers: v.get(&server::ENABLE_REQUEST_ID_HEADERS)?,
-            pod: Pod {
+            pod: PodIdentity {
                 name: v.get(&server::POD_NAME)?,
                 namespace: v.get(&server::POD_NAMESPACE)?,
                 ip: v.get(&server::POD_IP)?,
             },
-            history: History {
+            history: HistoryLimits {
                 requests: v.get(&faults::REQUEST_HISTORY)?,
                 bodies: v.get(&faults::REQUEST_HISTORY_BODIES)?,
             },
@@ -237,16 +237,18 @@ impl Server {
                 enable_sleep_mode: v.get(&server::ENABLE_SLEEP_MODE)?,
                 disable_fastapi_docs: v.get(&server::DISABLE_FASTAPI_DOCS)?,
             },
-            dashboard: Dashboard {
+            dashboard: DashboardConfig {
                 control: v.get(&server::DASHBOARD_CONTROL)?,
                 peers: dashboard_peers(v)?,
             },
-            log: log(v)?,
+            log: read_log_config(v)?,
             sse_keep_alive_interval: (!silence.is_zero()).then_some(silence),
             grpc_port: v.get(&server::GRPC_PORT)?,
-            otlp: Otlp {
+            otlp: OtlpConfig {
                 traces_endpoint: v.get(&server::OTLP_TRACES_ENDPOINT)?,
-                traces_protocol: v.choice(&server::OTLP_TRACES_PROTOCOL)?.unwrap_or_default(),
+                traces_protocol: v
+                    .get_choice(&server::OTLP_TRACES_PROTOCOL)?
+                    .unwrap_or_default(),
             },
             headless: v.get(&server::HEADLESS)?,
         })
@@ -255,7 +257,7 @@ impl Server {
 
 const MAX_PEERS: usize = 64;
 
-fn dashboard_peers(v: &Values) -> Result<Vec<String>, ConfigError> {
+fn dashboard_peers(v: &FlagValues) -> Result<Vec<String>, ConfigError> {
     let urls = v.comma_list(&server::DASHBOARD_PEERS)?;
     if urls.len() > MAX_PEERS {
         let given = urls.len();
@@ -286,13 +288,13 @@ fn root_path(typed: &str) -> String {
     }
 }
 
-fn startup(v: &Values) -> Result<Duration, ConfigError> {
+fn read_startup_duration(v: &FlagValues) -> Result<Duration, ConfigError> {
     let (ours, dynamos) = (v.get(&server::STARTUP_DURATION)?, &server::STARTUP_TIME);
     let seconds = v.get(dynamos)?;
-    Ok(if v.given(dynamos) { seconds } else { ours })
+    Ok(if v.is_set(dynamos) { seconds } else { ours })
 }
 
-fn tls(v: &Values) -> Result<Option<Tls>, ConfigError> {
+fn read_tls(v: &FlagValues) -> Result<Option<TlsConfig>, ConfigError> {
     let self_signed = v.get(&server::SELF_SIGNED_CERTS)?;
     let certificate = match (v.get(&server::SSL_CERTFILE)?, v.get(&server::SSL_KEYFILE)?) {
         (Some(_), Some(_)) if self_signed => {
@@ -301,8 +303,8 @@ fn tls(v: &Values) -> Result<Option<Tls>, ConfigError> {
                     .to_owned(),
             ));
         }
-        (Some(cert), Some(key)) => Some(Certificate::Files { cert, key }),
-        (None, None) if self_signed => Some(Certificate::SelfSigned),
+        (Some(cert), Some(key)) => Some(CertificateSource::Files { cert, key }),
+        (None, None) if self_signed => Some(CertificateSource::SelfSigned),
         (None, None) => None,
         _ => {
             return Err(ConfigError::Invalid(
@@ -324,7 +326,7 @@ fn tls(v: &Values) -> Result<Option<Tls>, ConfigError> {
                 .to_owned(),
         ));
     }
-    Ok(certificate.map(|certificate| Tls {
+    Ok(certificate.map(|certificate| TlsConfig {
         certificate,
         ca_certs,
         client_certs,
@@ -332,14 +334,14 @@ fn tls(v: &Values) -> Result<Option<Tls>, ConfigError> {
     }))
 }
 
-fn log(v: &Values) -> Result<Log, ConfigError> {
-    Ok(Log {
+fn read_log_config(v: &FlagValues) -> Result<LogConfig, ConfigError> {
+    Ok(LogConfig {
         level: log_level(v)?,
-        format: v.choice(&server::LOG_FORMAT)?.unwrap_or_default(),
+        format: v.get_choice(&server::LOG_FORMAT)?.unwrap_or_default(),
         http: v.get(&server::LOG_HTTP)?,
         access: !v.get(&server::DISABLE_UVICORN_ACCESS_LOG)?
             && !matches!(
-                v.choice(&server::UVICORN_LOG_LEVEL)?,
+                v.get_choice(&server::UVICORN_LOG_LEVEL)?,
                 Some(LogLevel::Error | LogLevel::Warn)
             ),
         access_excluded: v.comma_list(&server::DISABLE_ACCESS_LOG_FOR_ENDPOINTS)?,
@@ -352,14 +354,14 @@ fn log(v: &Values) -> Result<Log, ConfigError> {
 /// Returns the log level of `--log-level`, else of klog's `-v`, else of `--uvicorn-log-level`.
 ///
 /// **Source:** llm-d-inference-sim `pkg/common/logging`: WARN 1, INFO 2, DEBUG 4, TRACE 5.
-fn log_level(v: &Values) -> Result<LogLevel, ConfigError> {
-    let ours = v.choice(&server::LOG_LEVEL)?;
+fn log_level(v: &FlagValues) -> Result<LogLevel, ConfigError> {
+    let ours = v.get_choice(&server::LOG_LEVEL)?;
     let klogs = v.get(&server::VERBOSITY)?.map(|verbosity| match verbosity {
         ..=1 => LogLevel::Warn,
         2..=3 => LogLevel::Info,
         4 => LogLevel::Debug,
         _ => LogLevel::Trace,
     });
-    let uvicorns = v.choice(&server::UVICORN_LOG_LEVEL)?;
+    let uvicorns = v.get_choice(&server::UVICORN_LOG_LEVEL)?;
     Ok(ours.or(klogs).or(uvicorns).unwrap_or_default())
 }

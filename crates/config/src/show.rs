@@ -6,17 +6,17 @@ use serde_json::{Map, Value};
 
 use super::cli_mode::CliMode;
 use super::flag::{FlagKind, FlagSpec};
-use super::flags::{flags, model};
+use super::flags::{all_effective_flags, model};
 use super::group::FlagGroup;
 use super::layers::ValueSource;
-use super::loaded::{Loaded, ResolvedFlag, shown_duration};
-use super::read::expanded;
+use super::loaded::{LoadedConfig, ResolvedFlag, format_go_duration};
+use super::read::expand_json_lists;
 
-const RESERVED: [&str; 12] = [
+const YAML_RESERVED_WORDS: [&str; 12] = [
     "true", "false", "null", "yes", "no", "on", "off", "y", "n", "~", "nan", "inf",
 ];
 
-pub(super) fn yaml(loaded: &Loaded) -> String {
+pub(super) fn format_config_yaml(loaded: &LoadedConfig) -> String {
     let cli_mode = match loaded.config.model.cli_mode {
         CliMode::Llmd => "llm-d",
         CliMode::Vllm => "vllm",
@@ -31,8 +31,8 @@ pub(super) fn yaml(loaded: &Loaded) -> String {
             // The mode comes first because all defaults depend on it.
             let _ = writeln!(lines, "{}: {cli_mode}", model::CLI_MODE.name);
         }
-        for (flag, entry) in entries(loaded, group) {
-            line(&mut lines, flag, entry);
+        for (flag, entry) in shown_flags_of_group(loaded, group) {
+            push_yaml_line(&mut lines, flag, entry);
         }
         if !lines.is_empty() {
             let _ = write!(out, "\n# {}\n{lines}", group.title());
@@ -63,11 +63,11 @@ pub fn mask_passwords(text: &str) -> String {
     out + rest
 }
 
-fn entries(
-    loaded: &Loaded,
+fn shown_flags_of_group(
+    loaded: &LoadedConfig,
     group: FlagGroup,
 ) -> impl Iterator<Item = (&'static FlagSpec, &ResolvedFlag)> {
-    flags()
+    all_effective_flags()
         .zip(&loaded.resolved_flags)
         .filter(move |(flag, _)| {
             flag.group == group
@@ -76,7 +76,7 @@ fn entries(
         })
 }
 
-fn line(out: &mut String, flag: &FlagSpec, entry: &ResolvedFlag) {
+fn push_yaml_line(out: &mut String, flag: &FlagSpec, entry: &ResolvedFlag) {
     let typed = !matches!(entry.source, ValueSource::Default | ValueSource::Derived);
     if flag.secret {
         if typed {
@@ -89,15 +89,17 @@ fn line(out: &mut String, flag: &FlagSpec, entry: &ResolvedFlag) {
     }
     let value = match flag.kind {
         FlagKind::List => {
-            let items: Vec<String> = expanded(&entry.values)
+            let items: Vec<String> = expand_json_lists(&entry.values)
                 .iter()
-                .map(|item| scalar(item))
+                .map(|item| format_yaml_string(item))
                 .collect();
             format!("[{}]", items.join(", "))
         }
         FlagKind::Json => entry.values.concat(),
-        FlagKind::Text | FlagKind::Path | FlagKind::Choice(_) => scalar(&entry.values.concat()),
-        _ => plain(&entry.values.concat()),
+        FlagKind::Text | FlagKind::Path | FlagKind::Choice(_) => {
+            format_yaml_string(&entry.values.concat())
+        }
+        _ => quote_unless_plain(&entry.values.concat()),
     };
     let mark = if typed { "" } else { "# " };
     let rule = entry.rule.as_ref();
@@ -110,12 +112,12 @@ fn line(out: &mut String, flag: &FlagSpec, entry: &ResolvedFlag) {
 }
 
 /// Formats a YAML string, quoted if YAML would parse it as something else.
-fn scalar(text: &str) -> String {
+fn format_yaml_string(text: &str) -> String {
     let simple = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/')
         && text
             .chars()
             .all(|c| c.is_ascii_alphanumeric() || "_./-@".contains(c))
-        && !RESERVED.contains(&text.to_ascii_lowercase().as_str());
+        && !YAML_RESERVED_WORDS.contains(&text.to_ascii_lowercase().as_str());
     if simple {
         text.to_owned()
     } else {
@@ -123,7 +125,7 @@ fn scalar(text: &str) -> String {
     }
 }
 
-fn plain(text: &str) -> String {
+fn quote_unless_plain(text: &str) -> String {
     let simple = !text.is_empty()
         && text
             .chars()
@@ -135,26 +137,29 @@ fn plain(text: &str) -> String {
     }
 }
 
-pub(super) fn json(loaded: &Loaded) -> Map<String, Value> {
-    flags()
+pub(super) fn config_to_json(loaded: &LoadedConfig) -> Map<String, Value> {
+    all_effective_flags()
         .zip(&loaded.resolved_flags)
         .filter(|(flag, _)| !flag.secret && flag.name != model::CONFIG.name)
         .map(|(flag, entry)| (flag.name.to_owned(), json_value(flag, &entry.values)))
         .collect()
 }
 
-pub(super) fn json_chosen(loaded: &Loaded) -> Map<String, Value> {
-    json_from(loaded, |source| {
+pub(super) fn explicit_config_to_json(loaded: &LoadedConfig) -> Map<String, Value> {
+    filtered_config_to_json(loaded, |source| {
         !matches!(source, ValueSource::Default | ValueSource::Derived)
     })
 }
 
-pub(super) fn json_changed(loaded: &Loaded) -> Map<String, Value> {
-    json_from(loaded, |source| *source == ValueSource::Operator)
+pub(super) fn changed_config_to_json(loaded: &LoadedConfig) -> Map<String, Value> {
+    filtered_config_to_json(loaded, |source| *source == ValueSource::Operator)
 }
 
-fn json_from(loaded: &Loaded, wanted: impl Fn(&ValueSource) -> bool) -> Map<String, Value> {
-    let mut all = json(loaded);
+fn filtered_config_to_json(
+    loaded: &LoadedConfig,
+    wanted: impl Fn(&ValueSource) -> bool,
+) -> Map<String, Value> {
+    let mut all = config_to_json(loaded);
     let entries = loaded.resolved_flags.iter();
     entries
         .filter(|entry| wanted(&entry.source))
@@ -178,7 +183,7 @@ fn json_value(flag: &FlagSpec, values: &[String]) -> Value {
     match flag.kind {
         FlagKind::Text | FlagKind::Path | FlagKind::Choice(_) => text.as_str().into(),
         FlagKind::Duration | FlagKind::Seconds => {
-            shown_duration(flag, text).map_or(Value::Null, Value::from)
+            format_go_duration(flag, text).map_or(Value::Null, Value::from)
         }
         _ if text == "none" => Value::Null,
         _ => read(text),

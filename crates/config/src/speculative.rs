@@ -6,19 +6,19 @@ use super::choices::SchedulerKind;
 use super::error::ConfigError;
 use super::flag::FlagSpec;
 use super::flags::{engine, kv};
-use super::model::{Model, read_json};
+use super::model::{ModelConfig, read_json_object_file};
 use super::speculative_keys;
-use super::values::Values;
+use super::values::FlagValues;
 use vllm_sim_engine::latency::{self, ModelShape};
 
 const MAX_DRAFTS: u64 = 64;
 /// Default number of draft tokens for the method `suffix`, vLLM's `suffix_decoding_max_tree_depth`.
-const SUFFIX_DRAFTS: u64 = 24;
-const NGRAM_TOKENS: u64 = 5;
+const SUFFIX_DEFAULT_DRAFT_TOKENS: u64 = 24;
+const NGRAM_DEFAULT_LOOKUP_TOKENS: u64 = 5;
 
 /// Settings of speculative decoding.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Speculative {
+pub struct SpeculativeConfig {
     /// Speculative decoding method, vLLM's `method` (default ngram).
     pub method: String,
     /// Number of draft tokens per step, at least 1.
@@ -48,65 +48,68 @@ pub struct Speculative {
     pub raw: Value,
 }
 
-struct Keys(Map<String, Value>);
+struct SpeculativeConfigKeys(Map<String, Value>);
 
-impl Speculative {
+impl SpeculativeConfig {
     pub(super) fn from_values(
-        v: &Values,
-        model: &Model,
+        v: &FlagValues,
+        model: &ModelConfig,
         scheduler: SchedulerKind,
     ) -> Result<Option<Self>, ConfigError> {
-        let keys = Keys::read(v)?;
+        let keys = SpeculativeConfigKeys::read_speculative_config(v)?;
         v.get(&engine::SPEC_TOKENS)?;
         if keys.0.is_empty() {
             return Ok(None);
         }
-        speculative_keys::check(v, &keys.0)?;
+        speculative_keys::check_speculative_keys(v, &keys.0)?;
         if scheduler != SchedulerKind::Vllm {
             v.warn(
                 "--speculative-config has no effect except for counters that stay 0: drafts need \
                  --scheduler vllm",
             );
         }
-        let named = keys.method();
-        let named = named.map(|typed| speculative_keys::method(v, typed));
+        let named = keys.method_name();
+        let named = named.map(|typed| speculative_keys::current_method_name(v, typed));
         let named = named.transpose()?;
         let named = named.as_deref();
-        let draft = keys.draft_config()?;
+        let draft = keys.draft_model_hf_config()?;
         let num_tokens = keys.num_tokens(named, model, draft.as_ref())?;
-        let synthetic = keys.synthetic(num_tokens)?;
-        let (drops_last_block, looks_ahead) = keys.last_block(v, named)?;
-        let is_told = synthetic.is_some() || v.given(&engine::SPEC_ACCEPTANCE_RATES);
+        let synthetic = keys.synthetic_acceptance_rates(num_tokens)?;
+        let (drops_last_block, looks_ahead) = keys.prefix_cache_last_block_rules(v, named)?;
+        let is_told = synthetic.is_some() || v.is_set(&engine::SPEC_ACCEPTANCE_RATES);
         let looks_up = named.is_some_and(|name| name.starts_with("ngram"));
         Ok(Some(Self {
             method: named.unwrap_or("ngram").to_owned(),
             num_tokens,
             acceptance: match (synthetic, named) {
-                (Some(rates), _) => conditional(&rates),
-                (None, Some(name)) if !is_told => usual(name, num_tokens as usize),
-                (None, _) => typed(v, num_tokens)?,
+                (Some(rates), _) => to_conditional_rates(&rates),
+                (None, Some(name)) if !is_told => {
+                    typical_acceptance_rates(name, num_tokens as usize)
+                }
+                (None, _) => read_acceptance_rates_flag(v, num_tokens)?,
             },
             drops_last_block,
             lookahead: match looks_ahead {
-                true => keys.lookahead(named, num_tokens, model, draft.as_ref()),
+                true => keys.hash_lookahead_tokens(named, num_tokens, model, draft.as_ref()),
                 false => 0,
             },
             prompt_lookup: match looks_up && !is_told {
-                true => Some(keys.prompt_lookup()?),
+                true => Some(keys.prompt_lookup_lengths()?),
                 false => None,
             },
             is_named: named.is_some(),
             draft: keys.draft_shape(draft.as_ref()),
-            parallel: keys.is_on("parallel_drafting"),
-            tensor: keys.draft_ranks()?,
-            synchronous: keys.synchronous(named, v.get(&engine::PIPELINE_PARALLEL_SIZE)?),
+            parallel: keys.is_true("parallel_drafting"),
+            tensor: keys.draft_tensor_parallel_size()?,
+            synchronous: keys
+                .async_scheduling_conflict(named, v.get(&engine::PIPELINE_PARALLEL_SIZE)?),
             raw: Value::Object(keys.0),
         }))
     }
 }
 
-impl Keys {
-    fn read(v: &Values) -> Result<Self, ConfigError> {
+impl SpeculativeConfigKeys {
+    fn read_speculative_config(v: &FlagValues) -> Result<Self, ConfigError> {
         let mut config: Map<String, Value> = v
             .get(&engine::SPECULATIVE_CONFIG)?
             .unwrap_or_default()
@@ -119,7 +122,9 @@ impl Keys {
             (&engine::SPEC_TOKENS, "num_speculative_tokens"),
         ];
         for (flag, key) in flags {
-            let Some(text) = v.text(flag) else { continue };
+            let Some(text) = v.get_text(flag) else {
+                continue;
+            };
             if config.contains_key(key) {
                 return Err(ConfigError::Invalid(format!(
                     "--{} and --speculative-config['{key}'] are mutually exclusive",
@@ -132,22 +137,22 @@ impl Keys {
         Ok(Self(config))
     }
 
-    fn text(&self, key: &str) -> Option<&str> {
+    fn get_text(&self, key: &str) -> Option<&str> {
         self.0.get(key)?.as_str()
     }
 
-    fn is_on(&self, key: &str) -> bool {
+    fn is_true(&self, key: &str) -> bool {
         self.0.get(key).and_then(Value::as_bool) == Some(true)
     }
 
-    fn given(&self, key: &str) -> Option<&Value> {
+    fn get_non_null(&self, key: &str) -> Option<&Value> {
         self.0.get(key).filter(|value| !value.is_null())
     }
 
     /// Returns the speculative decoding method; `None` if only a number of drafts is set, as in
     /// Dynamo's mocker.
-    fn method(&self) -> Option<&str> {
-        match (self.text("method"), self.text("model")) {
+    fn method_name(&self) -> Option<&str> {
+        match (self.get_text("method"), self.get_text("model")) {
             (Some(method), _) => Some(method),
             (None, Some("ngram" | "[ngram]")) => Some("ngram"),
             (None, Some(_)) => Some("draft_model"),
@@ -160,56 +165,59 @@ impl Keys {
     fn num_tokens(
         &self,
         method: Option<&str>,
-        target: &Model,
+        target: &ModelConfig,
         draft: Option<&Value>,
     ) -> Result<u32, ConfigError> {
-        let trained = match (method, self.text("model")) {
-            (Some("suffix"), _) => Some(SUFFIX_DRAFTS),
+        let trained = match (method, self.get_text("model")) {
+            (Some("suffix"), _) => Some(SUFFIX_DEFAULT_DRAFT_TOKENS),
             // The MTP modules are part of the target's files, which vLLM reads in this case.
-            (Some("mtp"), Some(named)) if named == target.name => {
-                target.hf_config.as_deref().and_then(trained_drafts)
-            }
-            _ => draft.and_then(trained_drafts),
+            (Some("mtp"), Some(named)) if named == target.name => target
+                .hf_config
+                .as_deref()
+                .and_then(trained_mtp_draft_tokens),
+            _ => draft.and_then(trained_mtp_draft_tokens),
         };
         let Some(number) = self
-            .given("num_speculative_tokens")
+            .get_non_null("num_speculative_tokens")
             .map_or(trained, |given| {
                 // A value that is not a number is rejected below.
                 Some(given.as_u64().unwrap_or(0))
             })
         else {
-            return Err(invalid(
+            return Err(invalid_config_error(
                 "num_speculative_tokens must be provided with speculative model unless the draft \
                  model config contains an n_predict parameter."
                     .to_owned(),
             ));
         };
         let number = Some(number).filter(|n| (1..=MAX_DRAFTS).contains(n));
-        number
-            .and_then(|n| u32::try_from(n).ok())
-            .ok_or_else(|| invalid("num_speculative_tokens must be between 1 and 64".to_owned()))
+        number.and_then(|n| u32::try_from(n).ok()).ok_or_else(|| {
+            invalid_config_error("num_speculative_tokens must be between 1 and 64".to_owned())
+        })
     }
 
-    fn draft_config(&self) -> Result<Option<Value>, ConfigError> {
-        let folder = self.text("model").map(Path::new);
-        folder.map_or(Ok(None), |folder| read_json(&folder.join("config.json")))
+    fn draft_model_hf_config(&self) -> Result<Option<Value>, ConfigError> {
+        let folder = self.get_text("model").map(Path::new);
+        folder.map_or(Ok(None), |folder| {
+            read_json_object_file(&folder.join("config.json"))
+        })
     }
 
     fn draft_shape(&self, config: Option<&Value>) -> Option<ModelShape> {
         match config {
             Some(config) => ModelShape::from_config(config).ok(),
-            None => latency::model(self.text("model")?),
+            None => latency::known_model_shape(self.get_text("model")?),
         }
     }
 
-    fn draft_ranks(&self) -> Result<Option<u32>, ConfigError> {
-        let Some(typed) = self.given("draft_tensor_parallel_size") else {
+    fn draft_tensor_parallel_size(&self) -> Result<Option<u32>, ConfigError> {
+        let Some(typed) = self.get_non_null("draft_tensor_parallel_size") else {
             return Ok(None);
         };
         let ranks = typed.as_u64().filter(|n| (1..=65_535).contains(n));
         let ranks = ranks.and_then(|n| u32::try_from(n).ok());
         ranks.map(Some).ok_or_else(|| {
-            invalid(format!(
+            invalid_config_error(format!(
                 "draft_tensor_parallel_size is {typed}, must be at least 1"
             ))
         })
@@ -220,16 +228,16 @@ impl Keys {
     ///
     /// **Source:** vLLM 0.33 `vllm/config/vllm.py`, `_get_v2_model_runner_unsupported_features` and
     /// `__post_init__`.
-    fn synchronous(&self, method: Option<&str>, pipeline: u32) -> Option<String> {
+    fn async_scheduling_conflict(&self, method: Option<&str>, pipeline: u32) -> Option<String> {
         let method = method?;
-        let at_once = self.is_on("parallel_drafting") && !matches!(method, "dflash" | "dspark");
+        let at_once = self.is_true("parallel_drafting") && !matches!(method, "dflash" | "dspark");
         let is_foreign = matches!(method, "suffix" | "custom_class");
-        if !(is_foreign || at_once || self.is_on("use_heterogeneous_vocab")) {
+        if !(is_foreign || at_once || self.is_true("use_heterogeneous_vocab")) {
             return None;
         }
         if is_foreign || method == "ngram" {
             Some(format!("{method}-based speculative decoding"))
-        } else if self.is_on("disable_padded_drafter_batch") {
+        } else if self.is_true("disable_padded_drafter_batch") {
             Some("disable_padded_drafter_batch=True".to_owned())
         } else {
             (pipeline > 1).then(|| "pipeline parallelism".to_owned())
@@ -241,27 +249,29 @@ impl Keys {
     ///
     /// **Source:** vLLM 0.33 `vllm/config/speculative.py`,
     /// `_resolve_synthetic_acceptance_rates`.
-    fn synthetic(&self, drafts: u32) -> Result<Option<Vec<f64>>, ConfigError> {
-        let rates = self.given("synthetic_acceptance_rates");
-        let length = self.given("synthetic_acceptance_length");
-        let way = self.text("rejection_sample_method").unwrap_or("standard");
+    fn synthetic_acceptance_rates(&self, drafts: u32) -> Result<Option<Vec<f64>>, ConfigError> {
+        let rates = self.get_non_null("synthetic_acceptance_rates");
+        let length = self.get_non_null("synthetic_acceptance_length");
+        let way = self
+            .get_text("rejection_sample_method")
+            .unwrap_or("standard");
         match way {
             "standard" | "block" | "fly" if rates.is_none() && length.is_none() => Ok(None),
-            "standard" | "block" | "fly" => Err(invalid(
+            "standard" | "block" | "fly" => Err(invalid_config_error(
                 "synthetic_acceptance_rates / synthetic_acceptance_length are only valid with \
                  rejection_sample_method='synthetic'."
                     .to_owned(),
             )),
             "synthetic" => match (rates, length) {
-                (Some(rates), None) => unconditional(rates, drafts as usize).map(Some),
-                (None, Some(length)) => rates_of_length(length, drafts).map(Some),
-                _ => Err(invalid(
+                (Some(rates), None) => parse_acceptance_rates(rates, drafts as usize).map(Some),
+                (None, Some(length)) => rates_of_acceptance_length(length, drafts).map(Some),
+                _ => Err(invalid_config_error(
                     "rejection_sample_method='synthetic' requires exactly one of \
                      synthetic_acceptance_rates or synthetic_acceptance_length."
                         .to_owned(),
                 )),
             },
-            other => Err(invalid(format!(
+            other => Err(invalid_config_error(format!(
                 "rejection_sample_method {other:?} is not one of standard, synthetic, block, fly"
             ))),
         }
@@ -273,14 +283,18 @@ impl Keys {
     ///
     /// **Source:** vLLM 0.33 `vllm/config/speculative.py`, `needs_eagle_block_drop`;
     /// `vllm/config/vllm.py`, `num_hash_lookahead_tokens`.
-    fn last_block(&self, v: &Values, method: Option<&str>) -> Result<(bool, bool), ConfigError> {
+    fn prefix_cache_last_block_rules(
+        &self,
+        v: &FlagValues,
+        method: Option<&str>,
+    ) -> Result<(bool, bool), ConfigError> {
         let Some(method) = method else {
             return Ok((true, false));
         };
         let eagle = matches!(method, "eagle" | "eagle3") || method.ends_with("mtp");
-        let eagle = eagle && !self.is_on("disable_eagle_block_drop");
+        let eagle = eagle && !self.is_true("disable_eagle_block_drop");
         let offloads = v.get(&kv::KV_OFFLOADING_SIZE)?.is_some_and(|gib| gib > 0.0);
-        let plain = self.is_on("disable_lookahead_block_hashes")
+        let plain = self.is_true("disable_lookahead_block_hashes")
             || offloads
             || v.get(&kv::KV_TRANSFER_CONFIG)?.is_some();
         Ok((eagle && plain, eagle && !plain))
@@ -290,11 +304,11 @@ impl Keys {
     /// MTP modules reads ahead.
     ///
     /// **Source:** vLLM 0.33 `vllm/config/vllm.py`, `num_prefill_lookahead_tokens`.
-    fn lookahead(
+    fn hash_lookahead_tokens(
         &self,
         method: Option<&str>,
         drafts: u32,
-        target: &Model,
+        target: &ModelConfig,
         draft: Option<&Value>,
     ) -> u32 {
         let chains = method.is_some_and(|name| name.ends_with("mtp"));
@@ -308,21 +322,22 @@ impl Keys {
 
     /// Reads the n-gram lengths `prompt_lookup_min` and `prompt_lookup_max`; a missing one equals
     /// the other.
-    fn prompt_lookup(&self) -> Result<(u32, u32), ConfigError> {
+    fn prompt_lookup_lengths(&self) -> Result<(u32, u32), ConfigError> {
         let read = |key: &str| {
-            let Some(value) = self.given(key) else {
+            let Some(value) = self.get_non_null(key) else {
                 return Ok(None);
             };
             let number = value.as_u64().filter(|n| (1..=MAX_DRAFTS).contains(n));
             let number = number.and_then(|n| u32::try_from(n).ok());
-            let words = || invalid(format!("{key} is {value}, must be between 1 and 64"));
+            let words =
+                || invalid_config_error(format!("{key} is {value}, must be between 1 and 64"));
             number.map(Some).ok_or_else(words)
         };
         let (min, max) = (read("prompt_lookup_min")?, read("prompt_lookup_max")?);
-        let most = max.or(min).unwrap_or(NGRAM_TOKENS as u32);
+        let most = max.or(min).unwrap_or(NGRAM_DEFAULT_LOOKUP_TOKENS as u32);
         let least = min.unwrap_or(most);
         if least > most {
-            return Err(invalid(format!(
+            return Err(invalid_config_error(format!(
                 "prompt_lookup_min={least} must be <= prompt_lookup_max={most}"
             )));
         }
@@ -331,7 +346,7 @@ impl Keys {
 }
 
 /// Returns the number of draft tokens for which the MTP modules were trained, from `config.json`.
-fn trained_drafts(config: &Value) -> Option<u64> {
+fn trained_mtp_draft_tokens(config: &Value) -> Option<u64> {
     let parts = [Some(config), config.get("text_config")];
     let keys = [
         "n_predict",
@@ -346,36 +361,36 @@ fn trained_drafts(config: &Value) -> Option<u64> {
     parts.find_map(|part| keys.iter().find_map(|key| part.get(*key)?.as_u64()))
 }
 
-fn invalid(words: String) -> ConfigError {
+fn invalid_config_error(words: String) -> ConfigError {
     ConfigError::Invalid(format!("speculative-config: {words}"))
 }
 
-fn unconditional(typed: &Value, drafts: usize) -> Result<Vec<f64>, ConfigError> {
+fn parse_acceptance_rates(typed: &Value, drafts: usize) -> Result<Vec<f64>, ConfigError> {
     let rates: Option<Vec<f64>> = typed
         .as_array()
         .and_then(|list| list.iter().map(Value::as_f64).collect());
     let rates = rates.filter(|rates| rates.len() == drafts).ok_or_else(|| {
         let words = format!("synthetic_acceptance_rates must have length {drafts}, got {typed}.");
-        invalid(words)
+        invalid_config_error(words)
     })?;
     if rates.iter().any(|rate| !(0.0..=1.0).contains(rate)) {
         let words = format!("synthetic_acceptance_rates entries must be in [0, 1], got {typed}.");
-        return Err(invalid(words));
+        return Err(invalid_config_error(words));
     }
     if rates.windows(2).any(|pair| pair[1] > pair[0]) {
         let words = format!("synthetic_acceptance_rates must be non-increasing, got {typed}.");
-        return Err(invalid(words));
+        return Err(invalid_config_error(words));
     }
     Ok(rates)
 }
 
 /// Returns the unconditional acceptance rates of least variance with a mean of `typed` tokens per
 /// step.
-fn rates_of_length(typed: &Value, drafts: u32) -> Result<Vec<f64>, ConfigError> {
+fn rates_of_acceptance_length(typed: &Value, drafts: u32) -> Result<Vec<f64>, ConfigError> {
     let most = f64::from(drafts) + 1.0;
     let length = typed.as_f64().filter(|n| (1.0..=most).contains(n));
     let length = length.ok_or_else(|| {
-        invalid(format!(
+        invalid_config_error(format!(
             "synthetic_acceptance_length must be in [1, {most}], got {typed}."
         ))
     })?;
@@ -383,7 +398,7 @@ fn rates_of_length(typed: &Value, drafts: u32) -> Result<Vec<f64>, ConfigError> 
     Ok((0..drafts).map(rate).collect())
 }
 
-fn conditional(rates: &[f64]) -> Vec<f64> {
+fn to_conditional_rates(rates: &[f64]) -> Vec<f64> {
     let before = std::iter::once(&1.0).chain(rates);
     let pairs = rates.iter().zip(before);
     let chance = |(rate, before): (&f64, &f64)| if *before > 0.0 { rate / before } else { 0.0 };
@@ -395,7 +410,7 @@ fn conditional(rates: &[f64]) -> Vec<f64> {
 ///
 /// **Source:** vLLM `tests/v1/spec_decode/test_acceptance_length.py` (eagle3) and pull request 48892
 /// (mtp); SemiAnalysis InferenceX `golden_al_distribution` (dspark); the others are estimates.
-fn usual(method: &str, drafts: usize) -> Vec<f64> {
+fn typical_acceptance_rates(method: &str, drafts: usize) -> Vec<f64> {
     let falling = |first: f64, factor: f64| {
         let chances = std::iter::successors(Some(first), move |chance| Some(chance * factor));
         chances.take(drafts).collect()
@@ -416,7 +431,7 @@ fn usual(method: &str, drafts: usize) -> Vec<f64> {
     }
 }
 
-fn typed(v: &Values, drafts: u32) -> Result<Vec<f64>, ConfigError> {
+fn read_acceptance_rates_flag(v: &FlagValues, drafts: u32) -> Result<Vec<f64>, ConfigError> {
     let flag = &engine::SPEC_ACCEPTANCE_RATES;
     let mut rates = Vec::new();
     for text in v.comma_list(flag)? {
@@ -424,7 +439,9 @@ fn typed(v: &Values, drafts: u32) -> Result<Vec<f64>, ConfigError> {
             .parse::<f64>()
             .ok()
             .filter(|rate| (0.0..=1.0).contains(rate));
-        rates.push(rate.ok_or_else(|| v.bad(flag, &text, "a number between 0 and 1"))?);
+        rates.push(
+            rate.ok_or_else(|| v.unreadable_value_error(flag, &text, "a number between 0 and 1"))?,
+        );
     }
     rates.resize(drafts as usize, 0.0);
     Ok(rates)

@@ -4,15 +4,15 @@
 
 use serde_json::{Map, Value};
 
-use super::did_you_mean::closest;
+use super::did_you_mean::closest_name;
 use super::error::ConfigError;
 use super::flags::model::VLLM_VERSION;
-use super::ignored::release;
-use super::values::Values;
+use super::ignored::parse_release;
+use super::values::FlagValues;
 
-const RELEASE: (u32, u32) = (0, 33);
+const IMITATED_RELEASE: (u32, u32) = (0, 33);
 
-const METHODS: [&str; 10] = [
+const METHOD_NAMES: [&str; 10] = [
     "ngram",
     "ngram_gpu",
     "suffix",
@@ -26,7 +26,7 @@ const METHODS: [&str; 10] = [
 ];
 
 /// Model-specific names of the speculative method `mtp`.
-const MTP: [&str; 27] = [
+const MTP_METHOD_NAMES: [&str; 27] = [
     "bailing_hybrid_mtp",
     "bailing_hybrid_v3_mtp",
     "deepseek_mtp",
@@ -56,7 +56,7 @@ const MTP: [&str; 27] = [
     "step5_mtp",
 ];
 
-const SUPPORTED: [&str; 14] = [
+const SUPPORTED_KEYS: [&str; 14] = [
     "method",
     "model",
     "num_speculative_tokens",
@@ -109,27 +109,27 @@ const IGNORED_WITH_WARNING: [&str; 15] = [
     "xpress_topc",
 ];
 
-fn invalid(words: String) -> ConfigError {
+fn invalid_config_error(words: String) -> ConfigError {
     ConfigError::Invalid(format!("speculative-config: {words}"))
 }
 
-fn is_older(v: &Values) -> Result<bool, ConfigError> {
+fn is_older(v: &FlagValues) -> Result<bool, ConfigError> {
     let version = v.get(&VLLM_VERSION)?;
-    Ok(release(&version).is_some_and(|imitated| imitated < RELEASE))
+    Ok(parse_release(&version).is_some_and(|imitated| imitated < IMITATED_RELEASE))
 }
 
 /// Returns the name of the speculative method in the imitated release.
 ///
 /// # Errors
 /// [`ConfigError::Invalid`] for a speculative method that the imitated release does not have.
-pub(super) fn method(v: &Values, typed: &str) -> Result<String, ConfigError> {
+pub(super) fn current_method_name(v: &FlagValues, typed: &str) -> Result<String, ConfigError> {
     if typed == "[ngram]" {
         return Ok("ngram".to_owned());
     }
-    if METHODS.contains(&typed) {
+    if METHOD_NAMES.contains(&typed) {
         return Ok(typed.to_owned());
     }
-    if MTP.contains(&typed) {
+    if MTP_METHOD_NAMES.contains(&typed) {
         v.warn(format!(
             "method `{typed}` is deprecated and replaced with mtp."
         ));
@@ -138,11 +138,11 @@ pub(super) fn method(v: &Values, typed: &str) -> Result<String, ConfigError> {
     if is_older(v)? && matches!(typed, "medusa" | "mlp_speculator") {
         return Ok(typed.to_owned());
     }
-    let hint = closest(typed, METHODS.into_iter())
+    let hint = closest_name(typed, METHOD_NAMES.into_iter())
         .map_or_else(String::new, |near| format!("; did you mean {near}?"));
-    Err(invalid(format!(
+    Err(invalid_config_error(format!(
         "method {typed:?} is not one of {}, or a name of mtp by model{hint}",
-        METHODS.join(", ")
+        METHOD_NAMES.join(", ")
     )))
 }
 
@@ -150,17 +150,20 @@ pub(super) fn method(v: &Values, typed: &str) -> Result<String, ConfigError> {
 ///
 /// # Errors
 /// [`ConfigError::Invalid`] with the name of the unknown key.
-pub(super) fn check(v: &Values, keys: &Map<String, Value>) -> Result<(), ConfigError> {
+pub(super) fn check_speculative_keys(
+    v: &FlagValues,
+    keys: &Map<String, Value>,
+) -> Result<(), ConfigError> {
     let given = |key: &&String| !keys[*key].is_null();
     if keys.contains_key("tensor_parallel_size") {
-        return Err(invalid(
+        return Err(invalid_config_error(
             "'tensor_parallel_size' is not a valid argument in the speculative_config. Please pass \
              'draft_tensor_parallel_size' instead."
                 .to_owned(),
         ));
     }
     let is_known = |key: &str| {
-        SUPPORTED.contains(&key)
+        SUPPORTED_KEYS.contains(&key)
             || IGNORED_SILENTLY.contains(&key)
             || IGNORED_WITH_WARNING.contains(&key)
     };
@@ -170,10 +173,10 @@ pub(super) fn check(v: &Values, keys: &Map<String, Value>) -> Result<(), ConfigE
         if IGNORED_WITH_WARNING.contains(&key.as_str()) || older && !is_known(key) {
             idle.push(key.as_str());
         } else if !is_known(key) {
-            let names = SUPPORTED.into_iter().chain(IGNORED_WITH_WARNING);
-            let hint = closest(key, names)
+            let names = SUPPORTED_KEYS.into_iter().chain(IGNORED_WITH_WARNING);
+            let hint = closest_name(key, names)
                 .map_or_else(String::new, |near| format!("; did you mean {near:?}?"));
-            return Err(invalid(format!("unknown key {key:?}{hint}")));
+            return Err(invalid_config_error(format!("unknown key {key:?}{hint}")));
         }
     }
     if !idle.is_empty() {

@@ -5,21 +5,21 @@
 
 use serde_json::Value;
 
-use super::choices::Task;
+use super::choices::ModelTask;
 use super::error::ConfigError;
 use super::flags::api;
-use super::model::Model;
-use super::values::Values;
+use super::model::ModelConfig;
+use super::values::FlagValues;
 
 /// Settings of speech recognition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Speech {
+pub struct SpeechConfig {
     /// Whether the routes `/v1/audio/transcriptions` and `/v1/audio/translations` exist.
     pub transcribes: bool,
     /// Whether the route `/v1/realtime` exists.
     pub realtime: bool,
     /// Speech recognition capabilities of the model.
-    pub model: SpeechModel,
+    pub model: SpeechModelCapabilities,
     /// Maximum size of an uploaded audio file, in bytes (default 25 MiB).
     pub max_file_bytes: u64,
     /// Maximum duration of an uploaded audio file, in seconds (default 600).
@@ -30,7 +30,7 @@ pub struct Speech {
 
 /// Speech recognition capabilities of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SpeechModel {
+pub struct SpeechModelCapabilities {
     /// Whether the model supports transcription only, not text generation.
     pub only: bool,
     /// Whether transcriptions can have timestamps (`verbose_json`).
@@ -45,7 +45,7 @@ pub struct SpeechModel {
     pub in_prompt: bool,
 }
 
-const WHISPER: SpeechModel = SpeechModel {
+const WHISPER_CAPABILITIES: SpeechModelCapabilities = SpeechModelCapabilities {
     only: true,
     segments: true,
     speakers: false,
@@ -54,90 +54,111 @@ const WHISPER: SpeechModel = SpeechModel {
     in_prompt: false,
 };
 
-const MULTIMODAL_LM: SpeechModel = SpeechModel {
+const MULTIMODAL_LM_CAPABILITIES: SpeechModelCapabilities = SpeechModelCapabilities {
     only: false,
     segments: false,
     detects: false,
     in_prompt: true,
-    ..WHISPER
+    ..WHISPER_CAPABILITIES
 };
 
-const SPEECH_MODELS: [(&str, SpeechModel); 14] = [
-    ("WhisperForConditionalGeneration", WHISPER),
+const SPEECH_ARCHITECTURES: [(&str, SpeechModelCapabilities); 14] = [
+    ("WhisperForConditionalGeneration", WHISPER_CAPABILITIES),
     (
         "CohereAsrForConditionalGeneration",
-        SpeechModel {
+        SpeechModelCapabilities {
             segments: false,
             detects: false,
-            ..WHISPER
+            ..WHISPER_CAPABILITIES
         },
     ),
     (
         "FireRedASR2ForConditionalGeneration",
-        SpeechModel {
+        SpeechModelCapabilities {
             detects: false,
-            ..WHISPER
+            ..WHISPER_CAPABILITIES
         },
     ),
     (
         "FunASRForConditionalGeneration",
-        SpeechModel {
+        SpeechModelCapabilities {
             detects: false,
-            ..WHISPER
+            ..WHISPER_CAPABILITIES
         },
     ),
     (
         "MossTranscribeDiarizeForConditionalGeneration",
-        SpeechModel {
+        SpeechModelCapabilities {
             only: true,
             speakers: true,
             clip: None,
-            ..MULTIMODAL_LM
+            ..MULTIMODAL_LM_CAPABILITIES
         },
     ),
-    ("Gemma3nForConditionalGeneration", MULTIMODAL_LM),
-    ("GlmAsrForConditionalGeneration", MULTIMODAL_LM),
-    ("GraniteSpeechForConditionalGeneration", MULTIMODAL_LM),
-    ("GraniteSpeechPlusForConditionalGeneration", MULTIMODAL_LM),
-    ("MoonshotKimiaForCausalLM", MULTIMODAL_LM),
-    ("Qwen3OmniMoeForConditionalGeneration", MULTIMODAL_LM),
-    ("Qwen3ASRForConditionalGeneration", MULTIMODAL_LM),
-    ("VoxtralForConditionalGeneration", MULTIMODAL_LM),
-    ("Qwen3ASRRealtimeGeneration", MULTIMODAL_LM),
+    (
+        "Gemma3nForConditionalGeneration",
+        MULTIMODAL_LM_CAPABILITIES,
+    ),
+    ("GlmAsrForConditionalGeneration", MULTIMODAL_LM_CAPABILITIES),
+    (
+        "GraniteSpeechForConditionalGeneration",
+        MULTIMODAL_LM_CAPABILITIES,
+    ),
+    (
+        "GraniteSpeechPlusForConditionalGeneration",
+        MULTIMODAL_LM_CAPABILITIES,
+    ),
+    ("MoonshotKimiaForCausalLM", MULTIMODAL_LM_CAPABILITIES),
+    (
+        "Qwen3OmniMoeForConditionalGeneration",
+        MULTIMODAL_LM_CAPABILITIES,
+    ),
+    (
+        "Qwen3ASRForConditionalGeneration",
+        MULTIMODAL_LM_CAPABILITIES,
+    ),
+    (
+        "VoxtralForConditionalGeneration",
+        MULTIMODAL_LM_CAPABILITIES,
+    ),
+    ("Qwen3ASRRealtimeGeneration", MULTIMODAL_LM_CAPABILITIES),
 ];
 
-const REALTIME: [&str; 2] = ["VoxtralRealtimeGeneration", "Qwen3ASRRealtimeGeneration"];
+const REALTIME_ARCHITECTURES: [&str; 2] =
+    ["VoxtralRealtimeGeneration", "Qwen3ASRRealtimeGeneration"];
 
-impl Speech {
+impl SpeechConfig {
     /// Returns the speech recognition settings for `task`, and the task if the architecture
     /// determines it.
     pub(super) fn from_values(
-        v: &Values,
-        model: &Model,
-        task: Task,
-    ) -> Result<(Task, Self), ConfigError> {
-        let architecture = model.hf_config.as_deref().and_then(architecture);
-        let realtime = architecture.is_some_and(|name| REALTIME.contains(&name));
-        let known = SPEECH_MODELS
+        v: &FlagValues,
+        model: &ModelConfig,
+        task: ModelTask,
+    ) -> Result<(ModelTask, Self), ConfigError> {
+        let architecture = model.hf_config.as_deref().and_then(model_architecture);
+        let realtime = architecture.is_some_and(|name| REALTIME_ARCHITECTURES.contains(&name));
+        let known = SPEECH_ARCHITECTURES
             .iter()
             .find(|(name, _)| architecture == Some(name));
         let known = known.map(|(_, listener)| *listener);
-        let known = known.or(realtime.then_some(MULTIMODAL_LM));
+        let known = known.or(realtime.then_some(MULTIMODAL_LM_CAPABILITIES));
         // A configured task is kept; else a transcription-only model determines it.
-        let chosen = v.given(&api::TASK) || v.given(&api::RUNNER);
+        let chosen = v.is_set(&api::TASK) || v.is_set(&api::RUNNER);
         let task = match known {
-            Some(listener) if listener.only && !chosen => Task::Transcription,
+            Some(listener) if listener.only && !chosen => ModelTask::Transcription,
             _ => task,
         };
         let megabytes = v.get(&api::MAX_AUDIO_CLIP_FILESIZE_MB)?;
-        let generates = task == Task::Generate;
+        let generates = task == ModelTask::Generate;
         let speech = Self {
-            transcribes: matches!(task, Task::All | Task::Transcription | Task::Realtime)
-                || generates && known.is_some(),
-            realtime: matches!(task, Task::All | Task::Realtime) || generates && realtime,
+            transcribes: matches!(
+                task,
+                ModelTask::All | ModelTask::Transcription | ModelTask::Realtime
+            ) || generates && known.is_some(),
+            realtime: matches!(task, ModelTask::All | ModelTask::Realtime) || generates && realtime,
             model: known.unwrap_or(match task {
-                Task::Realtime => MULTIMODAL_LM,
-                _ => WHISPER,
+                ModelTask::Realtime => MULTIMODAL_LM_CAPABILITIES,
+                _ => WHISPER_CAPABILITIES,
             }),
             max_file_bytes: megabytes << 20,
             max_seconds: v.get(&api::MAX_AUDIO_DECODE_DURATION_S)?,
@@ -147,6 +168,6 @@ impl Speech {
     }
 }
 
-fn architecture(config: &Value) -> Option<&str> {
+fn model_architecture(config: &Value) -> Option<&str> {
     config.get("architectures")?.get(0)?.as_str()
 }

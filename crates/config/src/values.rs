@@ -7,42 +7,42 @@ use std::ops::RangeInclusive;
 use indexmap::IndexMap;
 
 use super::cli_mode::CliMode;
-use super::did_you_mean::closest;
+use super::did_you_mean::closest_name;
 use super::error::ConfigError;
 use super::flag::{Flag, FlagKind, FlagSpec, FlagValue, FlagValueError, RawFlagValues};
 use super::flags;
-use super::layers::{Layer, Setting, ValueSource};
+use super::layers::{ConfigLayer, LayerSetting, ValueSource};
 
 /// Values of all flags by name, including defaults.
 #[derive(Debug, Clone)]
-pub(super) struct Values {
+pub(super) struct FlagValues {
     pub(super) cli_mode: CliMode,
-    settings: IndexMap<&'static str, Setting>,
-    notes: RefCell<Notes>,
+    settings: IndexMap<&'static str, LayerSetting>,
+    notes: RefCell<ResolutionNotes>,
 }
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Notes {
+pub(super) struct ResolutionNotes {
     pub(super) warnings: Vec<String>,
     /// Warnings about settings that have no effect with the others; a subset of `warnings`.
     pub(super) without_effect: Vec<String>,
-    pub(super) derived: Vec<Derivation>,
+    pub(super) derived: Vec<DerivedValue>,
     bare_durations: Vec<&'static str>,
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Derivation {
+pub(super) struct DerivedValue {
     pub(super) name: &'static str,
     pub(super) value: String,
     pub(super) rule: Option<String>,
 }
 
-impl Values {
-    pub(super) fn new(layer: &Layer, cli_mode: CliMode) -> Self {
-        let settings = flags::flags().map(|flag| {
-            let default = || Setting {
+impl FlagValues {
+    pub(super) fn new(layer: &ConfigLayer, cli_mode: CliMode) -> Self {
+        let settings = flags::all_effective_flags().map(|flag| {
+            let default = || LayerSetting {
                 values: flag
-                    .default(cli_mode)
+                    .default_for_mode(cli_mode)
                     .map(str::to_owned)
                     .into_iter()
                     .collect(),
@@ -59,40 +59,40 @@ impl Values {
     }
 
     /// Returns whether the value of the flag has a source other than the default.
-    pub(super) fn given(&self, flag: &FlagSpec) -> bool {
-        self.source(flag) != ValueSource::Default
+    pub(super) fn is_set(&self, flag: &FlagSpec) -> bool {
+        self.value_source(flag) != ValueSource::Default
     }
 
-    pub(super) fn is_given(&self, name: &str) -> bool {
+    pub(super) fn is_set_by_name(&self, name: &str) -> bool {
         let setting = self.settings.get(name);
         setting.is_some_and(|setting| setting.source != ValueSource::Default)
     }
 
-    pub(super) fn source(&self, flag: &FlagSpec) -> ValueSource {
+    pub(super) fn value_source(&self, flag: &FlagSpec) -> ValueSource {
         self.settings
             .get(flag.name)
             .map_or(ValueSource::Default, |s| s.source.clone())
     }
 
     /// Returns the values of a flag as typed, or its default; lists are not expanded.
-    pub(super) fn raw(&self, flag: &FlagSpec) -> &[String] {
+    pub(super) fn raw_values(&self, flag: &FlagSpec) -> &[String] {
         self.settings.get(flag.name).map_or(&[], |s| &s.values)
     }
 
-    fn typed<'a>(&'a self, flag: &'a FlagSpec) -> RawFlagValues<'a> {
+    fn raw_flag_values<'a>(&'a self, flag: &'a FlagSpec) -> RawFlagValues<'a> {
         RawFlagValues {
             spec: flag,
             cli_mode: self.cli_mode,
-            values: self.raw(flag),
+            values: self.raw_values(flag),
         }
     }
 
     pub(super) fn get<T: FlagValue>(&self, flag: &Flag<T>) -> Result<T, ConfigError> {
-        let typed = self.typed(flag);
-        let value = T::read(&typed).map_err(|refused| self.refused(flag, refused))?;
+        let typed = self.raw_flag_values(flag);
+        let value = T::read(&typed).map_err(|refused| self.flag_value_error(flag, refused))?;
         if flag.kind == FlagKind::Duration
-            && self.given(flag)
-            && typed.duration().is_ok_and(|read| read.bare)
+            && self.is_set(flag)
+            && typed.parse_duration().is_ok_and(|read| read.bare)
         {
             self.notes.borrow_mut().bare_durations.push(flag.name);
         }
@@ -100,35 +100,35 @@ impl Values {
     }
 
     /// Returns the value of a flag that takes one of several words; `None` if the flag is not set.
-    pub(super) fn choice<T: Clone>(&self, flag: &Flag<T>) -> Result<Option<T>, ConfigError> {
-        let text = self.text(flag);
+    pub(super) fn get_choice<T: Clone>(&self, flag: &Flag<T>) -> Result<Option<T>, ConfigError> {
+        let text = self.get_text(flag);
         // Some choices have the word `none`.
-        let Some(word) = text.or_else(|| self.raw(flag).last().map(String::as_str)) else {
+        let Some(word) = text.or_else(|| self.raw_values(flag).last().map(String::as_str)) else {
             return Ok(None);
         };
         let known = flag
-            .words()
+            .choice_words()
             .iter()
             .position(|w| w.eq_ignore_ascii_case(word));
         match (known, text) {
-            (Some(at), _) => Ok(flag.meaning(at).cloned()),
+            (Some(at), _) => Ok(flag.choice_at(at).cloned()),
             (None, None) => Ok(None),
             (None, Some(text)) => {
-                let hint = closest(text, flag.words().iter().copied())
+                let hint = closest_name(text, flag.choice_words().iter().copied())
                     .map_or_else(String::new, |near| format!("; did you mean {near}?"));
-                let allowed = flag.words().join(", ");
-                Err(self.bad(flag, text, format!("one of {allowed}{hint}")))
+                let allowed = flag.choice_words().join(", ");
+                Err(self.unreadable_value_error(flag, text, format!("one of {allowed}{hint}")))
             }
         }
     }
 
-    pub(super) fn whole(&self, flag: &FlagSpec) -> Result<Option<i64>, ConfigError> {
-        let read = self.typed(flag).whole();
-        read.map_err(|refused| self.refused(flag, refused))
+    pub(super) fn get_integer(&self, flag: &FlagSpec) -> Result<Option<i64>, ConfigError> {
+        let read = self.raw_flag_values(flag).parse_integer();
+        read.map_err(|refused| self.flag_value_error(flag, refused))
     }
 
     /// Checks the number of a flag against a range; `words` is the error message.
-    pub(super) fn fit<T: TryFrom<i64>>(
+    pub(super) fn check_integer_range<T: TryFrom<i64>>(
         &self,
         flag: &FlagSpec,
         value: i64,
@@ -136,12 +136,14 @@ impl Values {
         words: &str,
     ) -> Result<T, ConfigError> {
         let value = range.contains(&value).then(|| T::try_from(value).ok());
-        value.flatten().ok_or_else(|| self.wrong(words, flag))
+        value
+            .flatten()
+            .ok_or_else(|| self.unsupported_value_error(words, flag))
     }
 
     /// Returns the last value of a flag; `None` if there is none, or it is empty or `none`.
-    pub(super) fn text<'a>(&'a self, flag: &'a FlagSpec) -> Option<&'a str> {
-        self.typed(flag).text()
+    pub(super) fn get_text<'a>(&'a self, flag: &'a FlagSpec) -> Option<&'a str> {
+        self.raw_flag_values(flag).last_text()
     }
 
     /// Returns the elements of a list flag, which may be separated by commas or spaces.
@@ -162,21 +164,26 @@ impl Values {
         self.notes.borrow_mut().without_effect.push(text);
     }
 
-    pub(super) fn derive(&self, flag: &FlagSpec, value: impl Display) {
-        self.note(flag, value, None);
+    pub(super) fn record_derived(&self, flag: &FlagSpec, value: impl Display) {
+        self.record_derivation(flag, value, None);
     }
 
-    pub(super) fn derive_by(&self, flag: &FlagSpec, value: impl Display, rule: impl Into<String>) {
-        self.note(flag, value, Some(rule.into()));
+    pub(super) fn record_derived_by_rule(
+        &self,
+        flag: &FlagSpec,
+        value: impl Display,
+        rule: impl Into<String>,
+    ) {
+        self.record_derivation(flag, value, Some(rule.into()));
     }
 
-    fn note(&self, flag: &FlagSpec, value: impl Display, rule: Option<String>) {
+    fn record_derivation(&self, flag: &FlagSpec, value: impl Display, rule: Option<String>) {
         let (name, value) = (flag.name, value.to_string());
-        let derived = Derivation { name, value, rule };
+        let derived = DerivedValue { name, value, rule };
         self.notes.borrow_mut().derived.push(derived);
     }
 
-    pub(super) fn notes(&self) -> Notes {
+    pub(super) fn finish_notes(&self) -> ResolutionNotes {
         let mut notes = self.notes.borrow().clone();
         if !notes.bare_durations.is_empty() {
             let names = notes.bare_durations.join(", ");
@@ -187,14 +194,18 @@ impl Values {
         notes
     }
 
-    fn refused(&self, flag: &FlagSpec, refused: FlagValueError) -> ConfigError {
+    fn flag_value_error(&self, flag: &FlagSpec, refused: FlagValueError) -> ConfigError {
         match refused {
-            FlagValueError::Unreadable { value, expected } => self.bad(flag, &value, expected),
-            FlagValueError::OutOfBounds => self.wrong(flag.out_of_bounds(self.cli_mode), flag),
+            FlagValueError::Unreadable { value, expected } => {
+                self.unreadable_value_error(flag, &value, expected)
+            }
+            FlagValueError::OutOfBounds => {
+                self.unsupported_value_error(flag.out_of_bounds_message(self.cli_mode), flag)
+            }
         }
     }
 
-    pub(super) fn bad(
+    pub(super) fn unreadable_value_error(
         &self,
         flag: &FlagSpec,
         value: &str,
@@ -204,11 +215,11 @@ impl Values {
             flag: format!("--{}", flag.name),
             value: value.to_owned(),
             expected: expected.into(),
-            origin: self.source(flag).to_string(),
+            origin: self.value_source(flag).to_string(),
         }
     }
 
-    pub(super) fn key_error(
+    pub(super) fn json_key_error(
         &self,
         flag: &FlagSpec,
         key: &str,
@@ -219,14 +230,18 @@ impl Values {
             flag: format!("--{}.{key}", flag.name),
             value: value.to_owned(),
             expected: expected.into(),
-            origin: self.source(flag).to_string(),
+            origin: self.value_source(flag).to_string(),
         }
     }
 
     /// Returns the error for an unsupported flag value; upstream's message comes first.
-    pub(super) fn wrong(&self, words: impl Display, flag: &FlagSpec) -> ConfigError {
-        let value = self.raw(flag).join(" ");
-        let origin = self.source(flag);
+    pub(super) fn unsupported_value_error(
+        &self,
+        words: impl Display,
+        flag: &FlagSpec,
+    ) -> ConfigError {
+        let value = self.raw_values(flag).join(" ");
+        let origin = self.value_source(flag);
         ConfigError::Invalid(format!(
             "{words} (--{} is {value:?}, from {origin})",
             flag.name

@@ -1,10 +1,12 @@
 //! Warnings about settings that have no effect in combination with others.
 
-use super::values::Values;
-use super::{Compat, Config, LatencySource, SchedulerKind, ServingRole, closest, flags};
+use super::values::FlagValues;
+use super::{
+    Compat, Config, LatencySource, SchedulerKind, ServingRole, all_effective_flags, closest_name,
+};
 use vllm_sim_service::fault::{KV_LOAD_FAILURE, StreamFault};
 
-const DELAYS: [&str; 7] = [
+const POOL_DELAY_FLAGS: [&str; 7] = [
     "time-to-first-token",
     "time-to-first-token-std-dev",
     "inter-token-latency",
@@ -14,7 +16,7 @@ const DELAYS: [&str; 7] = [
     "prefill-time-std-dev",
 ];
 
-pub(super) fn warn(config: &Config, v: &Values) {
+pub(super) fn warn_of_settings_without_effect(config: &Config, v: &FlagValues) {
     let engine = &config.engine;
     let is_modelled = engine.timing.latency_source != LatencySource::Delays
         && engine.scheduler != SchedulerKind::Pool;
@@ -28,7 +30,7 @@ pub(super) fn warn(config: &Config, v: &Values) {
         || config.model.compat == Compat::Llmd;
     let rules: [(&[&str], bool, &str); 3] = [
         (
-            &DELAYS,
+            &POOL_DELAY_FLAGS,
             is_modelled,
             "a latency model computes the times (--latency-model, --gpu)",
         ),
@@ -50,7 +52,7 @@ pub(super) fn warn(config: &Config, v: &Values) {
         ));
     }
     for (names, idle, why) in rules {
-        let given = names.iter().filter(|name| idle && v.is_given(name));
+        let given = names.iter().filter(|name| idle && v.is_set_by_name(name));
         let given: Vec<String> = given.map(|name| format!("--{name}")).collect();
         if !given.is_empty() {
             v.warn_without_effect(format!("{}: no effect because {why}", given.join(", ")));
@@ -62,7 +64,7 @@ pub(super) fn warn(config: &Config, v: &Values) {
 ///
 /// Variables that Kubernetes sets for a service called `vllm-sim` are excluded.
 pub fn unknown_variables(names: impl IntoIterator<Item = String>) -> Vec<String> {
-    let known: Vec<String> = flags().map(|flag| flag.env_name()).collect();
+    let known: Vec<String> = all_effective_flags().map(|flag| flag.env_name()).collect();
     let of_service = |name: &str| {
         let rest = name.strip_prefix("VLLM_SIM_").unwrap_or(name);
         rest.starts_with("SERVICE_") || rest.starts_with("PORT")
@@ -70,12 +72,12 @@ pub fn unknown_variables(names: impl IntoIterator<Item = String>) -> Vec<String>
     let names = names.into_iter().filter(|name| {
         name.starts_with("VLLM_SIM_")
             && !known.contains(name)
-            && !OTHERS.contains(&name.as_str())
+            && !OTHER_KNOWN_VARIABLES.contains(&name.as_str())
             && !of_service(name)
     });
     names
         .map(
-            |name| match closest(&name, known.iter().map(String::as_str)) {
+            |name| match closest_name(&name, known.iter().map(String::as_str)) {
                 Some(near) => format!("{name}: unknown environment variable; did you mean {near}?"),
                 None => format!("{name}: unknown environment variable"),
             },
@@ -83,7 +85,7 @@ pub fn unknown_variables(names: impl IntoIterator<Item = String>) -> Vec<String>
         .collect()
 }
 
-const OTHERS: [&str; 4] = [
+const OTHER_KNOWN_VARIABLES: [&str; 4] = [
     "VLLM_SIM_BINARY",
     "VLLM_SIM_DOOR",
     "VLLM_SIM_PROGRAM",

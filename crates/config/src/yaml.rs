@@ -9,7 +9,7 @@ use super::error::ConfigError;
 use super::flag::{FlagKind, FlagSpec};
 use super::flags;
 use super::ignored;
-use super::layers::{Layer, ValueSource};
+use super::layers::{ConfigLayer, ValueSource};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum UnknownKeys {
@@ -22,16 +22,23 @@ pub(super) enum UnknownKeys {
 /// # Errors
 /// [`ConfigError::File`] if the file cannot be read or is not a YAML mapping;
 /// [`ConfigError::Unknown`] for an unknown key with [`UnknownKeys::Reject`].
-pub(super) fn read(path: &str, unknown: UnknownKeys) -> Result<Layer, ConfigError> {
+pub(super) fn read_config_file(
+    path: &str,
+    unknown: UnknownKeys,
+) -> Result<ConfigLayer, ConfigError> {
     let file = |reason: String| ConfigError::File {
         path: format!("--config {path}"),
         reason,
     };
     let text = fs::read_to_string(path).map_err(|e| file(e.to_string()))?;
-    parse(&text, path, unknown)
+    parse_config_yaml(&text, path, unknown)
 }
 
-pub(super) fn parse(text: &str, path: &str, unknown: UnknownKeys) -> Result<Layer, ConfigError> {
+pub(super) fn parse_config_yaml(
+    text: &str,
+    path: &str,
+    unknown: UnknownKeys,
+) -> Result<ConfigLayer, ConfigError> {
     let file = |reason: String| ConfigError::File {
         path: path.to_owned(),
         reason,
@@ -42,20 +49,20 @@ pub(super) fn parse(text: &str, path: &str, unknown: UnknownKeys) -> Result<Laye
         Ok(Some(other)) => {
             return Err(file(format!(
                 "a mapping of flag names to values was expected, not {}",
-                kind(&other)
+                yaml_type_name(&other)
             )));
         }
         Err(e) => return Err(file(format!("not YAML: {e}"))),
     };
-    let mut layer = Layer::default();
+    let mut layer = ConfigLayer::default();
     for (key, value) in &keys {
-        set(&mut layer, key, value, path, unknown)?;
+        set_from_yaml_key(&mut layer, key, value, path, unknown)?;
     }
     Ok(layer)
 }
 
-fn set(
-    layer: &mut Layer,
+fn set_from_yaml_key(
+    layer: &mut ConfigLayer,
     key: &str,
     value: &Value,
     path: &str,
@@ -68,40 +75,46 @@ fn set(
         None => (typed, None),
     };
     let base = base.replace('_', "-");
-    if let Some(flag) = flags::long(&base).or_else(|| flags::short(&base)) {
+    if let Some(flag) = flags::find_long_flag(&base).or_else(|| flags::find_short_flag(&base)) {
         return match below {
             Some(below) if flag.kind == FlagKind::Json => {
-                layer.set_key(flag, below, &text(value), source)
+                layer.set_json_key(flag, below, &yaml_scalar_text(value), source)
             }
-            Some(_) => on_unknown(layer, key, &base, path, unknown),
+            Some(_) => handle_unknown_key(layer, key, &base, path, unknown),
             None => {
-                if let Some(values) = values(flag, value) {
-                    layer.set(flag, values, source);
+                if let Some(values) = yaml_to_flag_values(flag, value) {
+                    layer.set_flag(flag, values, source);
                 }
                 Ok(())
             }
         };
     }
-    if let Some((name, _)) = ignored::long(&base).or_else(|| ignored::short(&base)) {
+    if let Some((name, _)) =
+        ignored::find_ignored_long_flag(&base).or_else(|| ignored::find_ignored_short_flag(&base))
+    {
         layer.ignored.push(format!("--{name}"));
         return Ok(());
     }
-    if let Some(flag) = base.strip_prefix("no-").and_then(flags::long)
+    if let Some(flag) = base.strip_prefix("no-").and_then(flags::find_long_flag)
         && flag.kind == FlagKind::Switch
     {
-        let off = matches!(value, Value::Bool(true) | Value::Null) || text(value) == "true";
-        layer.set(flag, vec![(!off).to_string()], source);
+        let off =
+            matches!(value, Value::Bool(true) | Value::Null) || yaml_scalar_text(value) == "true";
+        layer.set_flag(flag, vec![(!off).to_string()], source);
         return Ok(());
     }
-    if let Some((name, _)) = base.strip_prefix("no-").and_then(ignored::long) {
+    if let Some((name, _)) = base
+        .strip_prefix("no-")
+        .and_then(ignored::find_ignored_long_flag)
+    {
         layer.ignored.push(format!("--{name}"));
         return Ok(());
     }
-    on_unknown(layer, key, &base, path, unknown)
+    handle_unknown_key(layer, key, &base, path, unknown)
 }
 
-fn on_unknown(
-    layer: &mut Layer,
+fn handle_unknown_key(
+    layer: &mut ConfigLayer,
     key: &str,
     base: &str,
     path: &str,
@@ -110,7 +123,7 @@ fn on_unknown(
     let error = ConfigError::Unknown {
         what: format!("key in {path}:"),
         name: key.to_owned(),
-        nearest: command_line::nearest(base).map(str::to_owned),
+        nearest: command_line::nearest_flag_name(base).map(str::to_owned),
     };
     if unknown == UnknownKeys::Reject {
         return Err(error);
@@ -120,22 +133,22 @@ fn on_unknown(
 }
 
 /// Converts a YAML value to the values of a flag; `None` if it is empty.
-fn values(flag: &FlagSpec, value: &Value) -> Option<Vec<String>> {
+fn yaml_to_flag_values(flag: &FlagSpec, value: &Value) -> Option<Vec<String>> {
     match (flag.kind, value) {
         (_, Value::Null) => None,
         (FlagKind::List, Value::Array(items)) => Some(
             items
                 .iter()
-                .map(text)
+                .map(yaml_scalar_text)
                 .filter(|item| !item.is_empty())
                 .collect(),
         ),
         (FlagKind::List, Value::String(item)) if item.is_empty() => Some(Vec::new()),
-        (_, value) => Some(vec![text(value)]),
+        (_, value) => Some(vec![yaml_scalar_text(value)]),
     }
 }
 
-fn text(value: &Value) -> String {
+fn yaml_scalar_text(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Null => String::new(),
@@ -143,7 +156,7 @@ fn text(value: &Value) -> String {
     }
 }
 
-fn kind(value: &Value) -> &'static str {
+fn yaml_type_name(value: &Value) -> &'static str {
     match value {
         Value::Null => "nothing",
         Value::Bool(_) => "a boolean",

@@ -14,10 +14,10 @@ use ureq::{Agent, Response};
 use super::error::DatasetError;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-const READ_TIMEOUT: Duration = Duration::from_secs(60);
+const RESPONSE_READ_TIMEOUT: Duration = Duration::from_secs(60);
 /// Number of consecutive failed attempts without new data after which the download fails.
-const MAX_FRUITLESS: u32 = 3;
-const MAGIC: &[u8] = b"SQLite format 3\0";
+const MAX_FRUITLESS_ATTEMPTS: u32 = 3;
+const SQLITE_MAGIC: &[u8] = b"SQLite format 3\0";
 
 /// Downloads `url` to `path` unless that file exists; returns whether it was downloaded. Blocks.
 ///
@@ -27,21 +27,27 @@ const MAGIC: &[u8] = b"SQLite format 3\0";
 /// # Errors
 /// Returns [`DatasetError::Download`]. The partial file stays for the next attempt, unless it is
 /// complete and invalid.
-pub fn fetch(path: &Path, url: &str, sha256: Option<&str>) -> Result<bool, DatasetError> {
+pub fn download_if_missing(
+    path: &Path,
+    url: &str,
+    sha256: Option<&str>,
+) -> Result<bool, DatasetError> {
     let download = Download {
         path,
         url,
-        part: beside(path, ".part"),
-        from: beside(path, ".part.from"),
+        part: sibling_path(path, ".part"),
+        from: sibling_path(path, ".part.from"),
     };
-    download.run(sha256).map_err(|why| DatasetError::Download {
-        url: shown(url),
-        why,
-    })
+    download
+        .download_with_retries(sha256)
+        .map_err(|why| DatasetError::Download {
+            url: url_without_secrets(url),
+            why,
+        })
 }
 
 /// Removes user info, query and fragment from a URL, which may hold secrets.
-fn shown(url: &str) -> String {
+fn url_without_secrets(url: &str) -> String {
     let open = url.split(['?', '#']).next().unwrap_or_default();
     match open.split_once("://") {
         Some((scheme, rest)) => {
@@ -53,7 +59,7 @@ fn shown(url: &str) -> String {
     }
 }
 
-fn beside(path: &Path, ending: &str) -> PathBuf {
+fn sibling_path(path: &Path, ending: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(ending);
     name.into()
@@ -82,7 +88,7 @@ impl From<io::Error> for AttemptError {
 }
 
 impl Download<'_> {
-    fn run(&self, sha256: Option<&str>) -> Result<bool, String> {
+    fn download_with_retries(&self, sha256: Option<&str>) -> Result<bool, String> {
         if self.path.exists() {
             return Ok(false);
         }
@@ -92,17 +98,17 @@ impl Download<'_> {
         {
             return Err("the address must begin with http:// or https://".to_owned());
         }
-        let mut part = self.lock()?;
+        let mut part = self.lock_partial_file()?;
         if self.path.exists() {
             // Another process downloaded it in the meantime.
             let _ = std::fs::remove_file(&self.part);
             return Ok(false);
         }
         let path = self.path.display();
-        tracing::info!(url = shown(self.url), %path, "downloading the dataset");
-        self.complete(&mut part)?;
-        if let Err(why) = check(&mut part, sha256) {
-            self.discard();
+        tracing::info!(url = url_without_secrets(self.url), %path, "downloading the dataset");
+        self.download_to_end(&mut part)?;
+        if let Err(why) = check_file_and_sha256(&mut part, sha256) {
+            self.discard_partial_file();
             return Err(why);
         }
         let finish = || {
@@ -114,12 +120,12 @@ impl Download<'_> {
         Ok(true)
     }
 
-    fn discard(&self) {
+    fn discard_partial_file(&self) {
         let _ = std::fs::remove_file(&self.part);
         let _ = std::fs::remove_file(&self.from);
     }
 
-    fn lock(&self) -> Result<File, String> {
+    fn lock_partial_file(&self) -> Result<File, String> {
         let cannot = |error: io::Error| format!("cannot write {}: {error}", self.part.display());
         if let Some(folder) = self.path.parent().filter(|f| !f.as_os_str().is_empty()) {
             std::fs::create_dir_all(folder).map_err(|error| {
@@ -140,30 +146,30 @@ impl Download<'_> {
                 Err(TryLockError::Error(_)) => return Ok(part),
             }
             // The locked file may have been renamed or removed during the wait.
-            if is_same(&part, &self.part) || self.path.exists() {
+            if is_same_file(&part, &self.part) || self.path.exists() {
                 return Ok(part);
             }
         }
     }
 
-    fn complete(&self, part: &mut File) -> Result<(), String> {
+    fn download_to_end(&self, part: &mut File) -> Result<(), String> {
         let agent = ureq::AgentBuilder::new()
             .timeout_connect(CONNECT_TIMEOUT)
-            .timeout_read(READ_TIMEOUT)
+            .timeout_read(RESPONSE_READ_TIMEOUT)
             .try_proxy_from_env(true)
             .user_agent(concat!("vllm-sim/", env!("CARGO_PKG_VERSION")))
             .build();
         let mut fruitless = 0;
         loop {
-            let before = length(part).map_err(|error| error.to_string())?;
-            let why = match self.attempt(&agent, part) {
+            let before = file_length_bytes(part).map_err(|error| error.to_string())?;
+            let why = match self.try_download(&agent, part) {
                 Ok(()) => return Ok(()),
                 Err(AttemptError::Refused(why)) => return Err(why),
                 Err(AttemptError::Broken(why)) => why,
             };
-            let after = length(part).map_err(|error| error.to_string())?;
+            let after = file_length_bytes(part).map_err(|error| error.to_string())?;
             fruitless = if after > before { 0 } else { fruitless + 1 };
-            if fruitless == MAX_FRUITLESS {
+            if fruitless == MAX_FRUITLESS_ATTEMPTS {
                 return Err(why);
             }
             tracing::warn!(
@@ -174,9 +180,9 @@ impl Download<'_> {
         }
     }
 
-    fn attempt(&self, agent: &Agent, part: &mut File) -> Result<(), AttemptError> {
-        let mut have = length(part)?;
-        let version = self.version().filter(|_| have > 0);
+    fn try_download(&self, agent: &Agent, part: &mut File) -> Result<(), AttemptError> {
+        let mut have = file_length_bytes(part)?;
+        let version = self.recorded_server_version().filter(|_| have > 0);
         // A compressed response cannot be resumed.
         let mut request = agent.get(self.url).set("Accept-Encoding", "identity");
         if let Some(version) = &version {
@@ -203,7 +209,7 @@ impl Download<'_> {
                 return Err(AttemptError::Refused(error.to_string()));
             }
         };
-        if response.status() != 206 || starts_at(&response) != Some(have) {
+        if response.status() != 206 || content_range_start(&response) != Some(have) {
             if response.status() == 206 {
                 part.set_len(0)?;
                 let _ = std::fs::remove_file(&self.from);
@@ -219,12 +225,12 @@ impl Download<'_> {
             .header("content-length")
             .and_then(|n| n.parse().ok());
         let total = rest.map(|rest| have + rest);
-        self.note(&response)?;
-        receive(response, part, have, total)
+        self.record_server_version(&response)?;
+        append_response_body(response, part, have, total)
     }
 
     /// Returns the server's version of the partial file (ETag or modification date), if recorded.
-    fn version(&self) -> Option<String> {
+    fn recorded_server_version(&self) -> Option<String> {
         let noted = std::fs::read_to_string(&self.from).ok()?;
         let (url, version) = noted.split_once('\n')?;
         (url == self.url && !version.is_empty()).then(|| version.to_owned())
@@ -232,7 +238,7 @@ impl Download<'_> {
 
     /// Records URL and server version of the partial file, for a resumed download. Weak ETags do
     /// not identify bytes.
-    fn note(&self, response: &Response) -> io::Result<()> {
+    fn record_server_version(&self, response: &Response) -> io::Result<()> {
         let tag = response.header("etag").filter(|tag| !tag.starts_with("W/"));
         let version = tag.or(response.header("last-modified")).unwrap_or_default();
         std::fs::write(&self.from, format!("{}\n{version}", self.url))
@@ -240,14 +246,14 @@ impl Download<'_> {
 }
 
 /// Appends a response body to the partial file, which has `have` of `total` bytes.
-fn receive(
+fn append_response_body(
     response: Response,
     part: &mut File,
     have: u64,
     total: Option<u64>,
 ) -> Result<(), AttemptError> {
     let bar = match total {
-        Some(total) => ProgressBar::new(total).with_style(style()),
+        Some(total) => ProgressBar::new(total).with_style(progress_bar_style()),
         None => ProgressBar::new_spinner(),
     };
     let mut body = response.into_reader();
@@ -260,7 +266,11 @@ fn receive(
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => {
                 part.flush()?;
-                return Err(AttemptError::Broken(short(got, total, &error.to_string())));
+                return Err(AttemptError::Broken(short_download_message(
+                    got,
+                    total,
+                    &error.to_string(),
+                )));
             }
         };
         part.write_all(&buffer[..n])?;
@@ -276,7 +286,7 @@ fn receive(
     }
     bar.finish_and_clear();
     match total {
-        Some(total) if got < total => Err(AttemptError::Broken(short(
+        Some(total) if got < total => Err(AttemptError::Broken(short_download_message(
             got,
             Some(total),
             "the connection was closed",
@@ -285,41 +295,41 @@ fn receive(
     }
 }
 
-fn short(got: u64, total: Option<u64>, why: &str) -> String {
+fn short_download_message(got: u64, total: Option<u64>, why: &str) -> String {
     match total {
         Some(total) => format!("{why} after {got} of {total} bytes"),
         None => format!("{why} after {got} bytes"),
     }
 }
 
-fn style() -> ProgressStyle {
+fn progress_bar_style() -> ProgressStyle {
     let template = "{bar:40} {bytes}/{total_bytes} {bytes_per_sec} (eta {eta})";
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
-fn length(part: &File) -> io::Result<u64> {
+fn file_length_bytes(part: &File) -> io::Result<u64> {
     Ok(part.metadata()?.len())
 }
 
 /// Returns the offset of the first byte in a `Content-Range` header: 100 for `bytes 100-199/200`.
-fn starts_at(response: &Response) -> Option<u64> {
+fn content_range_start(response: &Response) -> Option<u64> {
     let range = response.header("content-range")?.strip_prefix("bytes ")?;
     range.split_once('-')?.0.parse().ok()
 }
 
-fn is_same(open: &File, path: &Path) -> bool {
+fn is_same_file(open: &File, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     let named = std::fs::metadata(path).map(|about| (about.dev(), about.ino()));
     let ours = open.metadata().map(|about| (about.dev(), about.ino()));
     matches!((named, ours), (Ok(named), Ok(ours)) if named == ours)
 }
 
-fn check(part: &mut File, sha256: Option<&str>) -> Result<(), String> {
+fn check_file_and_sha256(part: &mut File, sha256: Option<&str>) -> Result<(), String> {
     let read = |part: &mut File| {
         part.seek(SeekFrom::Start(0))?;
         let mut start = Vec::new();
         Read::by_ref(part)
-            .take(MAGIC.len() as u64)
+            .take(SQLITE_MAGIC.len() as u64)
             .read_to_end(&mut start)?;
         part.seek(SeekFrom::Start(0))?;
         let mut hasher = Sha256::new();
@@ -335,7 +345,7 @@ fn check(part: &mut File, sha256: Option<&str>) -> Result<(), String> {
             return Err(format!("its SHA-256 is {found}, expected {expected}"));
         }
     }
-    if start != MAGIC {
+    if start != SQLITE_MAGIC {
         let shown = String::from_utf8_lossy(&start).into_owned();
         return Err(format!(
             "it is not an SQLite database: it begins with {shown:?}"
@@ -346,12 +356,15 @@ fn check(part: &mut File, sha256: Option<&str>) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use super::shown;
+    use super::url_without_secrets;
 
     #[test]
-    fn secrets_of_an_address_are_not_shown() {
+    fn url_secrets_are_not_shown() {
         let url = "https://me:secret@host.example:8443/a/b.sqlite3?token=secret#secret";
-        assert_eq!(shown(url), "https://host.example:8443/a/b.sqlite3");
-        assert_eq!(shown("nonsense?x"), "nonsense");
+        assert_eq!(
+            url_without_secrets(url),
+            "https://host.example:8443/a/b.sqlite3"
+        );
+        assert_eq!(url_without_secrets("nonsense?x"), "nonsense");
     }
 }

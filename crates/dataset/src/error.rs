@@ -38,7 +38,7 @@ pub enum DatasetError {
         why: String,
     },
     /// The dataset file has no table of the requested name.
-    #[error("dataset {} has no table '{table}'; it has: {}", path.display(), listed(found))]
+    #[error("dataset {} has no table '{table}'; it has: {}", path.display(), comma_separated(found))]
     NoTable {
         /// Path of the dataset file.
         path: PathBuf,
@@ -75,7 +75,7 @@ pub enum DatasetError {
     },
 }
 
-fn listed(names: &[String]) -> String {
+fn comma_separated(names: &[String]) -> String {
     if names.is_empty() {
         "none".to_owned()
     } else {

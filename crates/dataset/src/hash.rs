@@ -1,11 +1,11 @@
 use sha2::{Digest, Sha256};
 
 /// SHA-256 hash of a prompt, the key of its replies in a dataset.
-pub type Hash = [u8; 32];
+pub type PromptHash = [u8; 32];
 
 /// Hashes the token ids of a prompt, each as 4 bytes, little-endian (key of
 /// [`super::Generation::Tokens`]).
-pub fn hash_tokens(tokens: &[u32]) -> Hash {
+pub fn hash_tokens(tokens: &[u32]) -> PromptHash {
     let mut hasher = Sha256::new();
     for token in tokens {
         hasher.update(token.to_le_bytes());
@@ -14,14 +14,14 @@ pub fn hash_tokens(tokens: &[u32]) -> Hash {
 }
 
 /// Hashes a completion prompt as in a dataset of format v0.6: as a single user message.
-pub fn hash_text(prompt: &str) -> Hash {
+pub fn hash_text(prompt: &str) -> PromptHash {
     hash_conversation([("user", prompt)])
 }
 
 /// Hashes a conversation as in a dataset of format v0.6: `### ROLE:\nTEXT\n` per message.
 ///
 /// Roles unknown to the format count as `unknown`.
-pub fn hash_conversation<'m>(messages: impl IntoIterator<Item = (&'m str, &'m str)>) -> Hash {
+pub fn hash_conversation<'m>(messages: impl IntoIterator<Item = (&'m str, &'m str)>) -> PromptHash {
     let mut hasher = Sha256::new();
     for (role, text) in messages {
         let role = match role {
@@ -39,7 +39,7 @@ pub fn hash_conversation<'m>(messages: impl IntoIterator<Item = (&'m str, &'m st
 mod tests {
     use super::*;
 
-    fn hex(hash: Hash) -> String {
+    fn hex(hash: PromptHash) -> String {
         hash.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
@@ -57,13 +57,13 @@ mod tests {
     }
 
     #[test]
-    fn text_hashes_as_version_0_6_hashes_it() {
+    fn prompt_text_hashes_as_in_format_v0_6() {
         let known = "ef12f80f8cf0b1e200b29786357fc6ff075eeec08086e408f65c15c6d1dabef0";
         assert_eq!(hex(hash_text("This is a test.")), known);
     }
 
     #[test]
-    fn unknown_roles_hash_alike() {
+    fn unknown_message_roles_hash_alike() {
         assert_eq!(
             hash_conversation([("poet", "x")]),
             hash_conversation([("bard", "x")])

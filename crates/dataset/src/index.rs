@@ -2,8 +2,8 @@
 
 use rand_chacha::rand_core::Rng;
 
-use super::hash::Hash;
-use super::reply::{ReplyLength, Summary};
+use super::hash::PromptHash;
+use super::reply::{ReplyLength, ReplyStats};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct IndexedReply {
@@ -14,16 +14,16 @@ pub(super) struct IndexedReply {
 }
 
 impl IndexedReply {
-    pub(super) fn new(hash: &Hash, n: u32, id: i64) -> Self {
+    pub(super) fn new(hash: &PromptHash, n: u32, id: i64) -> Self {
         Self {
-            key: key(hash),
+            key: hash_prefix_u64(hash),
             n,
             id,
         }
     }
 }
 
-fn key(hash: &Hash) -> u64 {
+fn hash_prefix_u64(hash: &PromptHash) -> u64 {
     let mut first = [0; 8];
     first.copy_from_slice(&hash[..8]);
     u64::from_be_bytes(first)
@@ -31,14 +31,14 @@ fn key(hash: &Hash) -> u64 {
 
 /// Index over all replies of a dataset; most files contain no index.
 #[derive(Debug)]
-pub(super) struct Index {
+pub(super) struct ReplyIndex {
     /// Replies sorted by (key, number of tokens, row id).
     by_prompt: Vec<IndexedReply>,
     /// Positions in `by_prompt`, sorted by the number of tokens.
     by_length: Vec<u32>,
 }
 
-impl Index {
+impl ReplyIndex {
     /// Builds the index of these replies; their order does not matter.
     pub(super) fn new(mut replies: Vec<IndexedReply>) -> Self {
         replies.sort_unstable();
@@ -55,17 +55,17 @@ impl Index {
         self.by_prompt.len()
     }
 
-    pub(super) fn rows(&self) -> impl Iterator<Item = (i64, u32)> {
+    pub(super) fn row_ids_and_lengths(&self) -> impl Iterator<Item = (i64, u32)> {
         self.by_prompt.iter().map(|reply| (reply.id, reply.n))
     }
 
-    pub(super) fn summary(&self) -> Summary {
+    pub(super) fn reply_summary(&self) -> ReplyStats {
         let rows = self.len();
         let at = |position: usize| {
             let position = self.by_length.get(position);
             position.map_or(0, |position| self.by_prompt[*position as usize].n)
         };
-        Summary {
+        ReplyStats {
             rows,
             prompts: self.by_prompt.chunk_by(|a, b| a.key == b.key).count(),
             tokens: self.by_prompt.iter().map(|reply| u64::from(reply.n)).sum(),
@@ -74,8 +74,8 @@ impl Index {
     }
 
     /// Returns the replies to prompts with one of these hashes, sorted by number of tokens.
-    pub(super) fn same(&self, hashes: &[Hash]) -> Vec<IndexedReply> {
-        let mut keys: Vec<u64> = hashes.iter().map(key).collect();
+    pub(super) fn replies_with_hashes(&self, hashes: &[PromptHash]) -> Vec<IndexedReply> {
+        let mut keys: Vec<u64> = hashes.iter().map(hash_prefix_u64).collect();
         keys.sort_unstable();
         keys.dedup();
         let mut found = Vec::new();
@@ -88,10 +88,10 @@ impl Index {
         found
     }
 
-    /// Chooses a random reply to any prompt by the length rules of [`choose`]; if none fits, any
+    /// Chooses a random reply to any prompt by the length rules of [`choose_reply`]; if none fits, any
     /// reply. Returns its row id.
-    pub(super) fn any(&self, wanted: ReplyLength, rng: &mut impl Rng) -> Option<i64> {
-        let most = wanted.most();
+    pub(super) fn choose_any_reply(&self, wanted: ReplyLength, rng: &mut impl Rng) -> Option<i64> {
+        let most = wanted.max_tokens();
         let length = |position: &u32| self.by_prompt[*position as usize].n;
         let up_to = self
             .by_length
@@ -109,7 +109,7 @@ impl Index {
         if positions.is_empty() {
             return None;
         }
-        let position = positions[below(positions.len(), rng)];
+        let position = positions[draw_below(positions.len(), rng)];
         Some(self.by_prompt[position as usize].id)
     }
 }
@@ -119,12 +119,12 @@ impl Index {
 ///
 /// Prefers a random reply within the wanted length, else a longer reply. An exact length prefers a
 /// reply of that length, then a longer one, then any.
-pub(super) fn choose(
+pub(super) fn choose_reply(
     same: &[IndexedReply],
     wanted: ReplyLength,
     rng: &mut impl Rng,
 ) -> Option<i64> {
-    let most = wanted.most();
+    let most = wanted.max_tokens();
     let shorter = same.partition_point(|reply| reply.n < most);
     let fitting = same.partition_point(|reply| reply.n <= most);
     let best = match wanted {
@@ -135,11 +135,11 @@ pub(super) fn choose(
     let from = [best, second, same]
         .into_iter()
         .find(|replies| !replies.is_empty())?;
-    Some(from[below(from.len(), rng)].id)
+    Some(from[draw_below(from.len(), rng)].id)
 }
 
 /// Draws a random number uniformly from `0..n`; `n` must not be 0.
-fn below(n: usize, rng: &mut impl Rng) -> usize {
+fn draw_below(n: usize, rng: &mut impl Rng) -> usize {
     // Multiply-shift; the bias is below 2^-64 x n.
     ((u128::from(rng.next_u64()) * n as u128) >> 64) as usize
 }

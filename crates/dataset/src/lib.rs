@@ -22,15 +22,15 @@ mod store;
 mod unavailable;
 
 #[cfg(feature = "download")]
-pub use download::fetch;
+pub use download::download_if_missing;
 pub use error::DatasetError;
-pub use hash::{Hash, hash_conversation, hash_text, hash_tokens};
-pub use reply::{RecordedReply, ReplyLength, RowStorage, Summary};
-pub use row::{Generation, tokens_of};
+pub use hash::{PromptHash, hash_conversation, hash_text, hash_tokens};
+pub use reply::{RecordedReply, ReplyLength, ReplyStats, RowStorage};
+pub use row::{DatasetFormat, token_ids_and_texts};
 #[cfg(feature = "sqlite")]
 pub use store::Dataset;
 #[cfg(not(feature = "sqlite"))]
 pub use unavailable::Dataset;
 
 /// Default name of a dataset's table, as in llm-d-inference-sim.
-pub const TABLE: &str = "llmd";
+pub const DEFAULT_TABLE: &str = "llmd";

@@ -7,16 +7,16 @@ use parking_lot::Mutex;
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::error::DatasetError;
-use super::hash::Hash;
-use super::index::{Index, IndexedReply};
+use super::hash::PromptHash;
+use super::index::{IndexedReply, ReplyIndex};
 use super::reply::RowStorage;
-use super::row::{self, Generation};
-use super::schema::{quoted, recording_table};
+use super::row::{self, DatasetFormat};
+use super::schema::{quote_sql_name, recording_table_name};
 use super::store::Dataset;
 
-const BUSY_TIMEOUT: Duration = Duration::from_millis(500);
+const SQLITE_BUSY_TIMEOUT: Duration = Duration::from_millis(500);
 
-const COLUMNS: [(&str, &[&str]); 3] = [
+const REQUIRED_COLUMNS: [(&str, &[&str]); 3] = [
     ("prompt_hash", &["BLOB"]),
     ("gen_tokens", &["JSON", "TEXT"]),
     ("n_gen_tokens", &["INTEGER"]),
@@ -35,19 +35,19 @@ impl Dataset {
         if !path.exists() {
             return Err(DatasetError::Missing { path: path.into() });
         }
-        let connection = file.connect()?;
+        let connection = file.connect_read_only()?;
         file.check_table(&connection)?;
         file.check_columns(&connection)?;
-        let index = Index::new(file.replies(&connection)?);
-        let generation = file.generation(&connection)?;
-        let recorded = file.is_recorded(&connection)?;
+        let index = ReplyIndex::new(file.read_reply_index(&connection)?);
+        let generation = file.detect_format_version(&connection)?;
+        let recorded = file.has_recording_table(&connection)?;
         let select = match recorded {
-            true => file.select_recorded(),
-            false => file.select(),
+            true => file.select_recorded_replies_sql(),
+            false => file.select_replies_sql(),
         };
         let (rows, query) = match rows {
             RowStorage::InMemory => {
-                let copy = file.copy(&connection, &select)?;
+                let copy = file.copy_to_memory(&connection, &select)?;
                 let query = "SELECT reply, times, reasoning FROM replies WHERE id = ?1";
                 (copy, query.to_owned())
             }
@@ -71,21 +71,21 @@ struct DatasetFile<'p> {
 impl DatasetFile<'_> {
     /// Opens a SQLite connection that holds a read lock, so that the file cannot change under the
     /// index.
-    fn connect(&self) -> Result<Connection, DatasetError> {
+    fn connect_read_only(&self) -> Result<Connection, DatasetError> {
         let open = |uri: &str| {
             let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
                 | OpenFlags::SQLITE_OPEN_URI
                 | OpenFlags::SQLITE_OPEN_NO_MUTEX;
             let connection = Connection::open_with_flags(uri, flags)?;
-            connection.busy_timeout(BUSY_TIMEOUT)?;
+            connection.busy_timeout(SQLITE_BUSY_TIMEOUT)?;
             connection.execute_batch("BEGIN")?;
             let count = "SELECT count(*) FROM sqlite_master";
             connection.query_row(count, [], |row| row.get::<_, i64>(0))?;
             Ok(connection)
         };
-        let uri = self.uri();
+        let uri = self.sqlite_uri();
         open(&uri)
-            .or_else(|error| match code(&error) {
+            .or_else(|error| match sqlite_error_code(&error) {
                 // A write-ahead log needs a writable folder; without one, no other process can
                 // write.
                 Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly) => {
@@ -93,10 +93,10 @@ impl DatasetFile<'_> {
                 }
                 _ => Err(error),
             })
-            .map_err(|error| self.failed(&error))
+            .map_err(|error| self.sqlite_failure(&error))
     }
 
-    fn uri(&self) -> String {
+    fn sqlite_uri(&self) -> String {
         let mut uri = String::from("file:");
         for byte in self.path.as_os_str().as_encoded_bytes() {
             match byte {
@@ -108,18 +108,18 @@ impl DatasetFile<'_> {
         uri
     }
 
-    fn tables(&self, connection: &Connection) -> Result<Vec<String>, DatasetError> {
+    fn table_names(&self, connection: &Connection) -> Result<Vec<String>, DatasetError> {
         let list = || {
             let sql = "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name";
             let mut query = connection.prepare(sql)?;
             let names = query.query_map([], |row| row.get(0))?;
             names.collect::<rusqlite::Result<Vec<String>>>()
         };
-        list().map_err(|error| self.failed(&error))
+        list().map_err(|error| self.sqlite_failure(&error))
     }
 
     fn check_table(&self, connection: &Connection) -> Result<(), DatasetError> {
-        let found = self.tables(connection)?;
+        let found = self.table_names(connection)?;
         // SQLite compares names without case.
         if found
             .iter()
@@ -134,7 +134,7 @@ impl DatasetFile<'_> {
         })
     }
 
-    fn columns(
+    fn column_names_and_types(
         &self,
         connection: &Connection,
         table: &str,
@@ -144,23 +144,26 @@ impl DatasetFile<'_> {
             let columns = query.query_map([table], |row| Ok((row.get(0)?, row.get(1)?)))?;
             columns.collect::<rusqlite::Result<_>>()
         };
-        list().map_err(|error| self.failed(&error))
+        list().map_err(|error| self.sqlite_failure(&error))
     }
 
     /// Returns whether the file has a table of recordings with the required columns.
-    fn is_recorded(&self, connection: &Connection) -> Result<bool, DatasetError> {
-        let found = self.columns(connection, &recording_table(self.table))?;
+    fn has_recording_table(&self, connection: &Connection) -> Result<bool, DatasetError> {
+        let found = self.column_names_and_types(connection, &recording_table_name(self.table))?;
         let has = |column: &str| found.iter().any(|(name, _)| name == column);
         Ok(has("id") && has("token_us") && has("reasoning_tokens"))
     }
 
-    fn select(&self) -> String {
-        let table = quoted(self.table);
+    fn select_replies_sql(&self) -> String {
+        let table = quote_sql_name(self.table);
         format!("SELECT CAST(t.gen_tokens AS TEXT), NULL, NULL, t.rowid FROM {table} t")
     }
 
-    fn select_recorded(&self) -> String {
-        let (table, recording) = (quoted(self.table), quoted(&recording_table(self.table)));
+    fn select_recorded_replies_sql(&self) -> String {
+        let (table, recording) = (
+            quote_sql_name(self.table),
+            quote_sql_name(&recording_table_name(self.table)),
+        );
         format!(
             "SELECT CAST(t.gen_tokens AS TEXT), r.token_us, r.reasoning_tokens, t.rowid \
              FROM {table} t LEFT JOIN {recording} r ON r.id = t.rowid"
@@ -168,31 +171,31 @@ impl DatasetFile<'_> {
     }
 
     fn check_columns(&self, connection: &Connection) -> Result<(), DatasetError> {
-        let found = self.columns(connection, self.table)?;
-        for (name, types) in COLUMNS {
+        let found = self.column_names_and_types(connection, self.table)?;
+        for (name, types) in REQUIRED_COLUMNS {
             let Some((_, kind)) = found.iter().find(|(column, _)| column == name) else {
-                return Err(self.shape(format!("column {name} is missing")));
+                return Err(self.shape_error(format!("column {name} is missing")));
             };
             if !types
                 .iter()
                 .any(|expected| kind.eq_ignore_ascii_case(expected))
             {
-                return Err(self.shape(format!("{name} has the type {kind:?}")));
+                return Err(self.shape_error(format!("{name} has the type {kind:?}")));
             }
         }
-        let rowid = format!("SELECT rowid FROM {} LIMIT 0", quoted(self.table));
+        let rowid = format!("SELECT rowid FROM {} LIMIT 0", quote_sql_name(self.table));
         match connection.prepare(&rowid) {
             Ok(_) => Ok(()),
-            Err(_) => Err(self.shape("it is a table WITHOUT ROWID".to_owned())),
+            Err(_) => Err(self.shape_error("it is a table WITHOUT ROWID".to_owned())),
         }
     }
 
     /// Reads prompt hash and reply length of every row, from an index over both columns if the file
     /// has one.
-    fn replies(&self, connection: &Connection) -> Result<Vec<IndexedReply>, DatasetError> {
-        let table = quoted(self.table);
+    fn read_reply_index(&self, connection: &Connection) -> Result<Vec<IndexedReply>, DatasetError> {
+        let table = quote_sql_name(self.table);
         let sql = format!("SELECT rowid, prompt_hash, n_gen_tokens FROM {table}");
-        let failed = |error: rusqlite::Error| self.failed(&error);
+        let failed = |error: rusqlite::Error| self.sqlite_failure(&error);
         let mut query = connection.prepare(&sql).map_err(failed)?;
         let mut rows = query.query([]).map_err(failed)?;
         let mut replies = Vec::new();
@@ -202,33 +205,38 @@ impl DatasetFile<'_> {
             let hash = hash
                 .as_blob()
                 .ok()
-                .and_then(|blob| Hash::try_from(blob).ok());
-            let hash = hash.ok_or_else(|| self.row(id, "prompt_hash is not a blob of 32 bytes"))?;
+                .and_then(|blob| PromptHash::try_from(blob).ok());
+            let hash =
+                hash.ok_or_else(|| self.row_error(id, "prompt_hash is not a blob of 32 bytes"))?;
             let n = row.get_ref(2).map_err(failed)?;
             let n = n.as_i64().ok().and_then(|n| u32::try_from(n).ok());
-            let n = n.ok_or_else(|| self.row(id, "n_gen_tokens is not a number of tokens"))?;
+            let n =
+                n.ok_or_else(|| self.row_error(id, "n_gen_tokens is not a number of tokens"))?;
             replies.push(IndexedReply::new(&hash, n, id));
         }
         Ok(replies)
     }
 
-    fn generation(&self, connection: &Connection) -> Result<Generation, DatasetError> {
-        let table = quoted(self.table);
+    fn detect_format_version(
+        &self,
+        connection: &Connection,
+    ) -> Result<DatasetFormat, DatasetError> {
+        let table = quote_sql_name(self.table);
         let sql =
             format!("SELECT rowid, CAST(gen_tokens AS TEXT) FROM {table} ORDER BY rowid LIMIT 1");
         let first = connection.query_row(&sql, [], |row| Ok((row.get(0)?, row.get(1)?)));
         let (id, json): (i64, Option<String>) = match first {
             Ok(first) => first,
-            Err(rusqlite::Error::QueryReturnedNoRows) => return Ok(Generation::Tokens),
-            Err(error) => return Err(self.failed(&error)),
+            Err(rusqlite::Error::QueryReturnedNoRows) => return Ok(DatasetFormat::Tokens),
+            Err(error) => return Err(self.sqlite_failure(&error)),
         };
-        match row::parse(json.as_deref().unwrap_or_default()) {
+        match row::parse_gen_tokens(json.as_deref().unwrap_or_default()) {
             Ok((generation, _)) => Ok(generation),
-            Err(why) => Err(self.row(id, &why)),
+            Err(why) => Err(self.row_error(id, &why)),
         }
     }
 
-    fn copy(&self, from: &Connection, select: &str) -> Result<Connection, DatasetError> {
+    fn copy_to_memory(&self, from: &Connection, select: &str) -> Result<Connection, DatasetError> {
         let copy = || {
             let copy = Connection::open_in_memory()?;
             copy.execute_batch(
@@ -248,10 +256,10 @@ impl DatasetFile<'_> {
             copy.execute_batch("COMMIT")?;
             Ok(copy)
         };
-        copy().map_err(|error| self.failed(&error))
+        copy().map_err(|error| self.sqlite_failure(&error))
     }
 
-    fn shape(&self, why: String) -> DatasetError {
+    fn shape_error(&self, why: String) -> DatasetError {
         DatasetError::Shape {
             path: self.path.into(),
             table: self.table.into(),
@@ -259,7 +267,7 @@ impl DatasetFile<'_> {
         }
     }
 
-    fn row(&self, row: i64, why: &str) -> DatasetError {
+    fn row_error(&self, row: i64, why: &str) -> DatasetError {
         DatasetError::Row {
             path: self.path.into(),
             table: self.table.into(),
@@ -268,9 +276,9 @@ impl DatasetFile<'_> {
         }
     }
 
-    fn failed(&self, error: &rusqlite::Error) -> DatasetError {
+    fn sqlite_failure(&self, error: &rusqlite::Error) -> DatasetError {
         let path = self.path.into();
-        match code(error) {
+        match sqlite_error_code(error) {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
                 DatasetError::Locked { path }
             }
@@ -282,6 +290,6 @@ impl DatasetFile<'_> {
     }
 }
 
-fn code(error: &rusqlite::Error) -> Option<ErrorCode> {
+fn sqlite_error_code(error: &rusqlite::Error) -> Option<ErrorCode> {
     error.sqlite_error_code()
 }

@@ -29,10 +29,10 @@ pub enum ReplyLength {
 
 impl ReplyLength {
     /// Length without an upper bound.
-    pub const UNBOUNDED: Self = Self::AtMost(u32::MAX);
+    pub const ANY_LENGTH: Self = Self::AtMost(u32::MAX);
 
     #[cfg(feature = "sqlite")]
-    pub(crate) fn most(self) -> u32 {
+    pub(crate) fn max_tokens(self) -> u32 {
         match self {
             Self::AtMost(most) | Self::Exactly(most) => most,
         }
@@ -50,7 +50,7 @@ pub enum RowStorage {
 
 /// Statistics of a dataset's replies.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Summary {
+pub struct ReplyStats {
     /// Number of rows in the dataset, each with one reply.
     pub rows: usize,
     /// Number of distinct prompts in the dataset.

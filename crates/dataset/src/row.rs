@@ -4,7 +4,7 @@ use serde::Deserialize;
 
 /// Version of the dataset file format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Generation {
+pub enum DatasetFormat {
     /// Format v0.6: prompts hashed as text, replies without token ids.
     Texts,
     /// Format after v0.6: prompts hashed as token ids, replies with token ids and texts.
@@ -13,7 +13,7 @@ pub enum Generation {
 
 /// Reply stored in a dataset row, parsed from the JSON of `gen_tokens`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Recorded {
+pub(super) struct StoredReply {
     /// Token ids of the reply; empty in a v0.6 file.
     pub(super) tokens: Vec<u32>,
     pub(super) texts: Vec<String>,
@@ -25,7 +25,7 @@ pub(super) struct Recorded {
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Json {
+enum GenTokensJson {
     Texts(Vec<String>),
     Tokens {
         #[serde(rename = "Tokens", alias = "tokens", alias = "numbers")]
@@ -39,25 +39,25 @@ enum Json {
 ///
 /// # Errors
 /// Returns a message for invalid JSON.
-pub(super) fn parse(json: &str) -> Result<(Generation, Recorded), String> {
+pub(super) fn parse_gen_tokens(json: &str) -> Result<(DatasetFormat, StoredReply), String> {
     let wrong = || {
         "gen_tokens is neither an array of strings nor \
          {\"Tokens\": [ids], \"Strings\": [texts]}"
             .to_owned()
     };
     match serde_json::from_str(json).map_err(|_| wrong())? {
-        Json::Texts(texts) => {
-            let recorded = Recorded {
+        GenTokensJson::Texts(texts) => {
+            let recorded = StoredReply {
                 texts,
-                ..Recorded::default()
+                ..StoredReply::default()
             };
-            Ok((Generation::Texts, recorded))
+            Ok((DatasetFormat::Texts, recorded))
         }
-        Json::Tokens {
+        GenTokensJson::Tokens {
             tokens: None,
             strings: None,
         } => Err(wrong()),
-        Json::Tokens { tokens, strings } => {
+        GenTokensJson::Tokens { tokens, strings } => {
             // Go writes a nil slice as null.
             let tokens = tokens.unwrap_or_default();
             let texts = strings.unwrap_or_default();
@@ -65,12 +65,12 @@ pub(super) fn parse(json: &str) -> Result<(Generation, Recorded), String> {
                 let (ids, strings) = (tokens.len(), texts.len());
                 return Err(format!("gen_tokens has {ids} Tokens and {strings} Strings"));
             }
-            let recorded = Recorded {
+            let recorded = StoredReply {
                 tokens,
                 texts,
-                ..Recorded::default()
+                ..StoredReply::default()
             };
-            Ok((Generation::Tokens, recorded))
+            Ok((DatasetFormat::Tokens, recorded))
         }
     }
 }
@@ -81,7 +81,7 @@ pub(super) fn parse(json: &str) -> Result<(Generation, Recorded), String> {
 /// # Errors
 /// Returns a message for invalid JSON.
 #[cfg(any(feature = "sqlite", test))]
-pub(super) fn parse_times(json: &str, tokens: usize) -> Result<Vec<Duration>, String> {
+pub(super) fn parse_token_times(json: &str, tokens: usize) -> Result<Vec<Duration>, String> {
     let wrong = |_| "token_us is not an array of microseconds".to_owned();
     let micros: Vec<u64> = serde_json::from_str(json).map_err(wrong)?;
     if micros.len() != tokens {
@@ -98,8 +98,8 @@ pub(super) fn parse_times(json: &str, tokens: usize) -> Result<Vec<Duration>, St
 ///
 /// # Errors
 /// Returns a message for invalid JSON.
-pub fn tokens_of(gen_tokens: &str) -> Result<(Vec<u32>, Vec<String>), String> {
-    parse(gen_tokens).map(|(_, recorded)| (recorded.tokens, recorded.texts))
+pub fn token_ids_and_texts(gen_tokens: &str) -> Result<(Vec<u32>, Vec<String>), String> {
+    parse_gen_tokens(gen_tokens).map(|(_, recorded)| (recorded.tokens, recorded.texts))
 }
 
 #[cfg(test)]
@@ -107,39 +107,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_forms_are_read() {
+    fn both_dataset_formats_are_parsed() {
         let texts = vec!["a ".to_owned(), "b".to_owned()];
-        let old = parse(r#"["a ","b"]"#);
-        let recorded = Recorded {
+        let old = parse_gen_tokens(r#"["a ","b"]"#);
+        let recorded = StoredReply {
             texts: texts.clone(),
-            ..Recorded::default()
+            ..StoredReply::default()
         };
-        assert_eq!(old, Ok((Generation::Texts, recorded)));
-        let recorded = Recorded {
+        assert_eq!(old, Ok((DatasetFormat::Texts, recorded)));
+        let recorded = StoredReply {
             tokens: vec![1, 2],
             texts,
-            ..Recorded::default()
+            ..StoredReply::default()
         };
         // A tool of llm-d writes the second form.
         for json in [
             r#"{"Tokens":[1,2],"Strings":["a ","b"]}"#,
             r#"{"strings":["a ","b"],"numbers":[1,2]}"#,
         ] {
-            assert_eq!(parse(json), Ok((Generation::Tokens, recorded.clone())));
+            assert_eq!(
+                parse_gen_tokens(json),
+                Ok((DatasetFormat::Tokens, recorded.clone()))
+            );
         }
     }
 
     #[test]
-    fn times_are_one_per_token_and_never_run_back() {
+    fn token_times_are_one_per_token_and_ascending() {
         let times = [5, 5, 90].map(Duration::from_micros);
-        assert_eq!(parse_times("[5,5,90]", 3), Ok(times.to_vec()));
+        assert_eq!(parse_token_times("[5,5,90]", 3), Ok(times.to_vec()));
         for json in ["[5,5]", "[5,4,9]", "[-1,0,1]", "{}", ""] {
-            assert!(parse_times(json, 3).is_err(), "{json}");
+            assert!(parse_token_times(json, 3).is_err(), "{json}");
         }
     }
 
     #[test]
-    fn bad_token_columns_are_errors() {
+    fn invalid_gen_tokens_are_errors() {
         for json in [
             "",
             "[1]",
@@ -148,7 +151,7 @@ mod tests {
             r#"{"Tokens":[1],"Strings":[]}"#,
             "[\"a\"",
         ] {
-            assert!(parse(json).is_err(), "{json}");
+            assert!(parse_gen_tokens(json).is_err(), "{json}");
         }
     }
 }

@@ -4,17 +4,20 @@
 /// Returns the name of the table that holds token times for the replies in `table`.
 ///
 /// A separate table, because llm-d loads all columns of its own table into memory.
-pub fn recording_table(table: &str) -> String {
+pub fn recording_table_name(table: &str) -> String {
     format!("{table}_recording")
 }
 
-pub(super) fn quoted(name: &str) -> String {
+pub(super) fn quote_sql_name(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
 /// Returns SQL that creates the tables of replies and recordings if they do not exist.
-pub fn create_tables(table: &str) -> String {
-    let (replies, recording) = (quoted(table), quoted(&recording_table(table)));
+pub fn create_tables_sql(table: &str) -> String {
+    let (replies, recording) = (
+        quote_sql_name(table),
+        quote_sql_name(&recording_table_name(table)),
+    );
     format!(
         "CREATE TABLE IF NOT EXISTS {replies} (
              id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -38,29 +41,35 @@ pub fn create_tables(table: &str) -> String {
 }
 
 /// Returns a SQL statement that drops the table of recordings.
-pub fn drop_recording(table: &str) -> String {
-    format!("DROP TABLE {}", quoted(&recording_table(table)))
+pub fn drop_recording_table_sql(table: &str) -> String {
+    format!(
+        "DROP TABLE {}",
+        quote_sql_name(&recording_table_name(table))
+    )
 }
 
 /// Returns a SQL statement that inserts a reply, with parameters prompt hash, `gen_tokens` and
 /// number of tokens.
-pub fn insert_reply(table: &str) -> String {
-    let table = quoted(table);
+pub fn insert_reply_sql(table: &str) -> String {
+    let table = quote_sql_name(table);
     format!("INSERT INTO {table} (prompt_hash, gen_tokens, n_gen_tokens) VALUES (?1, ?2, ?3)")
 }
 
 /// Returns a SQL statement that inserts a recording, with its table's columns in order as
 /// parameters.
-pub fn insert_recording(table: &str) -> String {
-    let table = quoted(&recording_table(table));
+pub fn insert_recording_sql(table: &str) -> String {
+    let table = quote_sql_name(&recording_table_name(table));
     format!("INSERT INTO {table} VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)")
 }
 
 /// Returns a SQL query of all replies that have recordings, in insertion order.
 ///
 /// The columns are `gen_tokens`, then those of the recording without id.
-pub fn select_recordings(table: &str) -> String {
-    let (replies, recording) = (quoted(table), quoted(&recording_table(table)));
+pub fn select_recordings_sql(table: &str) -> String {
+    let (replies, recording) = (
+        quote_sql_name(table),
+        quote_sql_name(&recording_table_name(table)),
+    );
     format!(
         "SELECT CAST(t.gen_tokens AS TEXT), r.api, r.model, r.request, r.prompt_tokens, \
          r.reasoning_tokens, r.finish_reason, r.streamed, r.token_us \
@@ -70,7 +79,10 @@ pub fn select_recordings(table: &str) -> String {
 
 /// Returns a SQL statement that creates an index over prompt hash and reply length, so that opening
 /// the file need not read the replies.
-pub fn create_index(table: &str) -> String {
-    let (replies, index) = (quoted(table), quoted(&format!("{table}_prompts")));
+pub fn create_index_sql(table: &str) -> String {
+    let (replies, index) = (
+        quote_sql_name(table),
+        quote_sql_name(&format!("{table}_prompts")),
+    );
     format!("CREATE INDEX IF NOT EXISTS {index} ON {replies} (prompt_hash, n_gen_tokens)")
 }

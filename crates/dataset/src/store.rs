@@ -4,10 +4,10 @@ use parking_lot::Mutex;
 use rand_chacha::rand_core::Rng;
 use rusqlite::Connection;
 
-use super::hash::Hash;
-use super::index::{self, Index};
-use super::reply::{RecordedReply, ReplyLength, Summary};
-use super::row::{self, Generation, Recorded};
+use super::hash::PromptHash;
+use super::index::{self, ReplyIndex};
+use super::reply::{RecordedReply, ReplyLength, ReplyStats};
+use super::row::{self, DatasetFormat, StoredReply};
 
 /// Open dataset file. A lookup holds a lock while SQLite reads one row.
 #[derive(Debug)]
@@ -15,15 +15,15 @@ pub struct Dataset {
     pub(super) rows: Mutex<Connection>,
     /// SQL query of one row: `gen_tokens`, token times and number of reasoning tokens.
     pub(super) query: String,
-    pub(super) index: Index,
-    pub(super) generation: Generation,
+    pub(super) index: ReplyIndex,
+    pub(super) generation: DatasetFormat,
     pub(super) recorded: bool,
 }
 
 impl Dataset {
     /// Returns the version of the dataset format, from the first row; an empty table counts as
     /// current.
-    pub fn generation(&self) -> Generation {
+    pub fn generation(&self) -> DatasetFormat {
         self.generation
     }
 
@@ -43,8 +43,8 @@ impl Dataset {
     }
 
     /// Returns whether the dataset has a reply to the prompt with this hash.
-    pub fn has(&self, hash: &Hash) -> bool {
-        !self.index.same(&[*hash]).is_empty()
+    pub fn has(&self, hash: &PromptHash) -> bool {
+        !self.index.replies_with_hashes(&[*hash]).is_empty()
     }
 
     /// Returns a reply to a prompt that hashes to one of `hashes`.
@@ -58,23 +58,23 @@ impl Dataset {
     /// Also returns `None` if the row cannot be read.
     pub fn reply(
         &self,
-        hashes: &[Hash],
+        hashes: &[PromptHash],
         length: ReplyLength,
         rng: &mut impl Rng,
     ) -> Option<RecordedReply> {
-        let most = length.most();
-        let same = self.index.same(hashes);
-        let (row, matched) = match index::choose(&same, length, rng) {
+        let most = length.max_tokens();
+        let same = self.index.replies_with_hashes(hashes);
+        let (row, matched) = match index::choose_reply(&same, length, rng) {
             Some(row) => (row, true),
-            None if self.generation == Generation::Texts => return None,
-            None => (self.index.any(length, rng)?, false),
+            None if self.generation == DatasetFormat::Texts => return None,
+            None => (self.index.choose_any_reply(length, rng)?, false),
         };
-        let Recorded {
+        let StoredReply {
             mut tokens,
             mut texts,
             mut times,
             reasoning,
-        } = match self.load(row) {
+        } = match self.load_row(row) {
             Ok(recorded) => recorded,
             Err(error) => {
                 tracing::warn!(row, error, "a row of the dataset cannot be read");
@@ -96,23 +96,25 @@ impl Dataset {
     }
 
     /// Returns the statistics of the dataset's replies.
-    pub fn summary(&self) -> Summary {
-        self.index.summary()
+    pub fn summary(&self) -> ReplyStats {
+        self.index.reply_summary()
     }
 
     /// Reads every row and returns the row id of the first invalid one, with the reason.
-    pub fn first_bad_row(&self) -> Option<(i64, String)> {
-        self.index.rows().find_map(|(row, n)| match self.load(row) {
-            Err(why) => Some((row, why)),
-            Ok(recorded) if recorded.texts.len() != n as usize => {
-                let found = recorded.texts.len();
-                Some((row, format!("n_gen_tokens is {n}, gen_tokens has {found}")))
-            }
-            Ok(_) => None,
-        })
+    pub fn first_invalid_row(&self) -> Option<(i64, String)> {
+        self.index
+            .row_ids_and_lengths()
+            .find_map(|(row, n)| match self.load_row(row) {
+                Err(why) => Some((row, why)),
+                Ok(recorded) if recorded.texts.len() != n as usize => {
+                    let found = recorded.texts.len();
+                    Some((row, format!("n_gen_tokens is {n}, gen_tokens has {found}")))
+                }
+                Ok(_) => None,
+            })
     }
 
-    fn load(&self, row: i64) -> Result<Recorded, String> {
+    fn load_row(&self, row: i64) -> Result<StoredReply, String> {
         let rows = self.rows.lock();
         let found: rusqlite::Result<(String, Option<String>, Option<u32>)> =
             rows.prepare_cached(&self.query).and_then(|mut query| {
@@ -120,9 +122,9 @@ impl Dataset {
             });
         drop(rows);
         let (json, times, reasoning) = found.map_err(|error| error.to_string())?;
-        let (_, mut recorded) = row::parse(&json)?;
+        let (_, mut recorded) = row::parse_gen_tokens(&json)?;
         if let Some(times) = times {
-            recorded.times = row::parse_times(&times, recorded.texts.len())?;
+            recorded.times = row::parse_token_times(&times, recorded.texts.len())?;
         }
         recorded.reasoning = reasoning.unwrap_or(0);
         Ok(recorded)

@@ -5,9 +5,9 @@ use std::path::Path;
 use rand_chacha::rand_core::Rng;
 
 use super::error::DatasetError;
-use super::hash::Hash;
+use super::hash::PromptHash;
 use super::reply::{RecordedReply, ReplyLength, RowStorage};
-use super::row::Generation;
+use super::row::DatasetFormat;
 
 /// Placeholder for a dataset, without values, in a build without the feature `sqlite`.
 #[derive(Debug)]
@@ -23,7 +23,7 @@ impl Dataset {
     }
 
     /// Returns the version of the dataset format.
-    pub fn generation(&self) -> Generation {
+    pub fn generation(&self) -> DatasetFormat {
         match *self {}
     }
 
@@ -43,14 +43,14 @@ impl Dataset {
     }
 
     /// Returns whether the dataset has a reply to the prompt with this hash.
-    pub fn has(&self, _hash: &Hash) -> bool {
+    pub fn has(&self, _hash: &PromptHash) -> bool {
         match *self {}
     }
 
     /// Returns a recorded reply to a prompt.
     pub fn reply(
         &self,
-        _hashes: &[Hash],
+        _hashes: &[PromptHash],
         _length: ReplyLength,
         _rng: &mut impl Rng,
     ) -> Option<RecordedReply> {

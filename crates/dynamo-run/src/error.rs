@@ -1,12 +1,12 @@
 use std::path::PathBuf;
 
-use vllm_sim_engine::latency::GridError;
+use vllm_sim_engine::latency::StepTimeGridError;
 use vllm_sim_replay::ReplayError;
 use vllm_sim_replay::workload::WorkloadError;
 
 /// Reports why a recorded Dynamo run cannot be replayed.
 #[derive(Debug, thiserror::Error)]
-pub enum DynamoError {
+pub enum DynamoRunError {
     /// A file of the run cannot be read.
     #[error("{path}: {error}")]
     Io {
@@ -33,7 +33,7 @@ pub enum DynamoError {
     },
     /// The run's tables of measured step times cannot be read.
     #[error(transparent)]
-    Grid(#[from] GridError),
+    Grid(#[from] StepTimeGridError),
     /// The run's trace cannot be read.
     #[error(transparent)]
     Workload(#[from] WorkloadError),

@@ -5,18 +5,18 @@
 
 use std::time::Duration;
 
-use vllm_sim_engine::kv::MockerTierConfig;
-use vllm_sim_engine::sched::EngineSpec;
+use vllm_sim_engine::kv::MockerHostCacheConfig;
+use vllm_sim_engine::sched::SchedulerSpec;
 
-use super::error::DynamoError;
-use super::json_args::{Args, wrong};
+use super::error::DynamoRunError;
+use super::json_args::{JsonArgs, invalid_field_error};
 
-const KEY: &str = "extra_engine_args.engine.native_host_offload";
+const HOST_OFFLOAD_KEY: &str = "extra_engine_args.engine.native_host_offload";
 
 /// Default bandwidth between GPU and host memory, in GB/s (10^9 bytes).
-const LINK: f64 = 32.0;
+const DEFAULT_HOST_LINK_GBPS: f64 = 32.0;
 
-pub(super) struct HostOffload {
+pub(super) struct HostOffloadArgs {
     blocks: u32,
     /// Bandwidth from the GPU to host memory, and back, in GB/s.
     gbps: (f64, f64),
@@ -24,33 +24,44 @@ pub(super) struct HostOffload {
     token_bytes: u32,
 }
 
-pub(super) fn is_in(engine: &EngineSpec) -> bool {
-    matches!(engine, EngineSpec::Mocker(config) if config.tier.is_some())
+pub(super) fn has_host_offload(engine: &SchedulerSpec) -> bool {
+    matches!(engine, SchedulerSpec::Mocker(config) if config.tier.is_some())
 }
 
 /// Takes the arguments of the host-memory tier from the engine's arguments; returns `None` if there
 /// are none.
-pub(super) fn take(engine: &mut Args) -> Result<Option<HostOffload>, DynamoError> {
-    let token_bytes = engine.count("kv_cache_bytes_per_token")?;
-    let Some(value) = engine.take("native_host_offload") else {
+pub(super) fn take_host_offload(
+    engine: &mut JsonArgs,
+) -> Result<Option<HostOffloadArgs>, DynamoRunError> {
+    let token_bytes = engine.take_count("kv_cache_bytes_per_token")?;
+    let Some(value) = engine.take_value("native_host_offload") else {
         return Ok(None);
     };
-    let mut args = Args::new(KEY, &value)?;
-    args.one_of("scope", &["dp_rank_local"])?;
-    let blocks = args.count("num_host_blocks")?.filter(|blocks| *blocks > 0);
-    let blocks = blocks.ok_or_else(|| args.wrong("num_host_blocks", "must be at least 1"))?;
-    let ms = args.number("latency_to_first_byte_ms")?.unwrap_or(0.0);
+    let mut args = JsonArgs::new(HOST_OFFLOAD_KEY, &value)?;
+    args.take_one_of("scope", &["dp_rank_local"])?;
+    let blocks = args
+        .take_count("num_host_blocks")?
+        .filter(|blocks| *blocks > 0);
+    let blocks =
+        blocks.ok_or_else(|| args.invalid_field("num_host_blocks", "must be at least 1"))?;
+    let ms = args.take_number("latency_to_first_byte_ms")?.unwrap_or(0.0);
     let latency = Duration::try_from_secs_f64(ms / 1e3);
-    let latency = latency
-        .map_err(|_| args.wrong("latency_to_first_byte_ms", format!("{ms} ms is too long")))?;
-    let to_host = args.number("d2h_bandwidth_gbps")?.unwrap_or(LINK);
-    let to_gpu = args.number("h2d_bandwidth_gbps")?.unwrap_or(LINK);
+    let latency = latency.map_err(|_| {
+        args.invalid_field("latency_to_first_byte_ms", format!("{ms} ms is too long"))
+    })?;
+    let to_host = args
+        .take_number("d2h_bandwidth_gbps")?
+        .unwrap_or(DEFAULT_HOST_LINK_GBPS);
+    let to_gpu = args
+        .take_number("h2d_bandwidth_gbps")?
+        .unwrap_or(DEFAULT_HOST_LINK_GBPS);
     // These values belong to a pool that several workers share.
-    args.ignore(&["shared_d2h_bandwidth_gbps", "shared_h2d_bandwidth_gbps"]);
-    args.done()?;
+    args.ignore_fields(&["shared_d2h_bandwidth_gbps", "shared_h2d_bandwidth_gbps"]);
+    args.reject_unknown_fields()?;
     let token_bytes = token_bytes.filter(|bytes| *bytes > 0);
-    let token_bytes = token_bytes.ok_or_else(|| wrong(KEY, "needs kv_cache_bytes_per_token"))?;
-    Ok(Some(HostOffload {
+    let token_bytes = token_bytes
+        .ok_or_else(|| invalid_field_error(HOST_OFFLOAD_KEY, "needs kv_cache_bytes_per_token"))?;
+    Ok(Some(HostOffloadArgs {
         blocks,
         gbps: (to_host, to_gpu),
         latency,
@@ -58,32 +69,38 @@ pub(super) fn take(engine: &mut Args) -> Result<Option<HostOffload>, DynamoError
     }))
 }
 
-impl HostOffload {
+impl HostOffloadArgs {
     /// Adds the host-memory tier to an engine's configuration; `is_whole` means an aggregated
     /// deployment.
-    pub(super) fn apply(
+    pub(super) fn add_to_engine(
         self,
-        engine: &mut EngineSpec,
+        engine: &mut SchedulerSpec,
         (ranks, is_whole): (u32, bool),
-    ) -> Result<(), DynamoError> {
+    ) -> Result<(), DynamoRunError> {
         let config = match engine {
-            EngineSpec::Mocker(config) if !config.no_evict => config,
-            _ => return Err(wrong(KEY, "needs backend vllm")),
+            SchedulerSpec::Mocker(config) if !config.no_evict => config,
+            _ => return Err(invalid_field_error(HOST_OFFLOAD_KEY, "needs backend vllm")),
         };
         if !config.enable_prefix_caching {
-            return Err(wrong(KEY, "needs enable_prefix_caching"));
+            return Err(invalid_field_error(
+                HOST_OFFLOAD_KEY,
+                "needs enable_prefix_caching",
+            ));
         }
         if !config.accept.is_empty() {
-            return Err(wrong(KEY, "cannot be used with aic_nextn"));
+            return Err(invalid_field_error(
+                HOST_OFFLOAD_KEY,
+                "cannot be used with aic_nextn",
+            ));
         }
         if ranks > 1 || !is_whole {
             let problem = "is modelled for dp_size 1 and worker_type aggregated only";
-            return Err(wrong(KEY, problem));
+            return Err(invalid_field_error(HOST_OFFLOAD_KEY, problem));
         }
         let bytes = f64::from(self.token_bytes) * f64::from(config.block_size);
         // Gigabytes per second are bytes per nanosecond; a rate of 0 means no transfer time.
         let takes = |gbps: f64| if gbps > 0.0 { bytes / gbps } else { 0.0 };
-        config.tier = Some(MockerTierConfig {
+        config.tier = Some(MockerHostCacheConfig {
             blocks: self.blocks,
             latency: self.latency,
             block_ns: (takes(self.gbps.0), takes(self.gbps.1)),

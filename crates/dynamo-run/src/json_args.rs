@@ -1,29 +1,29 @@
 use serde_json::{Map, Value};
 
-use super::error::DynamoError;
+use super::error::DynamoRunError;
 
 /// Fields of a JSON object, taken one by one, so that unknown ones can be rejected.
-pub(super) struct Args {
+pub(super) struct JsonArgs {
     place: &'static str,
     map: Map<String, Value>,
 }
 
-impl Args {
-    pub(super) fn new(place: &'static str, value: &Value) -> Result<Self, DynamoError> {
+impl JsonArgs {
+    pub(super) fn new(place: &'static str, value: &Value) -> Result<Self, DynamoRunError> {
         let map = match value {
             Value::Object(map) => map.clone(),
             Value::Null => Map::new(),
-            _ => return Err(wrong(place, "must be an object")),
+            _ => return Err(invalid_field_error(place, "must be an object")),
         };
         Ok(Self { place, map })
     }
 
-    pub(super) fn take(&mut self, key: &str) -> Option<Value> {
+    pub(super) fn take_value(&mut self, key: &str) -> Option<Value> {
         self.map.remove(key).filter(|value| !value.is_null())
     }
 
-    /// Inserts a field again after [`Self::take`] removed it.
-    pub(super) fn put(&mut self, key: &str, value: Value) {
+    /// Inserts a field again after [`Self::take_value`] removed it.
+    pub(super) fn put_back(&mut self, key: &str, value: Value) {
         self.map.insert(key.to_owned(), value);
     }
 
@@ -36,84 +36,88 @@ impl Args {
         self.get(key).is_some_and(|value| !value.is_null())
     }
 
-    pub(super) fn wrong(&self, key: &str, problem: impl Into<String>) -> DynamoError {
-        wrong(&format!("{}.{key}", self.place), problem)
+    pub(super) fn invalid_field(&self, key: &str, problem: impl Into<String>) -> DynamoRunError {
+        invalid_field_error(&format!("{}.{key}", self.place), problem)
     }
 
-    pub(super) fn count(&mut self, key: &str) -> Result<Option<u32>, DynamoError> {
-        let Some(value) = self.take(key) else {
+    pub(super) fn take_count(&mut self, key: &str) -> Result<Option<u32>, DynamoRunError> {
+        let Some(value) = self.take_value(key) else {
             return Ok(None);
         };
         let count = value.as_u64().and_then(|n| u32::try_from(n).ok());
         count
             .map(Some)
-            .ok_or_else(|| self.wrong(key, format!("{value} is not a whole number")))
+            .ok_or_else(|| self.invalid_field(key, format!("{value} is not a whole number")))
     }
 
-    pub(super) fn number(&mut self, key: &str) -> Result<Option<f64>, DynamoError> {
-        let Some(value) = self.take(key) else {
+    pub(super) fn take_number(&mut self, key: &str) -> Result<Option<f64>, DynamoRunError> {
+        let Some(value) = self.take_value(key) else {
             return Ok(None);
         };
         let number = value.as_f64().filter(|n| n.is_finite() && *n >= 0.0);
         let problem = || format!("{value} is not a number of 0 or more");
-        number.map(Some).ok_or_else(|| self.wrong(key, problem()))
+        number
+            .map(Some)
+            .ok_or_else(|| self.invalid_field(key, problem()))
     }
 
-    pub(super) fn flag(&mut self, key: &str) -> Result<Option<bool>, DynamoError> {
-        let Some(value) = self.take(key) else {
+    pub(super) fn take_flag(&mut self, key: &str) -> Result<Option<bool>, DynamoRunError> {
+        let Some(value) = self.take_value(key) else {
             return Ok(None);
         };
         let flag = value.as_bool().map(Some);
-        flag.ok_or_else(|| self.wrong(key, format!("{value} is not true or false")))
+        flag.ok_or_else(|| self.invalid_field(key, format!("{value} is not true or false")))
     }
 
-    pub(super) fn text(&mut self, key: &str) -> Result<Option<String>, DynamoError> {
-        let Some(value) = self.take(key) else {
+    pub(super) fn take_text(&mut self, key: &str) -> Result<Option<String>, DynamoRunError> {
+        let Some(value) = self.take_value(key) else {
             return Ok(None);
         };
         let text = value.as_str().map(str::to_owned);
         text.map(Some)
-            .ok_or_else(|| self.wrong(key, format!("{value} is not a string")))
+            .ok_or_else(|| self.invalid_field(key, format!("{value} is not a string")))
     }
 
     /// Takes the integer field `key`; `null` means no limit (`u32::MAX`).
-    pub(super) fn limit(&mut self, key: &str, default: u32) -> Result<u32, DynamoError> {
+    pub(super) fn take_limit(&mut self, key: &str, default: u32) -> Result<u32, DynamoRunError> {
         if self.map.get(key).is_some_and(Value::is_null) {
             self.map.remove(key);
             return Ok(u32::MAX);
         }
-        Ok(self.count(key)?.unwrap_or(default))
+        Ok(self.take_count(key)?.unwrap_or(default))
     }
 
     /// Takes the string field `key` and returns its index in `words`; 0 if missing.
-    pub(super) fn one_of(
+    pub(super) fn take_one_of(
         &mut self,
         key: &str,
         words: &[&'static str],
-    ) -> Result<usize, DynamoError> {
-        let Some(text) = self.text(key)? else {
+    ) -> Result<usize, DynamoRunError> {
+        let Some(text) = self.take_text(key)? else {
             return Ok(0);
         };
         let found = words.iter().position(|word| *word == text);
-        found.ok_or_else(|| self.wrong(key, format!("{text:?} is not modelled, only {words:?}")))
+        found.ok_or_else(|| {
+            self.invalid_field(key, format!("{text:?} is not modelled, only {words:?}"))
+        })
     }
 
     /// Removes fields that have no effect on the simulation.
-    pub(super) fn ignore(&mut self, keys: &[&str]) {
+    pub(super) fn ignore_fields(&mut self, keys: &[&str]) {
         keys.iter().for_each(|key| drop(self.map.remove(*key)));
     }
 
     /// Returns an error if a field of the JSON object was not taken.
-    pub(super) fn done(self) -> Result<(), DynamoError> {
+    pub(super) fn reject_unknown_fields(self) -> Result<(), DynamoRunError> {
         match self.map.iter().find(|(_, value)| !value.is_null()) {
-            Some((key, value)) => Err(self.wrong(key, format!("{value} is not modelled"))),
+            Some((key, value)) => Err(self.invalid_field(key, format!("{value} is not modelled"))),
             None => Ok(()),
         }
     }
 }
 
-pub(super) fn wrong(key: &str, problem: impl Into<String>) -> DynamoError {
-    DynamoError::Argument {
+pub(super) fn invalid_field_error(key: &str, problem: impl Into<String>) -> DynamoRunError {
+    DynamoRunError::Argument {
         key: key.to_owned(),
         problem: problem.into(),
     }

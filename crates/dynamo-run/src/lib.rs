@@ -18,12 +18,12 @@ mod workload;
 
 use std::path::Path;
 
-use vllm_sim_replay::report::Report;
+use vllm_sim_replay::report::ReplayReport;
 
-pub use args::worker;
-pub use error::DynamoError;
-pub use router::config as router;
-pub use tables::{Folders, environment_tables};
+pub use args::parse_worker;
+pub use error::DynamoRunError;
+pub use router::parse_kv_router_config as router;
+pub use tables::{RunFolders, kernel_tables_of_environment};
 
 /// Replays the recorded Dynamo run in the folder `dir`.
 ///
@@ -32,20 +32,23 @@ pub use tables::{Folders, environment_tables};
 /// come from the roofline model.
 ///
 /// # Errors
-/// Returns [`DynamoError`] with the name of the file or argument.
-pub fn dynamo_run(dir: &Path, kernel_tables: Option<&Path>) -> Result<Report, DynamoError> {
+/// Returns [`DynamoRunError`] with the name of the file or argument.
+pub fn replay_dynamo_run(
+    dir: &Path,
+    kernel_tables: Option<&Path>,
+) -> Result<ReplayReport, DynamoRunError> {
     let path = dir.join("args.json");
-    let text = std::fs::read_to_string(&path).map_err(|error| DynamoError::Io {
+    let text = std::fs::read_to_string(&path).map_err(|error| DynamoRunError::Io {
         path: path.clone(),
         error,
     })?;
-    let args = serde_json::from_str(&text).map_err(|error| DynamoError::Json {
+    let args = serde_json::from_str(&text).map_err(|error| DynamoRunError::Json {
         place: path.display().to_string(),
         error,
     })?;
-    let folders = Folders {
+    let folders = RunFolders {
         run: dir,
         kernel_tables,
     };
-    typical::play(&|| args::read(&args, folders))
+    typical::replay_typical_seed(&|| args::parse_run_args(&args, folders))
 }

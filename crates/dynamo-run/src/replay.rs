@@ -1,20 +1,22 @@
 use vllm_sim_engine::SimTime;
-use vllm_sim_replay::outcome::{Outcome, Sink, Status};
-use vllm_sim_replay::report::{Collector, KeptRecords, Report, ReportOptions, RunTotals, UserRate};
+use vllm_sim_replay::outcome::{ReplaySink, RequestOutcome, RequestStatus};
+use vllm_sim_replay::report::{
+    KeptRecords, PerUserRateSamples, ReplayReport, ReplayRunTotals, ReportCollector, ReportOptions,
+};
 use vllm_sim_replay::workload::WorkloadSource;
-use vllm_sim_replay::{ArrivalPacing, PoolSpec, RouterConfig, Settings};
+use vllm_sim_replay::{ArrivalPacing, PoolSpec, ReplaySettings, RouterConfig};
 
-use super::args::{RooflineSetup, Workers};
-use super::error::DynamoError;
+use super::args::{DynamoRunSetup, DynamoWorkers};
+use super::error::DynamoRunError;
 
 /// Simulates a Dynamo deployment until its workload ends; `seed` breaks the router's ties between
 /// equal workers.
-pub(super) fn play(
-    setup: &RooflineSetup,
+pub(super) fn simulate_deployment(
+    setup: &DynamoRunSetup,
     seed: u64,
     source: &mut dyn WorkloadSource,
-) -> Result<Report, DynamoError> {
-    let pool = |workers: &Workers, router: RouterConfig| {
+) -> Result<ReplayReport, DynamoRunError> {
+    let pool = |workers: &DynamoWorkers, router: RouterConfig| {
         let worker = &workers.worker;
         let places = workers.count.saturating_mul(worker.ranks);
         PoolSpec {
@@ -23,8 +25,8 @@ pub(super) fn play(
             ..PoolSpec::new(worker.engine.clone(), places, router)
         }
     };
-    let (before, after) = setup.router.split();
-    let settings = Settings {
+    let (before, after) = setup.router.prefill_and_decode_routers();
+    let settings = ReplaySettings {
         pool: pool(
             &setup.serving,
             match setup.prefill {
@@ -38,23 +40,24 @@ pub(super) fn play(
             plays: setup.plays,
             speedup: setup.speedup,
         },
-        limit: setup.max_ms.map(millis),
+        limit: setup.max_ms.map(sim_time_from_ms),
         seed,
         sample_every: None,
         threads: 1,
-        without_tokens: Status::Completed,
+        without_tokens: RequestStatus::Completed,
     };
-    let mut collector = Collector::new(ReportOptions {
+    let mut collector = ReportCollector::new(ReportOptions {
         slo: setup.sla,
         records: match setup.capture {
             true => KeptRecords::All,
             false => KeptRecords::None,
         },
-        user_rate: UserRate::PerGap,
+        user_rate: PerUserRateSamples::PerGap,
         ..ReportOptions::default()
     });
-    let totals = vllm_sim_replay::run(&settings, source, &mut Finished(&mut collector))?;
-    Ok(collector.finish(&RunTotals {
+    let totals =
+        vllm_sim_replay::run_replay(&settings, source, &mut FinishedRequestSink(&mut collector))?;
+    Ok(collector.finish(&ReplayRunTotals {
         requests: totals.requests,
         prefill_worker_seconds: totals.prefill_worker_seconds,
         decode_worker_seconds: Some(
@@ -73,20 +76,20 @@ pub(super) fn play(
 }
 
 /// Drops requests from the report if they are unfinished at the time limit, as Dynamo does.
-struct Finished<'a>(&'a mut Collector);
+struct FinishedRequestSink<'a>(&'a mut ReportCollector);
 
-impl Sink for Finished<'_> {
-    fn request(&mut self, outcome: &Outcome<'_>) {
-        if outcome.status != Status::Incomplete {
-            self.0.request(outcome);
+impl ReplaySink for FinishedRequestSink<'_> {
+    fn on_request_finished(&mut self, outcome: &RequestOutcome<'_>) {
+        if outcome.status != RequestStatus::Incomplete {
+            self.0.on_request_finished(outcome);
         }
     }
 
-    fn gaps(&mut self, nanos: u64, times: u64) {
-        self.0.gaps(nanos, times);
+    fn on_token_gaps(&mut self, nanos: u64, times: u64) {
+        self.0.on_token_gaps(nanos, times);
     }
 }
 
-fn millis(ms: f64) -> SimTime {
+fn sim_time_from_ms(ms: f64) -> SimTime {
     SimTime::from_nanos((ms * 1e6).round() as u64)
 }

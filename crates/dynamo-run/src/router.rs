@@ -1,48 +1,52 @@
 use serde_json::Value;
 
-use vllm_sim_replay::{KvConfig, QueuePolicy};
+use vllm_sim_replay::{KvAwareRouterConfig, QueuePolicy};
 
-use super::error::DynamoError;
-use super::json_args::Args;
+use super::error::DynamoRunError;
+use super::json_args::JsonArgs;
 
 /// Parses Dynamo's router configuration, with the names of `KvRouterConfig` (dynamo-kv-router
 /// 1.6.1).
 ///
 /// # Errors
-/// Returns [`DynamoError`] with the name of the key.
-pub fn config(value: &Value) -> Result<KvConfig, DynamoError> {
-    let mut args = Args::new("router_config", value)?;
-    let defaults = KvConfig::default();
+/// Returns [`DynamoRunError`] with the name of the key.
+pub fn parse_kv_router_config(value: &Value) -> Result<KvAwareRouterConfig, DynamoRunError> {
+    let mut args = JsonArgs::new("router_config", value)?;
+    let defaults = KvAwareRouterConfig::default();
     // Former name of the credit.
-    let weight = args.number("overlap_score_weight")?;
+    let weight = args.take_number("overlap_score_weight")?;
     let policies = [QueuePolicy::Fcfs, QueuePolicy::Lcfs, QueuePolicy::Wspt];
-    let policy = args.one_of("router_queue_policy", &["fcfs", "lcfs", "wspt"])?;
-    let config = KvConfig {
+    let policy = args.take_one_of("router_queue_policy", &["fcfs", "lcfs", "wspt"])?;
+    let config = KvAwareRouterConfig {
         overlap_score_credit: args
-            .number("overlap_score_credit")?
+            .take_number("overlap_score_credit")?
             .or(weight)
             .unwrap_or(defaults.overlap_score_credit),
         overlap_score_credit_decay: args
-            .number("overlap_score_credit_decay")?
+            .take_number("overlap_score_credit_decay")?
             .unwrap_or(defaults.overlap_score_credit_decay),
         prefill_load_scale: args
-            .number("prefill_load_scale")?
+            .take_number("prefill_load_scale")?
             .unwrap_or(defaults.prefill_load_scale),
         decode_active_request_weight: args
-            .number("decode_active_request_weight")?
+            .take_number("decode_active_request_weight")?
             .unwrap_or(defaults.decode_active_request_weight),
         temperature: args
-            .number("router_temperature")?
+            .take_number("router_temperature")?
             .unwrap_or(defaults.temperature),
-        queue_threshold: args.number("router_queue_threshold")?,
+        queue_threshold: args.take_number("router_queue_threshold")?,
         policy: policies[policy],
-        track_prefill_tokens: args.flag("router_track_prefill_tokens")?.unwrap_or(true),
-        track_active_blocks: args.flag("router_track_active_blocks")?.unwrap_or(true),
-        assume_kv_reuse: args.flag("router_assume_kv_reuse")?.unwrap_or(true),
+        track_prefill_tokens: args
+            .take_flag("router_track_prefill_tokens")?
+            .unwrap_or(true),
+        track_active_blocks: args
+            .take_flag("router_track_active_blocks")?
+            .unwrap_or(true),
+        assume_kv_reuse: args.take_flag("router_assume_kv_reuse")?.unwrap_or(true),
         event_lag: defaults.event_lag,
     };
     // Transport and state of KV events, which make no difference in one process.
-    args.ignore(&[
+    args.ignore_fields(&[
         "use_kv_events",
         "router_replica_sync",
         "router_snapshot_threshold",
@@ -59,6 +63,6 @@ pub fn config(value: &Value) -> Result<KvConfig, DynamoError> {
         "skip_initial_worker_wait",
         "durable_kv_events",
     ]);
-    args.done()?;
+    args.reject_unknown_fields()?;
     Ok(config)
 }

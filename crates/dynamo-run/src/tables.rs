@@ -13,18 +13,19 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use vllm_sim_engine::latency::{
-    Aic, AicSetup, Coefficients, GPUS, Gpu, LatencyModel, Memory, MixedStepTiming, ModelShape,
-    Roofline, RooflineSetup, StepOverhead, gpu, installed_tables, known_models, model,
+    AicSetup, AicStepTimes, GPUS, Gpu, KvCacheMemory, LatencyModel, MixedStepTiming, ModelShape,
+    Roofline, RooflineCoefficients, RooflineSetup, StepOverhead, find_gpu, find_installed_tables,
+    known_model_names, known_model_shape,
 };
 
-use super::error::DynamoError;
-use super::json_args::{Args, wrong};
+use super::error::DynamoRunError;
+use super::json_args::{JsonArgs, invalid_field_error};
 
-const SYSTEM: &str = "h200_sxm";
-const BACKENDS: [&str; 3] = ["vllm", "sglang", "trtllm"];
+const DEFAULT_AIC_SYSTEM: &str = "h200_sxm";
+const AIC_BACKENDS: [&str; 3] = ["vllm", "sglang", "trtllm"];
 /// Names of the kernel-table arguments: after the prefix `aic_` or `ais_`, and in a `timing_model`
 /// of 1.6.
-const KEYS: [(&str, &str); 9] = [
+const TABLE_ARG_KEYS: [(&str, &str); 9] = [
     ("backend", "backend"),
     ("system", "system"),
     ("backend_version", "backend_version"),
@@ -38,7 +39,7 @@ const KEYS: [(&str, &str); 9] = [
 
 /// Folders of the recorded run and of AIConfigurator's kernel tables.
 #[derive(Debug, Clone, Copy)]
-pub struct Folders<'a> {
+pub struct RunFolders<'a> {
     /// Folder of the recorded run, the base of relative paths.
     pub run: &'a Path,
     /// Folder of AIConfigurator's kernel tables, if installed.
@@ -46,16 +47,16 @@ pub struct Folders<'a> {
 }
 
 /// Returns the folder of AIConfigurator's kernel tables in the active Python environment, if any.
-pub fn environment_tables() -> Option<PathBuf> {
+pub fn kernel_tables_of_environment() -> Option<PathBuf> {
     let environments = ["VIRTUAL_ENV", "CONDA_PREFIX"];
     let mut paths = environments.iter().filter_map(std::env::var_os);
-    paths.find_map(|path| installed_tables(Path::new(&path)))
+    paths.find_map(|path| find_installed_tables(Path::new(&path)))
 }
 
 /// Latency model from AIConfigurator's kernel tables, or from the roofline model that replaces
 /// them.
 #[derive(Debug)]
-pub(super) struct TimingTables {
+pub(super) struct KernelTimingModel {
     /// Inference engine of the measured kernels.
     pub backend: &'static str,
     pub setup: RooflineSetup,
@@ -70,17 +71,17 @@ pub(super) struct TimingTables {
 /// backend.
 ///
 /// # Errors
-/// Returns [`DynamoError`] with the name of the argument.
-pub(super) fn take(
-    engine: &mut Args,
-    dir: Folders<'_>,
-) -> Result<Option<TimingTables>, DynamoError> {
+/// Returns [`DynamoRunError`] with the name of the argument.
+pub(super) fn take_timing_model(
+    engine: &mut JsonArgs,
+    dir: RunFolders<'_>,
+) -> Result<Option<KernelTimingModel>, DynamoRunError> {
     let mut named = Map::new();
-    for (key, _) in KEYS {
+    for (key, _) in TABLE_ARG_KEYS {
         let (old, new) = (format!("aic_{key}"), format!("ais_{key}"));
-        let value = match (engine.take(&old), engine.take(&new)) {
+        let value = match (engine.take_value(&old), engine.take_value(&new)) {
             (Some(_), Some(_)) => {
-                return Err(engine.wrong(
+                return Err(engine.invalid_field(
                     &new,
                     format!("cannot be used with {old}: both set the same value"),
                 ));
@@ -89,21 +90,23 @@ pub(super) fn take(
         };
         named.extend(value.map(|value| (key.to_owned(), value)));
     }
-    let timing = engine.take("timing_model").unwrap_or_default();
+    let timing = engine.take_value("timing_model").unwrap_or_default();
     let provider = timing["provider"].as_str();
     if timing["type"].as_str() == Some("external") && matches!(provider, Some("ais" | "aic")) {
-        return canonical(&timing["config"])?.measure(dir).map(Some);
+        return parse_canonical_table_args(&timing["config"])?
+            .open_timing_model(dir)
+            .map(Some);
     }
     if !timing.is_null() {
-        engine.put("timing_model", timing);
+        engine.put_back("timing_model", timing);
         return Ok(None);
     }
-    let tables = NamedTables {
+    let tables = KernelTableArgs {
         named,
         prefix: "extra_engine_args.engine.aic_",
     };
     if tables.named.contains_key("backend") {
-        return tables.measure(dir).map(Some);
+        return tables.open_timing_model(dir).map(Some);
     }
     if !tables.named.is_empty() {
         let names: Vec<_> = tables
@@ -117,89 +120,92 @@ pub(super) fn take(
     Ok(None)
 }
 
-fn canonical(config: &Value) -> Result<NamedTables, DynamoError> {
-    let mut args = Args::new("extra_engine_args.engine.timing_model.config", config)?;
+fn parse_canonical_table_args(config: &Value) -> Result<KernelTableArgs, DynamoRunError> {
+    let mut args = JsonArgs::new("extra_engine_args.engine.timing_model.config", config)?;
     let mut named = Map::new();
-    for (key, canonical) in KEYS {
-        let value = args.take(canonical).or_else(|| args.take(key));
+    for (key, canonical) in TABLE_ARG_KEYS {
+        let value = args.take_value(canonical).or_else(|| args.take_value(key));
         named.extend(value.map(|value| (key.to_owned(), value)));
     }
-    args.ignore(&["worker_type", "estimation_mode", "fallback_policy"]);
-    args.done()?;
-    Ok(NamedTables {
+    args.ignore_fields(&["worker_type", "estimation_mode", "fallback_policy"]);
+    args.reject_unknown_fields()?;
+    Ok(KernelTableArgs {
         named,
         prefix: "extra_engine_args.engine.timing_model.config.",
     })
 }
 
 /// Arguments for the selection of kernel tables.
-struct NamedTables {
+struct KernelTableArgs {
     named: Map<String, Value>,
     prefix: &'static str,
 }
 
-impl NamedTables {
-    fn wrong(&self, key: &str, problem: impl Into<String>) -> DynamoError {
-        let (own, canonical) = (self.prefix.ends_with('_'), KEYS.iter());
+impl KernelTableArgs {
+    fn invalid_field(&self, key: &str, problem: impl Into<String>) -> DynamoRunError {
+        let (own, canonical) = (self.prefix.ends_with('_'), TABLE_ARG_KEYS.iter());
         let spelt = canonical.clone().find(|(name, _)| !own && *name == key);
         let key = spelt.map_or(key, |(_, canonical)| canonical);
-        wrong(&format!("{}{key}", self.prefix), problem)
+        invalid_field_error(&format!("{}{key}", self.prefix), problem)
     }
 
-    fn text(&self, key: &str) -> Result<Option<&str>, DynamoError> {
+    fn text_arg(&self, key: &str) -> Result<Option<&str>, DynamoRunError> {
         let Some(value) = self.named.get(key) else {
             return Ok(None);
         };
         let text = value.as_str();
         text.map(Some)
-            .ok_or_else(|| self.wrong(key, format!("{value} is not a string")))
+            .ok_or_else(|| self.invalid_field(key, format!("{value} is not a string")))
     }
 
-    fn count(&self, key: &str) -> Result<u32, DynamoError> {
+    fn count_arg(&self, key: &str) -> Result<u32, DynamoRunError> {
         let Some(value) = self.named.get(key) else {
             return Ok(1);
         };
         let count = value.as_u64().and_then(|n| u32::try_from(n).ok());
         let count = count.filter(|n| *n >= 1);
-        count.ok_or_else(|| self.wrong(key, format!("{value} is not a whole number of 1 or more")))
+        count.ok_or_else(|| {
+            self.invalid_field(key, format!("{value} is not a whole number of 1 or more"))
+        })
     }
 
-    fn measure(&self, dir: Folders<'_>) -> Result<TimingTables, DynamoError> {
-        let backend = self.backend()?;
-        let gpu = self.gpu()?;
-        if self.count("attention_dp_size")? != 1 {
-            return Err(self.wrong("attention_dp_size", "only 1 is modelled"));
+    fn open_timing_model(&self, dir: RunFolders<'_>) -> Result<KernelTimingModel, DynamoRunError> {
+        let backend = self.backend_arg()?;
+        let gpu = self.gpu_arg()?;
+        if self.count_arg("attention_dp_size")? != 1 {
+            return Err(self.invalid_field("attention_dp_size", "only 1 is modelled"));
         }
-        self.count("moe_tp_size")?;
-        self.count("moe_ep_size")?;
-        self.text("backend_version")?;
-        let path = self.text("model_path")?;
-        let path = path.ok_or_else(|| self.wrong("model_path", "is missing"))?;
-        let tp = self.count("tp_size")?;
-        let dtype = self.text("kv_cache_dtype")?.unwrap_or("auto");
+        self.count_arg("moe_tp_size")?;
+        self.count_arg("moe_ep_size")?;
+        self.text_arg("backend_version")?;
+        let path = self.text_arg("model_path")?;
+        let path = path.ok_or_else(|| self.invalid_field("model_path", "is missing"))?;
+        let tp = self.count_arg("tp_size")?;
+        let dtype = self.text_arg("kv_cache_dtype")?.unwrap_or("auto");
         let setup = RooflineSetup {
             tp,
             kv_bytes: if dtype.contains("8") { 1 } else { 2 },
-            coefficients: Coefficients {
+            coefficients: RooflineCoefficients {
                 // The tables contain whole forward passes; the mocker adds no API server time.
                 front_end_us: 0.0,
-                ..Coefficients::default()
+                ..RooflineCoefficients::default()
             },
-            ..RooflineSetup::new(self.shape(path, dir.run)?, gpu.clone())
+            ..RooflineSetup::new(self.read_model_shape(path, dir.run)?, gpu.clone())
         };
         if let Some(folder) = dir.kernel_tables {
-            return self.read(folder, backend, setup);
+            return self.open_kernel_tables(folder, backend, setup);
         }
         // Either way the experts of a layer are spread over its GPUs, and all versions share one
         // roofline.
         let roofline = Roofline::new(&setup);
-        let roofline = roofline.map_err(|error| self.wrong("tp_size", error.to_string()))?;
+        let roofline =
+            roofline.map_err(|error| self.invalid_field("tp_size", error.to_string()))?;
         tracing::warn!(
             "no kernel tables found (--kernel-tables, $VIRTUAL_ENV, $CONDA_PREFIX): the roofline \
              gives the step times of {backend} with {path} on {tp} x {}",
             gpu.name
         );
-        Ok(TimingTables {
+        Ok(KernelTimingModel {
             backend,
             setup,
             model: LatencyModel::Roofline(Box::new(roofline)),
@@ -209,32 +215,35 @@ impl NamedTables {
 
     /// Opens the kernel tables with Dynamo's cost rule: separate passes for prefills and decodes,
     /// no step overhead.
-    fn read(
+    fn open_kernel_tables(
         &self,
         folder: &Path,
         backend: &'static str,
         setup: RooflineSetup,
-    ) -> Result<TimingTables, DynamoError> {
+    ) -> Result<KernelTimingModel, DynamoRunError> {
         let aic = AicSetup {
             shape: setup.shape.clone(),
-            system: self.text("system")?.unwrap_or(SYSTEM).to_owned(),
+            system: self
+                .text_arg("system")?
+                .unwrap_or(DEFAULT_AIC_SYSTEM)
+                .to_owned(),
             backend: backend.to_owned(),
-            version: self.text("backend_version")?.map(str::to_owned),
+            version: self.text_arg("backend_version")?.map(str::to_owned),
             tp: setup.tp,
-            moe_ep: self.count("moe_ep_size")?,
+            moe_ep: self.count_arg("moe_ep_size")?,
             kv_bytes: setup.kv_bytes,
             qk_norm: setup.shape.qk_norm,
             mixed: MixedStepTiming::Sum,
             overhead: StepOverhead::default(),
         };
-        let aic = Aic::open(folder, &aic);
-        let aic = aic.map_err(|error| self.wrong("system", error.to_string()))?;
+        let aic = AicStepTimes::open(folder, &aic);
+        let aic = aic.map_err(|error| self.invalid_field("system", error.to_string()))?;
         tracing::info!(
             version = aic.version,
             "step times come from the kernel tables of {}",
             folder.display()
         );
-        Ok(TimingTables {
+        Ok(KernelTimingModel {
             backend,
             setup,
             model: LatencyModel::Aic(Box::new(aic)),
@@ -242,63 +251,68 @@ impl NamedTables {
         })
     }
 
-    fn backend(&self) -> Result<&'static str, DynamoError> {
-        let named = self.text("backend")?.unwrap_or(BACKENDS[0]);
-        let known = BACKENDS.iter().find(|known| **known == named);
+    fn backend_arg(&self) -> Result<&'static str, DynamoRunError> {
+        let named = self.text_arg("backend")?.unwrap_or(AIC_BACKENDS[0]);
+        let known = AIC_BACKENDS.iter().find(|known| **known == named);
         known.copied().ok_or_else(|| {
-            let known = BACKENDS.join(", ");
+            let known = AIC_BACKENDS.join(", ");
             let problem = format!("{named:?} is not known; available are {known}");
-            self.wrong("backend", problem)
+            self.invalid_field("backend", problem)
         })
     }
 
-    fn gpu(&self) -> Result<&'static Gpu, DynamoError> {
-        let system = self.text("system")?.unwrap_or(SYSTEM);
-        let found = gpu(system).or_else(|| gpu(system.split("_sxm").next()?));
+    fn gpu_arg(&self) -> Result<&'static Gpu, DynamoRunError> {
+        let system = self.text_arg("system")?.unwrap_or(DEFAULT_AIC_SYSTEM);
+        let found = find_gpu(system).or_else(|| find_gpu(system.split("_sxm").next()?));
         found.ok_or_else(|| {
             let known: Vec<_> = GPUS.iter().map(|gpu| gpu.name).collect();
             let known = known.join(", ");
-            self.wrong(
+            self.invalid_field(
                 "system",
                 format!("{system:?} is not known; available are {known}"),
             )
         })
     }
 
-    fn shape(&self, path: &str, dir: &Path) -> Result<ModelShape, DynamoError> {
+    fn read_model_shape(&self, path: &str, dir: &Path) -> Result<ModelShape, DynamoRunError> {
         let file = dir.join(path).join("config.json");
         if file.is_file() {
-            let text = std::fs::read_to_string(&file).map_err(|error| DynamoError::Io {
+            let text = std::fs::read_to_string(&file).map_err(|error| DynamoRunError::Io {
                 path: file.clone(),
                 error,
             })?;
-            let json: Value = serde_json::from_str(&text).map_err(|error| DynamoError::Json {
-                place: file.display().to_string(),
-                error,
-            })?;
+            let json: Value =
+                serde_json::from_str(&text).map_err(|error| DynamoRunError::Json {
+                    place: file.display().to_string(),
+                    error,
+                })?;
             return ModelShape::from_config(&json)
-                .map_err(|error| self.wrong("model_path", format!("{path}: {error}")));
+                .map_err(|error| self.invalid_field("model_path", format!("{path}: {error}")));
         }
-        model(path).ok_or_else(|| {
-            let known: Vec<_> = known_models().collect();
+        known_model_shape(path).ok_or_else(|| {
+            let known: Vec<_> = known_model_names().collect();
             let known = known.join(", ");
             let problem = format!(
                 "{path:?} is neither a folder with a config.json nor the name of a known model; \
                  known are {known}"
             );
-            self.wrong("model_path", problem)
+            self.invalid_field("model_path", problem)
         })
     }
 }
 
-impl TimingTables {
+impl KernelTimingModel {
     /// Computes the number of KV blocks that fit next to the weights, unless an argument gives it.
     ///
     /// # Errors
-    /// Returns [`DynamoError`] if the weights leave no memory.
-    pub(super) fn sized(self, worker: &mut Args, engine: &mut Args) -> Result<Self, DynamoError> {
-        let given = worker.number("gpu_memory_utilization")?;
-        let fraction = worker.number("mem_fraction_static")?;
+    /// Returns [`DynamoRunError`] if the weights leave no memory.
+    pub(super) fn with_kv_cache_size(
+        self,
+        worker: &mut JsonArgs,
+        engine: &mut JsonArgs,
+    ) -> Result<Self, DynamoRunError> {
+        let given = worker.take_number("gpu_memory_utilization")?;
+        let fraction = worker.take_number("mem_fraction_static")?;
         let (share, block_size) = match self.backend {
             "sglang" => (fraction.or(given).unwrap_or(0.88), 1),
             "trtllm" => (given.unwrap_or(0.9), 32),
@@ -307,12 +321,12 @@ impl TimingTables {
         if engine.has("num_gpu_blocks") {
             return Ok(self);
         }
-        let told = |args: &mut Args, key: &str, default| -> Result<u32, DynamoError> {
+        let told = |args: &mut JsonArgs, key: &str, default| -> Result<u32, DynamoRunError> {
             if !args.has(key) {
                 return Ok(default);
             }
-            let count = args.count(key)?.unwrap_or(default);
-            args.put(key, count.into());
+            let count = args.take_count(key)?.unwrap_or(default);
+            args.put_back(key, count.into());
             Ok(count)
         };
         let block_size = told(engine, "block_size", block_size)?.max(1);
@@ -320,14 +334,18 @@ impl TimingTables {
         let setup = &self.setup;
         let cell = (block_size, setup.kv_bytes);
         let (shape, gpu) = (&setup.shape, &setup.gpu);
-        let memory = Memory::new(shape, gpu, setup.ranks(), share, cell, batched, None);
+        let memory =
+            KvCacheMemory::new(shape, gpu, setup.weight_ranks(), share, cell, batched, None);
         if memory.blocks == 0 {
             let (tp, weights) = (setup.tp, memory.weight_bytes / 1e9);
             let problem = format!(
                 "the model does not fit on {tp} x {}: the weights alone take {weights:.1} GB of each",
                 gpu.name
             );
-            return Err(wrong("extra_engine_args.engine.aic_tp_size", problem));
+            return Err(invalid_field_error(
+                "extra_engine_args.engine.aic_tp_size",
+                problem,
+            ));
         }
         Ok(Self {
             blocks: memory.blocks,

@@ -4,19 +4,19 @@
 //! Several seeds run here, and the one nearest to their mean is reported.
 
 use vllm_sim_replay::RouterConfig;
-use vllm_sim_replay::report::Report;
+use vllm_sim_replay::report::ReplayReport;
 use vllm_sim_replay::workload::WorkloadSource;
 
-use super::args::RooflineSetup;
-use super::error::DynamoError;
+use super::args::DynamoRunSetup;
+use super::error::DynamoRunError;
 use super::replay;
 
-const RUNS: u64 = 9;
+const SEED_COUNT: u64 = 9;
 
 /// Number of requests above which one run suffices, because random choices average out.
-const MANY_REQUESTS: f64 = 20_000.0;
+const SINGLE_SEED_REQUESTS: f64 = 20_000.0;
 
-const KEYS: [&str; 6] = [
+const COMPARED_METRIC_KEYS: [&str; 6] = [
     "duration_ms",
     "mean_ttft_ms",
     "mean_itl_ms",
@@ -27,33 +27,33 @@ const KEYS: [&str; 6] = [
 
 /// Replays a Dynamo run, with several seeds if its router is random; `open` parses the run's folder
 /// for each.
-pub(super) fn play(
-    open: &dyn Fn() -> Result<(RooflineSetup, Box<dyn WorkloadSource>), DynamoError>,
-) -> Result<Report, DynamoError> {
+pub(super) fn replay_typical_seed(
+    open: &dyn Fn() -> Result<(DynamoRunSetup, Box<dyn WorkloadSource>), DynamoRunError>,
+) -> Result<ReplayReport, DynamoRunError> {
     let (setup, mut source) = open()?;
     let draws = matches!(setup.router, RouterConfig::Kv(_));
     if !draws {
-        return replay::play(&setup, 0, source.as_mut());
+        return replay::simulate_deployment(&setup, 0, source.as_mut());
     }
-    let mut seen: Vec<[f64; KEYS.len()]> = Vec::new();
-    for seed in 0..RUNS {
+    let mut seen: Vec<[f64; COMPARED_METRIC_KEYS.len()]> = Vec::new();
+    for seed in 0..SEED_COUNT {
         let (mut setup, mut source) = open()?;
         setup.capture = false;
-        let report = replay::play(&setup, seed, source.as_mut())?;
-        seen.push(KEYS.map(|key| report.number(key)));
-        if report.number("num_requests") > MANY_REQUESTS {
+        let report = replay::simulate_deployment(&setup, seed, source.as_mut())?;
+        seen.push(COMPARED_METRIC_KEYS.map(|key| report.summary_number(key)));
+        if report.summary_number("num_requests") > SINGLE_SEED_REQUESTS {
             break;
         }
     }
-    replay::play(&setup, nearest(&seen), source.as_mut())
+    replay::simulate_deployment(&setup, seed_nearest_to_mean(&seen), source.as_mut())
 }
 
 /// Returns the seed of the run with the smallest squared relative distance to the mean metrics of
 /// all runs.
-fn nearest(runs: &[[f64; KEYS.len()]]) -> u64 {
+fn seed_nearest_to_mean(runs: &[[f64; COMPARED_METRIC_KEYS.len()]]) -> u64 {
     let mean = |key: usize| runs.iter().map(|run| run[key]).sum::<f64>() / runs.len() as f64;
-    let means: Vec<f64> = (0..KEYS.len()).map(mean).collect();
-    let distance = |run: &[f64; KEYS.len()]| -> f64 {
+    let means: Vec<f64> = (0..COMPARED_METRIC_KEYS.len()).map(mean).collect();
+    let distance = |run: &[f64; COMPARED_METRIC_KEYS.len()]| -> f64 {
         let off = run.iter().zip(&means);
         let off = off.filter(|(_, mean)| **mean > 0.0);
         off.map(|(value, mean)| ((value - mean) / mean).powi(2))
@@ -69,9 +69,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_run_nearest_to_the_mean_is_taken() {
+    fn seed_of_the_run_nearest_to_the_mean_is_chosen() {
         let run = |ttft: f64| [1.0, ttft, 1.0, 1.0, 1.0, 0.0];
-        assert_eq!(nearest(&[run(10.0), run(20.0), run(14.0)]), 2);
-        assert_eq!(nearest(&[run(5.0)]), 0);
+        assert_eq!(seed_nearest_to_mean(&[run(10.0), run(20.0), run(14.0)]), 2);
+        assert_eq!(seed_nearest_to_mean(&[run(5.0)]), 0);
     }
 }

@@ -5,15 +5,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::parts::EngineCoreParts;
 use super::request::LoraRequest;
-use vllm_sim_service::LoadMode;
-use vllm_sim_service::generate::request::Target;
+use vllm_sim_service::AdapterLoadMode;
+use vllm_sim_service::generate::request::ModelTarget;
 
-pub(crate) struct Adapters {
+pub(crate) struct LoraAdapters {
     parts: EngineCoreParts,
     names: Mutex<BTreeMap<i64, String>>,
 }
 
-impl Adapters {
+impl LoraAdapters {
     pub(crate) fn new(parts: EngineCoreParts) -> Self {
         Self {
             parts,
@@ -22,7 +22,7 @@ impl Adapters {
     }
 
     /// A poisoned lock is safe to use, because each change is one assignment.
-    fn names(&self) -> MutexGuard<'_, BTreeMap<i64, String>> {
+    fn lock_names(&self) -> MutexGuard<'_, BTreeMap<i64, String>> {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -30,30 +30,34 @@ impl Adapters {
     ///
     /// # Errors
     /// A message for the front end if the adapter cannot be loaded.
-    pub(crate) fn load(&self, lora: LoraRequest) -> Result<(), String> {
+    pub(crate) fn load_adapter(&self, lora: LoraRequest) -> Result<(), String> {
         if !self.parts.config.lora.enabled {
             return Err("LoRA is not enabled. Use --enable-lora to enable LoRA.".to_owned());
         }
         let models = &self.parts.service.models;
-        let known = matches!(models.resolve(Some(&lora.name)), Some(Target::Lora { .. }));
+        let known = matches!(
+            models.resolve_name(Some(&lora.name)),
+            Some(ModelTarget::Lora { .. })
+        );
         if !known || lora.in_place {
-            let loaded = models.load(&lora.name, &lora.path, None, LoadMode::InPlace);
+            let loaded =
+                models.load_adapter(&lora.name, &lora.path, None, AdapterLoadMode::InPlace);
             loaded.map_err(|error| error.to_string())?;
         }
-        self.names().insert(lora.id, lora.name);
+        self.lock_names().insert(lora.id, lora.name);
         Ok(())
     }
 
-    pub(crate) fn remove(&self, id: i64) -> bool {
-        let name = self.names().remove(&id);
-        name.is_some_and(|name| self.parts.service.models.unload(&name))
+    pub(crate) fn remove_adapter(&self, id: i64) -> bool {
+        let name = self.lock_names().remove(&id);
+        name.is_some_and(|name| self.parts.service.models.unload_adapter(&name))
     }
 
-    pub(crate) fn has(&self, id: i64) -> bool {
-        self.names().contains_key(&id)
+    pub(crate) fn is_loaded(&self, id: i64) -> bool {
+        self.lock_names().contains_key(&id)
     }
 
-    pub(crate) fn ids(&self) -> Vec<i64> {
-        self.names().keys().copied().collect()
+    pub(crate) fn adapter_ids(&self) -> Vec<i64> {
+        self.lock_names().keys().copied().collect()
     }
 }

@@ -7,27 +7,27 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rmpv::Value;
 
-use super::adapters::Adapters;
-use super::decode::Fields;
+use super::adapters::LoraAdapters;
+use super::decode::ArrayFields;
 use super::parts::EngineCoreParts;
 use super::request::LoraRequest;
-use vllm_sim_config::Task;
+use vllm_sim_config::ModelTask;
 use vllm_sim_engine::kv::SparseLayerKind;
 use vllm_sim_service::{PauseMode, PrefixCacheReset, SleepTag};
 
 pub(crate) struct UtilityCalls {
     parts: EngineCoreParts,
     weights: Mutex<String>,
-    adapters: Arc<Adapters>,
+    adapters: Arc<LoraAdapters>,
 }
 
 /// A poisoned lock is safe to use, because each change is one assignment.
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+fn lock_unpoisoned<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl UtilityCalls {
-    pub(crate) fn new(parts: EngineCoreParts, adapters: Arc<Adapters>) -> Self {
+    pub(crate) fn new(parts: EngineCoreParts, adapters: Arc<LoraAdapters>) -> Self {
         Self {
             parts,
             weights: Mutex::new("default".to_owned()),
@@ -39,24 +39,32 @@ impl UtilityCalls {
     ///
     /// # Errors
     /// A message for the front end.
-    pub(crate) async fn call(&self, method: &str, mut args: Fields) -> Result<Value, String> {
+    pub(crate) async fn execute_call(
+        &self,
+        method: &str,
+        mut args: ArrayFields,
+    ) -> Result<Value, String> {
         let service = &self.parts.service;
         match method {
-            "get_supported_tasks" => Ok(self.tasks()),
+            "get_supported_tasks" => Ok(self.supported_tasks()),
             "sleep" => {
-                let level = args.int(0).unwrap_or(1);
+                let level = args.take_int(0).unwrap_or(1);
                 let level = u8::try_from(level).ok().filter(|level| *level <= 2);
                 let level = level.ok_or("sleep level must be 0, 1 or 2")?;
-                service.sleep(level, halt(args.text(1))?).await;
+                service
+                    .sleep(level, parse_pause_mode(args.take_text(1))?)
+                    .await;
                 Ok(Value::Nil)
             }
-            "wake_up" => Ok(service.wake(&assets(&args.take(0))?).into()),
+            "wake_up" => Ok(service
+                .wake_up(&parse_sleep_tags(&args.take_field(0))?)
+                .into()),
             "is_sleeping" => {
                 let halts = service.control.is_asleep() || service.control.is_paused();
                 Ok(halts.into())
             }
             "pause_generation" | "pause_scheduler" => {
-                self.pause(&mut args).await?;
+                self.pause_generation(&mut args).await?;
                 if method == "pause_scheduler" {
                     // New requests queue, whatever the mode did to running ones.
                     service.pause(PauseMode::Keep).await;
@@ -69,10 +77,10 @@ impl UtilityCalls {
             }
             "is_scheduler_paused" => Ok(service.control.is_paused().into()),
             "reset_prefix_cache" => {
-                if args.flag(1) {
-                    service.reset_host_tier();
+                if args.take_bool(1) {
+                    service.reset_host_cache();
                 }
-                let reset = match args.flag(0) {
+                let reset = match args.take_bool(0) {
                     true => PrefixCacheReset::Preempt,
                     false => PrefixCacheReset::WhenIdle,
                 };
@@ -86,17 +94,21 @@ impl UtilityCalls {
             "reset_mm_cache" | "execute_dummy_batch" | "profile" | "release_kv_cache_memory" => {
                 Ok(Value::Nil)
             }
-            "add_lora" => self.add_lora(args.take(0)),
+            "add_lora" => self.add_lora(args.take_field(0)),
             "remove_lora" => {
-                let removed = args.int(0).is_some_and(|id| self.adapters.remove(id));
+                let removed = args
+                    .take_int(0)
+                    .is_some_and(|id| self.adapters.remove_adapter(id));
                 Ok(removed.into())
             }
             "pin_lora" => {
-                let known = args.int(0).is_some_and(|id| self.adapters.has(id));
+                let known = args
+                    .take_int(0)
+                    .is_some_and(|id| self.adapters.is_loaded(id));
                 Ok(known.into())
             }
             "list_loras" => {
-                let ids = self.adapters.ids().into_iter().map(Value::from);
+                let ids = self.adapters.adapter_ids().into_iter().map(Value::from);
                 Ok(Value::Array(ids.collect()))
             }
             "collective_rpc" => {
@@ -104,33 +116,37 @@ impl UtilityCalls {
                 let workers = parallel.world_size() as usize;
                 Ok(vec![Value::Nil; workers].into())
             }
-            "get_weight_version" => Ok(lock(&self.weights).as_str().into()),
+            "get_weight_version" => Ok(lock_unpoisoned(&self.weights).as_str().into()),
             "set_weight_version" => {
-                *lock(&self.weights) = args.text(0).ok_or("the weight version must be a string")?;
+                *lock_unpoisoned(&self.weights) = args
+                    .take_text(0)
+                    .ok_or("the weight version must be a string")?;
                 Ok(Value::Nil)
             }
             "compute_weight_checksums" => Ok(Value::Array(Vec::new())),
-            "get_kv_cache_group_metadata" => Ok(self.cache_groups()),
+            "get_kv_cache_group_metadata" => Ok(self.kv_cache_groups()),
             _ => Err(format!(
                 "the method {method} is not supported by the simulated engine core"
             )),
         }
     }
 
-    fn tasks(&self) -> Value {
+    fn supported_tasks(&self) -> Value {
         let tasks: &[&str] = match self.parts.config.api.task {
-            Task::Embed => &["embed", "token_embed"],
-            Task::Classify | Task::Score | Task::Reward => &["classify", "token_classify"],
-            Task::Transcription => &["transcription"],
-            Task::Realtime => &["generate", "transcription", "realtime"],
-            Task::All | Task::Generate => &["generate"],
+            ModelTask::Embed => &["embed", "token_embed"],
+            ModelTask::Classify | ModelTask::Score | ModelTask::Reward => {
+                &["classify", "token_classify"]
+            }
+            ModelTask::Transcription => &["transcription"],
+            ModelTask::Realtime => &["generate", "transcription", "realtime"],
+            ModelTask::All | ModelTask::Generate => &["generate"],
         };
         tasks.iter().map(|task| Value::from(*task)).collect()
     }
 
-    async fn pause(&self, args: &mut Fields) -> Result<(), String> {
-        let mode = halt(args.text(0))?;
-        if args.take(1).as_bool().unwrap_or(true) {
+    async fn pause_generation(&self, args: &mut ArrayFields) -> Result<(), String> {
+        let mode = parse_pause_mode(args.take_text(0))?;
+        if args.take_field(1).as_bool().unwrap_or(true) {
             self.parts.service.pause_and_clear_caches(mode).await;
         } else {
             self.parts.service.pause(mode).await;
@@ -140,13 +156,13 @@ impl UtilityCalls {
 
     fn add_lora(&self, lora: Value) -> Result<Value, String> {
         let lora = LoraRequest::read(lora).map_err(|error| error.to_string())?;
-        self.adapters.load(lora)?;
+        self.adapters.load_adapter(lora)?;
         Ok(true.into())
     }
 
     /// Returns the KV cache groups of layers in the order of KV events: sliding-window and Mamba
     /// groups first.
-    fn cache_groups(&self) -> Value {
+    fn kv_cache_groups(&self) -> Value {
         let engine = &self.parts.config.engine;
         let plan = engine.kv_cache.as_ref().map(|cache| &cache.plan);
         let sparse = plan.map_or(0, |plan| plan.sparse_groups);
@@ -172,7 +188,7 @@ impl UtilityCalls {
     }
 }
 
-fn halt(mode: Option<String>) -> Result<PauseMode, String> {
+fn parse_pause_mode(mode: Option<String>) -> Result<PauseMode, String> {
     match mode.as_deref() {
         None | Some("abort") => Ok(PauseMode::Abort),
         Some("wait") => Ok(PauseMode::Wait),
@@ -182,7 +198,7 @@ fn halt(mode: Option<String>) -> Result<PauseMode, String> {
 }
 
 /// Reads the vLLM tags of the resources to wake up; an empty list means all.
-fn assets(tags: &Value) -> Result<Vec<SleepTag>, String> {
+fn parse_sleep_tags(tags: &Value) -> Result<Vec<SleepTag>, String> {
     let tags = tags.as_array().map_or(&[][..], Vec::as_slice);
     let asset = |tag: &Value| match tag.as_str() {
         Some("weights") => Ok(SleepTag::Weights),

@@ -17,43 +17,47 @@ pub(crate) enum DecodeError {
     },
 }
 
-pub(crate) fn value(mut bytes: &[u8]) -> Result<Value, DecodeError> {
+pub(crate) fn decode_value(mut bytes: &[u8]) -> Result<Value, DecodeError> {
     Ok(rmpv::decode::read_value(&mut bytes)?)
 }
 
 /// The fields of a MessagePack array; missing fields read as nil.
-pub(crate) struct Fields(Vec<Value>);
+pub(crate) struct ArrayFields(Vec<Value>);
 
-impl Fields {
+impl ArrayFields {
     /// # Errors
     /// [`DecodeError::Type`] for any value but an array.
-    pub(crate) fn of(value: Value, field: &'static str) -> Result<Self, DecodeError> {
+    pub(crate) fn from_array(value: Value, field: &'static str) -> Result<Self, DecodeError> {
         match value {
             Value::Array(fields) => Ok(Self(fields)),
-            other => Err(wrong(field, &other, "an array")),
+            other => Err(type_error(field, &other, "an array")),
         }
     }
 
-    pub(crate) fn take(&mut self, index: usize) -> Value {
+    pub(crate) fn take_field(&mut self, index: usize) -> Value {
         let field = self.0.get_mut(index);
         field.map_or(Value::Nil, |field| std::mem::replace(field, Value::Nil))
     }
 
-    pub(crate) fn text(&mut self, index: usize) -> Option<String> {
-        text(self.take(index))
+    pub(crate) fn take_text(&mut self, index: usize) -> Option<String> {
+        into_text(self.take_field(index))
     }
 
-    pub(crate) fn int(&mut self, index: usize) -> Option<i64> {
-        self.take(index).as_i64()
+    pub(crate) fn take_int(&mut self, index: usize) -> Option<i64> {
+        self.take_field(index).as_i64()
     }
 
-    pub(crate) fn flag(&mut self, index: usize) -> bool {
-        self.take(index).as_bool().unwrap_or(false)
+    pub(crate) fn take_bool(&mut self, index: usize) -> bool {
+        self.take_field(index).as_bool().unwrap_or(false)
     }
 }
 
 /// Creates a decoding error about a value that is not `expected`; a long value is shortened.
-pub(crate) fn wrong(field: &'static str, found: &Value, expected: &'static str) -> DecodeError {
+pub(crate) fn type_error(
+    field: &'static str,
+    found: &Value,
+    expected: &'static str,
+) -> DecodeError {
     let mut found = found.to_string();
     if let Some((cut, _)) = found.char_indices().nth(60) {
         found.truncate(cut);
@@ -66,33 +70,36 @@ pub(crate) fn wrong(field: &'static str, found: &Value, expected: &'static str) 
     }
 }
 
-pub(crate) fn text(value: Value) -> Option<String> {
+pub(crate) fn into_text(value: Value) -> Option<String> {
     match value {
         Value::String(text) => text.into_str(),
         _ => None,
     }
 }
 
-pub(crate) fn get<'v>(map: &'v Value, key: &str) -> &'v Value {
+pub(crate) fn map_member<'v>(map: &'v Value, key: &str) -> &'v Value {
     const NIL: &Value = &Value::Nil;
     let entries = map.as_map().map_or(&[][..], Vec::as_slice);
     let found = entries.iter().find(|(k, _)| k.as_str() == Some(key));
     found.map_or(NIL, |(_, value)| value)
 }
 
-pub(crate) fn ids(value: &Value, field: &'static str) -> Result<Vec<u32>, DecodeError> {
+pub(crate) fn decode_token_ids(
+    value: &Value,
+    field: &'static str,
+) -> Result<Vec<u32>, DecodeError> {
     let items = value
         .as_array()
-        .ok_or_else(|| wrong(field, value, "an array of token ids"))?;
+        .ok_or_else(|| type_error(field, value, "an array of token ids"))?;
     let id = |item: &Value| {
         let id = item.as_u64().and_then(|id| u32::try_from(id).ok());
-        id.ok_or_else(|| wrong(field, item, "a token id"))
+        id.ok_or_else(|| type_error(field, item, "a token id"))
     };
     items.iter().map(id).collect()
 }
 
 /// Decodes a tensor to its type, shape and bytes, which are inline or in one of the frames `aux`.
-pub(crate) fn tensor<'v>(
+pub(crate) fn decode_tensor<'v>(
     value: &'v Value,
     aux: &'v [Vec<u8>],
 ) -> Option<(&'v str, Vec<usize>, &'v [u8])> {
@@ -110,8 +117,8 @@ pub(crate) fn tensor<'v>(
     Some((dtype.as_str()?, shape.collect::<Option<_>>()?, bytes))
 }
 
-pub(crate) fn int_rows(value: &Value, aux: &[Vec<u8>]) -> Option<Vec<Vec<i64>>> {
-    let (dtype, shape, bytes) = tensor(value, aux)?;
+pub(crate) fn decode_int_rows(value: &Value, aux: &[Vec<u8>]) -> Option<Vec<Vec<i64>>> {
+    let (dtype, shape, bytes) = decode_tensor(value, aux)?;
     let [_, columns] = shape.as_slice() else {
         return None;
     };
@@ -131,7 +138,7 @@ pub(crate) fn int_rows(value: &Value, aux: &[Vec<u8>]) -> Option<Vec<Vec<i64>>> 
 }
 
 /// Converts a MessagePack value to JSON; tensors and NaN, which JSON cannot represent, become null.
-pub(crate) fn json(value: Value) -> Json {
+pub(crate) fn to_json(value: Value) -> Json {
     match value {
         Value::Nil | Value::Ext(..) => Json::Null,
         Value::Boolean(b) => Json::Bool(b),
@@ -144,14 +151,14 @@ pub(crate) fn json(value: Value) -> Json {
         Value::F64(x) => Number::from_f64(x).map_or(Json::Null, Json::Number),
         Value::String(text) => Json::String(text.into_str().unwrap_or_default()),
         Value::Binary(bytes) => Json::String(String::from_utf8_lossy(&bytes).into_owned()),
-        Value::Array(items) => Json::Array(items.into_iter().map(json).collect()),
+        Value::Array(items) => Json::Array(items.into_iter().map(to_json).collect()),
         Value::Map(entries) => {
             let entries = entries.into_iter().map(|(key, value)| {
                 let key = match key {
                     Value::String(key) => key.into_str().unwrap_or_default(),
                     other => other.to_string(),
                 };
-                (key, json(value))
+                (key, to_json(value))
             });
             Json::Object(entries.collect::<Map<_, _>>())
         }
@@ -168,16 +175,16 @@ mod tests {
         let bytes = [
             0x83, 0xa1, b'a', 1, 7, 0x92, 0xc0, 0xca, 0x40, 0x20, 0, 0, 0xa1, b't', 0xd4, 3, 9,
         ];
-        let read = json(value(&bytes).expect("it is MessagePack"));
+        let read = to_json(decode_value(&bytes).expect("it is MessagePack"));
         assert_eq!(read.to_string(), r#"{"a":1,"7":[null,2.5],"t":null}"#);
     }
 
     #[test]
     fn garbage_is_an_error_and_never_large() {
         for bytes in [&[][..], &[0xdd, 0xff, 0xff, 0xff, 0xff], &[0xc1]] {
-            let read = value(bytes);
+            let read = decode_value(bytes);
             assert!(read.is_err() || read.is_ok_and(|v| v.is_nil()), "{bytes:?}");
         }
-        assert!(ids(&Value::from(-1), "x").is_err());
+        assert!(decode_token_ids(&Value::from(-1), "x").is_err());
     }
 }

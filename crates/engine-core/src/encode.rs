@@ -14,8 +14,8 @@ use super::stats::SchedulerStats;
 use vllm_sim_engine::SimTime;
 
 /// Names of the 32-bit integer and float types in numpy arrays and torch tensors.
-const NUMPY: [&str; 2] = ["<i4", "<f4"];
-const TORCH: [&str; 2] = ["int32", "float32"];
+const NUMPY_DTYPES: [&str; 2] = ["<i4", "<f4"];
+const TORCH_DTYPES: [&str; 2] = ["int32", "float32"];
 
 /// vLLM's `FinishReason`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,30 +53,30 @@ pub(crate) struct EngineRequestError {
 
 /// Tensor of a pooling result, such as an embedding, in row-major order.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Tensor {
+pub(crate) struct PoolingTensor {
     pub(crate) shape: Vec<usize>,
     pub(crate) numbers: Vec<f32>,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Output {
+pub(crate) struct EngineCoreOutput {
     pub(crate) id: Arc<str>,
     pub(crate) tokens: Vec<u32>,
     pub(crate) logprobs: Option<LogprobRows>,
     pub(crate) prompt_logprobs: Option<LogprobRows>,
-    pub(crate) pooled: Option<Tensor>,
+    pub(crate) pooled: Option<PoolingTensor>,
     pub(crate) finish: Option<FinishReason>,
     /// Matched stop token of a finished request, if it is not the end-of-sequence token.
     pub(crate) stop: Option<u32>,
     pub(crate) events: Vec<(EventType, SimTime)>,
     pub(crate) prefill: Option<PrefillStats>,
     /// Log probabilities of the tokens that a scoring request named, per row of its prompt.
-    pub(crate) prompt_scores: Option<Tensor>,
+    pub(crate) prompt_scores: Option<PoolingTensor>,
     pub(crate) trace: Option<Arc<Value>>,
     pub(crate) error: Option<EngineRequestError>,
 }
 
-impl Output {
+impl EngineCoreOutput {
     pub(crate) fn new(id: Arc<str>) -> Self {
         Self {
             id,
@@ -97,236 +97,249 @@ impl Output {
 
 /// A MessagePack encoder with integers of minimal width. Writing to a buffer cannot fail.
 #[derive(Default)]
-pub(crate) struct Writer(Vec<u8>);
+pub(crate) struct MsgpackWriter(Vec<u8>);
 
-impl Writer {
+impl MsgpackWriter {
     pub(crate) fn into_bytes(self) -> Vec<u8> {
         self.0
     }
 
-    pub(crate) fn nil(&mut self) {
+    pub(crate) fn write_nil(&mut self) {
         let _ = encode::write_nil(&mut self.0);
     }
 
-    pub(crate) fn flag(&mut self, flag: bool) {
+    pub(crate) fn write_bool(&mut self, flag: bool) {
         let _ = encode::write_bool(&mut self.0, flag);
     }
 
-    pub(crate) fn uint(&mut self, n: u64) {
+    pub(crate) fn write_uint(&mut self, n: u64) {
         let _ = encode::write_uint(&mut self.0, n);
     }
 
-    pub(crate) fn float(&mut self, x: f64) {
+    pub(crate) fn write_float(&mut self, x: f64) {
         let _ = encode::write_f64(&mut self.0, x);
     }
 
-    pub(crate) fn text(&mut self, text: &str) {
+    pub(crate) fn write_text(&mut self, text: &str) {
         let _ = encode::write_str(&mut self.0, text);
     }
 
-    pub(crate) fn array(&mut self, len: usize) {
+    pub(crate) fn write_array_len(&mut self, len: usize) {
         let _ = encode::write_array_len(&mut self.0, len as u32);
     }
 
-    pub(crate) fn map(&mut self, len: usize) {
+    pub(crate) fn write_map_len(&mut self, len: usize) {
         let _ = encode::write_map_len(&mut self.0, len as u32);
     }
 
-    pub(crate) fn value(&mut self, value: &Value) {
+    pub(crate) fn write_value(&mut self, value: &Value) {
         let _ = rmpv::encode::write_value(&mut self.0, value);
     }
 
-    pub(crate) fn count(&mut self, key: &str, n: u64) {
-        self.text(key);
-        self.uint(n);
+    pub(crate) fn write_count(&mut self, key: &str, n: u64) {
+        self.write_text(key);
+        self.write_uint(n);
     }
 
-    pub(crate) fn counts(&mut self, counts: &[u64]) {
-        self.array(counts.len());
+    pub(crate) fn write_counts(&mut self, counts: &[u64]) {
+        self.write_array_len(counts.len());
         for count in counts {
-            self.uint(*count);
+            self.write_uint(*count);
         }
     }
 
-    fn ids(&mut self, ids: &[u32]) {
-        self.array(ids.len());
+    fn write_ids(&mut self, ids: &[u32]) {
+        self.write_array_len(ids.len());
         for id in ids {
-            self.uint((*id).into());
+            self.write_uint((*id).into());
         }
     }
 
-    fn or_nil<T>(&mut self, item: Option<T>, write: impl FnOnce(&mut Self, T)) {
+    fn write_or_nil<T>(&mut self, item: Option<T>, write: impl FnOnce(&mut Self, T)) {
         match item {
             Some(item) => write(self, item),
-            None => self.nil(),
+            None => self.write_nil(),
         }
     }
 
-    fn output(&mut self, output: &Output) {
-        self.array(match (&output.error, &output.prompt_scores) {
+    fn write_output(&mut self, output: &EngineCoreOutput) {
+        self.write_array_len(match (&output.error, &output.prompt_scores) {
             (Some(_), _) => 19,
             (None, Some(_)) => 18,
             (None, None) => 12,
         });
-        self.text(&output.id);
-        self.ids(&output.tokens);
-        self.or_nil(output.logprobs.as_ref(), |w, rows| {
-            w.logprobs(rows, &NUMPY);
+        self.write_text(&output.id);
+        self.write_ids(&output.tokens);
+        self.write_or_nil(output.logprobs.as_ref(), |w, rows| {
+            w.write_logprobs(rows, &NUMPY_DTYPES);
         });
-        self.or_nil(output.prompt_logprobs.as_ref(), |w, rows| {
-            w.logprobs(rows, &TORCH);
+        self.write_or_nil(output.prompt_logprobs.as_ref(), |w, rows| {
+            w.write_logprobs(rows, &TORCH_DTYPES);
         });
-        self.or_nil(output.pooled.as_ref(), Self::tensor);
-        self.or_nil(output.finish, |w, finish| w.uint(finish as u64));
-        self.or_nil(output.stop, |w, stop| w.uint(stop.into()));
+        self.write_or_nil(output.pooled.as_ref(), Self::write_tensor);
+        self.write_or_nil(output.finish, |w, finish| w.write_uint(finish as u64));
+        self.write_or_nil(output.stop, |w, stop| w.write_uint(stop.into()));
         let events = Some(&output.events).filter(|events| !events.is_empty());
-        self.or_nil(events, |w, events| {
-            w.array(events.len());
+        self.write_or_nil(events, |w, events| {
+            w.write_array_len(events.len());
             for (kind, at) in events {
-                w.map(2);
-                w.count("type", *kind as u64);
-                w.text("timestamp");
-                w.float(at.as_secs_f64());
+                w.write_map_len(2);
+                w.write_count("type", *kind as u64);
+                w.write_text("timestamp");
+                w.write_float(at.as_secs_f64());
             }
         });
         // Parameters of KV transfers and of encoder-cache transfers.
-        (0..2).for_each(|_| self.nil());
-        self.or_nil(output.trace.as_deref(), Self::value);
-        self.or_nil(output.prefill, Self::prefill);
+        (0..2).for_each(|_| self.write_nil());
+        self.write_or_nil(output.trace.as_deref(), Self::write_value);
+        self.write_or_nil(output.prefill, Self::write_prefill_stats);
         if output.error.is_none() && output.prompt_scores.is_none() {
             return;
         }
-        self.nil();
-        self.uint(0);
-        (0..3).for_each(|_| self.nil());
-        self.or_nil(output.prompt_scores.as_ref(), Self::tensor);
+        self.write_nil();
+        self.write_uint(0);
+        (0..3).for_each(|_| self.write_nil());
+        self.write_or_nil(output.prompt_scores.as_ref(), Self::write_tensor);
         if let Some(error) = &output.error {
-            self.error(error);
+            self.write_error(error);
         }
     }
 
-    fn error(&mut self, error: &EngineRequestError) {
-        self.map(3);
-        self.text("code");
-        self.text(error.code);
-        self.text("message");
-        self.text(&error.message);
-        self.text("retryable");
-        self.flag(error.retryable);
+    fn write_error(&mut self, error: &EngineRequestError) {
+        self.write_map_len(3);
+        self.write_text("code");
+        self.write_text(error.code);
+        self.write_text("message");
+        self.write_text(&error.message);
+        self.write_text("retryable");
+        self.write_bool(error.retryable);
     }
 
-    fn tensor(&mut self, tensor: &Tensor) {
+    fn write_tensor(&mut self, tensor: &PoolingTensor) {
         let numbers = tensor.numbers.iter();
-        self.ndarray(TORCH[1], &tensor.shape, numbers.map(|x| x.to_le_bytes()));
+        self.write_ndarray(
+            TORCH_DTYPES[1],
+            &tensor.shape,
+            numbers.map(|x| x.to_le_bytes()),
+        );
     }
 
     /// Writes log probabilities as vLLM's `LogprobsLists`: token ids, values and ranks; request
     /// boundaries stay nil.
-    fn logprobs(&mut self, rows: &LogprobRows, [int, float]: &[&str; 2]) {
+    fn write_logprobs(&mut self, rows: &LogprobRows, [int, float]: &[&str; 2]) {
         let shape = [rows.ranks.len(), rows.columns];
-        self.array(4);
-        self.ndarray(int, &shape, rows.ids.iter().map(|id| id.to_le_bytes()));
-        self.ndarray(float, &shape, rows.values.iter().map(|x| x.to_le_bytes()));
-        self.ndarray(int, &shape[..1], rows.ranks.iter().map(|n| n.to_le_bytes()));
-        self.nil();
+        self.write_array_len(4);
+        self.write_ndarray(int, &shape, rows.ids.iter().map(|id| id.to_le_bytes()));
+        self.write_ndarray(float, &shape, rows.values.iter().map(|x| x.to_le_bytes()));
+        self.write_ndarray(int, &shape[..1], rows.ranks.iter().map(|n| n.to_le_bytes()));
+        self.write_nil();
     }
 
     /// Writes a numpy array of 4-byte numbers inline, whatever its size.
-    fn ndarray(&mut self, dtype: &str, shape: &[usize], numbers: impl Iterator<Item = [u8; 4]>) {
+    fn write_ndarray(
+        &mut self,
+        dtype: &str,
+        shape: &[usize],
+        numbers: impl Iterator<Item = [u8; 4]>,
+    ) {
         /// MessagePack extension type of inline array bytes, vLLM's `CUSTOM_TYPE_RAW_VIEW`.
-        const RAW: i8 = 3;
+        const EXT_RAW_VIEW: i8 = 3;
 
-        self.array(3);
-        self.text(dtype);
-        self.array(shape.len());
+        self.write_array_len(3);
+        self.write_text(dtype);
+        self.write_array_len(shape.len());
         for size in shape {
-            self.uint(*size as u64);
+            self.write_uint(*size as u64);
         }
         let bytes = 4 * shape.iter().product::<usize>();
-        let _ = encode::write_ext_meta(&mut self.0, bytes as u32, RAW);
+        let _ = encode::write_ext_meta(&mut self.0, bytes as u32, EXT_RAW_VIEW);
         self.0.extend(numbers.flatten());
     }
 
-    fn prefill(&mut self, stats: PrefillStats) {
+    fn write_prefill_stats(&mut self, stats: PrefillStats) {
         let cached = stats.cached + stats.external;
-        self.map(6);
-        self.count("num_prompt_tokens", stats.prompt.into());
+        self.write_map_len(6);
+        self.write_count("num_prompt_tokens", stats.prompt.into());
         let computed = stats.prompt.saturating_sub(cached);
-        self.count("num_computed_tokens", computed.into());
-        self.count("num_cached_tokens", cached.into());
-        self.count("num_local_cached_tokens", stats.cached.into());
-        self.count("num_external_cached_tokens", stats.external.into());
-        self.count("num_cache_creation_tokens", 0);
+        self.write_count("num_computed_tokens", computed.into());
+        self.write_count("num_cached_tokens", cached.into());
+        self.write_count("num_local_cached_tokens", stats.cached.into());
+        self.write_count("num_external_cached_tokens", stats.external.into());
+        self.write_count("num_cache_creation_tokens", 0);
     }
 }
 
 /// Encodes the outputs of one engine step for one front end, optionally with scheduler statistics.
-pub(crate) fn outputs(
+pub(crate) fn encode_outputs(
     rank: u32,
     at: SimTime,
-    outputs: &[Output],
+    outputs: &[EngineCoreOutput],
     stats: Option<&SchedulerStats>,
 ) -> Vec<u8> {
-    let mut w = Writer::default();
-    w.array(4);
-    w.uint(rank.into());
-    w.array(outputs.len());
+    let mut w = MsgpackWriter::default();
+    w.write_array_len(4);
+    w.write_uint(rank.into());
+    w.write_array_len(outputs.len());
     for output in outputs {
-        w.output(output);
+        w.write_output(output);
     }
-    w.or_nil(stats, |w, stats| stats.write(w));
-    w.float(at.as_secs_f64());
+    w.write_or_nil(stats, |w, stats| stats.write(w));
+    w.write_float(at.as_secs_f64());
     w.into_bytes()
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum WaveEdge {
+pub(crate) enum WaveChange {
     Begun(u64),
     Complete(u64),
 }
 
 /// Encodes a notification for the coordinator that a wave of data-parallel ranks starts or ends.
-pub(crate) fn wave(rank: u32, edge: WaveEdge) -> Vec<u8> {
-    let mut w = Writer::default();
-    w.array(8);
-    w.uint(rank.into());
-    w.array(0);
-    w.nil();
-    w.float(0.0);
-    (0..2).for_each(|_| w.nil());
+pub(crate) fn encode_wave_change(rank: u32, edge: WaveChange) -> Vec<u8> {
+    let mut w = MsgpackWriter::default();
+    w.write_array_len(8);
+    w.write_uint(rank.into());
+    w.write_array_len(0);
+    w.write_nil();
+    w.write_float(0.0);
+    (0..2).for_each(|_| w.write_nil());
     match edge {
-        WaveEdge::Complete(wave) => {
-            w.uint(wave);
-            w.nil();
+        WaveChange::Complete(wave) => {
+            w.write_uint(wave);
+            w.write_nil();
         }
-        WaveEdge::Begun(wave) => {
-            w.nil();
-            w.uint(wave);
+        WaveChange::Begun(wave) => {
+            w.write_nil();
+            w.write_uint(wave);
         }
     }
     w.into_bytes()
 }
 
 /// Encodes the response to a front end's utility call.
-pub(crate) fn answer(rank: u32, call: &Value, result: &Result<Value, String>) -> Vec<u8> {
-    let mut w = Writer::default();
-    w.array(5);
-    w.uint(rank.into());
-    w.array(0);
-    w.nil();
-    w.float(0.0);
-    w.array(3);
-    w.value(call);
+pub(crate) fn encode_utility_response(
+    rank: u32,
+    call: &Value,
+    result: &Result<Value, String>,
+) -> Vec<u8> {
+    let mut w = MsgpackWriter::default();
+    w.write_array_len(5);
+    w.write_uint(rank.into());
+    w.write_array_len(0);
+    w.write_nil();
+    w.write_float(0.0);
+    w.write_array_len(3);
+    w.write_value(call);
     match result {
         Ok(result) => {
-            w.nil();
-            w.array(2);
-            w.nil();
-            w.value(result);
+            w.write_nil();
+            w.write_array_len(2);
+            w.write_nil();
+            w.write_value(result);
         }
         Err(failure) => {
-            w.text(failure);
-            w.nil();
+            w.write_text(failure);
+            w.write_nil();
         }
     }
     w.into_bytes()

@@ -6,14 +6,16 @@ use std::path::Path;
 
 use rmpv::Value;
 
-use super::encode::{self, EngineRequestError, EventType, FinishReason, Output, PrefillStats};
-use super::encode::{Tensor, WaveEdge};
+use super::encode::{
+    self, EngineCoreOutput, EngineRequestError, EventType, FinishReason, PrefillStats,
+};
+use super::encode::{PoolingTensor, WaveChange};
 use super::logprobs::LogprobRows;
 use super::request::{CoreRequest, RequestFields, RequestKind};
 use super::stats::SchedulerStats;
 use vllm_sim_engine::SimTime;
 
-fn shown(bytes: &[u8]) -> String {
+fn hex_lines(bytes: &[u8]) -> String {
     let line = |bytes: &[u8]| {
         let bytes = bytes.iter().map(|byte| format!("{byte:02x}"));
         bytes.collect::<Vec<_>>().join(" ") + "\n"
@@ -21,9 +23,9 @@ fn shown(bytes: &[u8]) -> String {
     bytes.chunks(16).map(line).collect()
 }
 
-fn check(name: &str, message: &[u8]) {
+fn check_golden(name: &str, message: &[u8]) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("golden/{name}.hex"));
-    let shown = shown(message);
+    let shown = hex_lines(message);
     if std::env::var_os("BLESS").is_some() {
         std::fs::write(&path, &shown).expect("the folder can be written to");
     }
@@ -31,15 +33,15 @@ fn check(name: &str, message: &[u8]) {
     assert_eq!(golden, shown, "{name}");
 }
 
-fn output(fields: impl FnOnce(&mut Output)) -> Vec<u8> {
-    let mut output = Output::new("chatcmpl-1-0a1b2c3d".into());
+fn encoded_output(fields: impl FnOnce(&mut EngineCoreOutput)) -> Vec<u8> {
+    let mut output = EngineCoreOutput::new("chatcmpl-1-0a1b2c3d".into());
     fields(&mut output);
-    encode::outputs(1, SimTime::from_millis(1500), &[output], None)
+    encode::encode_outputs(1, SimTime::from_millis(1500), &[output], None)
 }
 
 #[test]
 fn first_tokens_have_events_and_cached_token_counts() {
-    let message = output(|output| {
+    let message = encoded_output(|output| {
         output.tokens = vec![7, 70_000];
         output.events = vec![
             (EventType::Queued, SimTime::from_millis(1000)),
@@ -51,7 +53,7 @@ fn first_tokens_have_events_and_cached_token_counts() {
             external: 8,
         });
     });
-    check("first-tokens", &message);
+    check_golden("first-tokens", &message);
 }
 
 #[test]
@@ -62,27 +64,27 @@ fn log_probabilities_are_arrays_in_the_message() {
         values: vec![-0.5, -1.25],
         ranks: vec![1],
     };
-    let message = output(|output| {
+    let message = encoded_output(|output| {
         output.tokens = vec![7];
         output.logprobs = Some(rows());
         output.prompt_logprobs = Some(rows());
     });
-    check("log-probabilities", &message);
+    check_golden("log-probabilities", &message);
 }
 
 #[test]
-fn the_end_names_its_reason() {
-    let message = output(|output| {
+fn a_finished_output_has_its_finish_reason() {
+    let message = encoded_output(|output| {
         output.tokens = vec![9];
         output.finish = Some(FinishReason::Stop);
         output.stop = Some(9);
     });
-    check("end", &message);
+    check_golden("end", &message);
 }
 
 #[test]
-fn a_refusal_has_a_code() {
-    let message = output(|output| {
+fn a_rejected_request_has_an_error_code() {
+    let message = encoded_output(|output| {
         output.finish = Some(FinishReason::Error);
         output.error = Some(EngineRequestError {
             code: "engine_paused",
@@ -90,48 +92,60 @@ fn a_refusal_has_a_code() {
             retryable: true,
         });
     });
-    check("refusal", &message);
+    check_golden("refusal", &message);
 }
 
 #[test]
-fn pooled_numbers_are_a_tensor() {
-    let message = output(|output| {
-        output.pooled = Some(Tensor {
+fn a_pooling_output_is_a_tensor() {
+    let message = encoded_output(|output| {
+        output.pooled = Some(PoolingTensor {
             shape: vec![2, 2],
             numbers: vec![1.0, 0.5, -0.5, 0.0],
         });
         output.finish = Some(FinishReason::Stop);
     });
-    check("pooled", &message);
+    check_golden("pooled", &message);
 }
 
 #[test]
-fn statistics_go_with_a_step() {
+fn scheduler_stats_are_sent_with_a_step() {
     let stats = SchedulerStats {
         wave: 3,
         ..SchedulerStats::default()
     };
-    let message = encode::outputs(0, SimTime::from_millis(20), &[], Some(&stats));
-    check("statistics", &message);
+    let message = encode::encode_outputs(0, SimTime::from_millis(20), &[], Some(&stats));
+    check_golden("statistics", &message);
 }
 
 #[test]
 fn responses_to_calls_have_the_call_id() {
     let call = Value::from(u64::MAX - 1);
-    check("answer", &encode::answer(0, &call, &Ok(true.into())));
+    check_golden(
+        "answer",
+        &encode::encode_utility_response(0, &call, &Ok(true.into())),
+    );
     let failed = Err("Call to make_tea method failed: no".to_owned());
-    check("failed-answer", &encode::answer(0, &call, &failed));
+    check_golden(
+        "failed-answer",
+        &encode::encode_utility_response(0, &call, &failed),
+    );
 }
 
 #[test]
 fn waves_begin_and_end() {
-    check("wave-begun", &encode::wave(1, WaveEdge::Begun(2)));
-    check("wave-complete", &encode::wave(0, WaveEdge::Complete(2)));
+    check_golden(
+        "wave-begun",
+        &encode::encode_wave_change(1, WaveChange::Begun(2)),
+    );
+    check_golden(
+        "wave-complete",
+        &encode::encode_wave_change(0, WaveChange::Complete(2)),
+    );
 }
 
 /// Decodes a recorded request: a chat with seed, bias, stop string and template arguments, or a
 /// required tool call.
-fn recorded(name: &str) -> (CoreRequest, RequestFields) {
+fn recorded_request(name: &str) -> (CoreRequest, RequestFields) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("golden/{name}.hex"));
     let text = std::fs::read_to_string(&path).expect("there is a file");
     let bytes = text
@@ -139,7 +153,7 @@ fn recorded(name: &str) -> (CoreRequest, RequestFields) {
         .map(|byte| u8::from_str_radix(byte, 16));
     let bytes: Vec<_> = bytes.collect::<Result<_, _>>().expect("hexadecimal digits");
     let mut request = CoreRequest::read(&bytes, &[]).expect("it is right");
-    let nothing = Err(super::decode::wrong("", &Value::Nil, ""));
+    let nothing = Err(super::decode::type_error("", &Value::Nil, ""));
     let fields = std::mem::replace(&mut request.fields, nothing);
     (request, fields.expect("it is right"))
 }
@@ -147,7 +161,7 @@ fn recorded(name: &str) -> (CoreRequest, RequestFields) {
 #[test]
 fn requests_of_real_front_ends_are_read() {
     for version in ["0.32", "0.33"] {
-        let (request, chat) = recorded(&format!("vllm-rs-{version}-chat"));
+        let (request, chat) = recorded_request(&format!("vllm-rs-{version}-chat"));
         assert!(request.id.starts_with("chatcmpl-"));
         assert_eq!((request.client, chat.prompt.len()), (0, 15));
         let RequestKind::Generate(sampling) = chat.work else {
@@ -159,7 +173,7 @@ fn requests_of_real_front_ends_are_read() {
         assert_eq!(params.stop_token_ids, Some(vec![4081]));
         assert_eq!(params.logit_bias.map(|bias| bias.0.len()), Some(1));
         assert!(chat.parser_kwargs.is_map() && chat.reasoning_ended.is_none());
-        let (_, call) = recorded(&format!("vllm-rs-{version}-call"));
+        let (_, call) = recorded_request(&format!("vllm-rs-{version}-call"));
         let RequestKind::Generate(sampling) = call.work else {
             panic!("{:?}", call.work);
         };

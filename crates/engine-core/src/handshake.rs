@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rmpv::Value;
 
-use super::decode::{self, get};
+use super::decode::{self, map_member};
 use super::parts::EngineCoreParts;
 use super::ready;
 
@@ -17,21 +17,21 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(300);
 pub(crate) const LINGER_MS: i32 = 4_000;
 
 /// Message on the stop socket that makes the engine core fail as if it crashed.
-pub(crate) const KILL: &str = "kill";
+pub(crate) const KILL_MESSAGE: &str = "kill";
 
 /// High-water mark of an input socket, in received messages.
-const MAX_QUEUED_INPUT: i32 = 1_000;
+const INPUT_HIGH_WATER_MARK: i32 = 1_000;
 /// High-water mark of an output socket, in messages to send.
 ///
 /// The mark is low because libzmq does not limit bytes; further messages wait in the
 /// [`OutputQueue`](super::output_queue::OutputQueue).
-pub(crate) const MAX_QUEUED_OUTPUT: i32 = 4;
+pub(crate) const OUTPUT_HIGH_WATER_MARK: i32 = 4;
 /// High-water mark of the handshake and coordinator sockets, in messages, which are small.
-const MAX_QUEUED_CONTROL: i32 = 100_000;
+const CONTROL_HIGH_WATER_MARK: i32 = 100_000;
 
 /// Reports why an engine core cannot continue.
 #[derive(Debug, thiserror::Error)]
-pub enum CoreError {
+pub enum EngineCoreError {
     /// A call of libzmq failed.
     #[error("ZeroMQ: {0}")]
     Socket(#[from] zmq::Error),
@@ -78,17 +78,17 @@ pub(crate) struct HandshakeSockets {
     /// Input sockets, one per front end.
     pub(crate) inputs: Vec<zmq::Socket>,
     pub(crate) outputs: Vec<zmq::Socket>,
-    pub(crate) coordinator: Option<Coordinator>,
+    pub(crate) coordinator: Option<CoordinatorSockets>,
 }
 
 /// Sockets of the coordinator, the process that balances load over the data-parallel ranks.
-pub(crate) struct Coordinator {
+pub(crate) struct CoordinatorSockets {
     pub(crate) input: zmq::Socket,
     pub(crate) output: zmq::Socket,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct Addresses {
+struct SocketAddresses {
     inputs: Vec<String>,
     outputs: Vec<String>,
     coordinator: Option<(String, String)>,
@@ -99,26 +99,26 @@ struct Addresses {
 /// first.
 ///
 /// # Errors
-/// [`CoreError`] if the front end does not answer or its answer is malformed.
-pub(crate) fn join(
+/// [`EngineCoreError`] if the front end does not answer or its answer is malformed.
+pub(crate) fn join_front_end(
     context: &zmq::Context,
     parts: &EngineCoreParts,
     stopped: &zmq::Socket,
-) -> Result<Option<HandshakeSockets>, CoreError> {
+) -> Result<Option<HandshakeSockets>, EngineCoreError> {
     let parallel = &parts.config.engine.parallel;
-    let address = endpoint(&parallel.address, parallel.rpc_port);
+    let address = tcp_endpoint(&parallel.address, parallel.rpc_port);
     let identity = (parts.rank as u16).to_le_bytes();
     let open_with = |kind, most, at: &str| {
-        connect(context, kind, identity, most, at).map_err(|why| CoreError::Address {
+        connect_socket(context, kind, identity, most, at).map_err(|why| EngineCoreError::Address {
             address: at.to_owned(),
             why,
         })
     };
-    let open = |kind, at: &str| open_with(kind, MAX_QUEUED_CONTROL, at);
+    let open = |kind, at: &str| open_with(kind, CONTROL_HIGH_WATER_MARK, at);
     let handshake = open(zmq::DEALER, &address)?;
     tracing::info!(rank = parts.rank, address, "joining the front end");
-    handshake.send(status("HELLO", None), 0)?;
-    let answer = match wait(&handshake, stopped, &address) {
+    handshake.send(encode_status("HELLO", None), 0)?;
+    let answer = match receive_or_stop(&handshake, stopped, &address) {
         Ok(Some(answer)) => answer,
         ended => {
             // Discards unsent messages, because the peer is not reading.
@@ -126,16 +126,16 @@ pub(crate) fn join(
             return ended.map(|_| None);
         }
     };
-    let addresses = Addresses::read(&answer).map_err(|why| CoreError::Answer {
+    let addresses = SocketAddresses::read(&answer).map_err(|why| EngineCoreError::Answer {
         address: address.clone(),
         why,
     })?;
-    let open_all = |kind, most, at: &[String]| -> Result<Vec<_>, CoreError> {
+    let open_all = |kind, most, at: &[String]| -> Result<Vec<_>, EngineCoreError> {
         at.iter().map(|at| open_with(kind, most, at)).collect()
     };
-    let inputs = open_all(zmq::DEALER, MAX_QUEUED_INPUT, &addresses.inputs)?;
-    let outputs = open_all(zmq::PUSH, MAX_QUEUED_OUTPUT, &addresses.outputs)?;
-    let ready = ready::response(parts, &addresses.stats, &addresses.coordinator);
+    let inputs = open_all(zmq::DEALER, INPUT_HIGH_WATER_MARK, &addresses.inputs)?;
+    let outputs = open_all(zmq::PUSH, OUTPUT_HIGH_WATER_MARK, &addresses.outputs)?;
+    let ready = ready::encode_ready_response(parts, &addresses.stats, &addresses.coordinator);
     for input in &inputs {
         input.send(ready.as_slice(), 0)?;
     }
@@ -147,14 +147,14 @@ pub(crate) fn join(
             // Subscribe to all messages. The coordinator sends READY when all ranks have
             // subscribed.
             input.send([1].as_slice(), 0)?;
-            if wait(&input, stopped, &address)?.is_none() {
+            if receive_or_stop(&input, stopped, &address)?.is_none() {
                 return Ok(None);
             }
-            Some(Coordinator { input, output })
+            Some(CoordinatorSockets { input, output })
         }
     };
     let hash = (parallel.data > 1).then_some("");
-    handshake.send(status("READY", hash), 0)?;
+    handshake.send(encode_status("READY", hash), 0)?;
     tracing::info!(
         rank = parts.rank,
         front_ends = inputs.len(),
@@ -168,7 +168,7 @@ pub(crate) fn join(
     }))
 }
 
-fn connect(
+fn connect_socket(
     context: &zmq::Context,
     kind: zmq::SocketType,
     identity: [u8; 2],
@@ -186,26 +186,26 @@ fn connect(
 }
 
 /// Reads the message on the stop socket: a regular stop returns `Ok`, a kill an error.
-pub(crate) fn read_shutdown_signal(stopped: &zmq::Socket) -> Result<(), CoreError> {
+pub(crate) fn read_shutdown_signal(stopped: &zmq::Socket) -> Result<(), EngineCoreError> {
     match stopped.recv_bytes(zmq::DONTWAIT)? {
-        word if word == KILL.as_bytes() => Err(CoreError::Killed),
+        word if word == KILL_MESSAGE.as_bytes() => Err(EngineCoreError::Killed),
         _ => Ok(()),
     }
 }
 
 /// Receives the next message on `socket`; returns `None` if the stop socket receives a message
 /// first.
-fn wait(
+fn receive_or_stop(
     socket: &zmq::Socket,
     stopped: &zmq::Socket,
     address: &str,
-) -> Result<Option<Vec<u8>>, CoreError> {
+) -> Result<Option<Vec<u8>>, EngineCoreError> {
     let mut items = [
         socket.as_poll_item(zmq::POLLIN),
         stopped.as_poll_item(zmq::POLLIN),
     ];
     if zmq::poll(&mut items, HANDSHAKE_TIMEOUT.as_millis() as i64)? == 0 {
-        return Err(CoreError::Silent {
+        return Err(EngineCoreError::Silent {
             address: address.to_owned(),
         });
     }
@@ -217,30 +217,30 @@ fn wait(
 }
 
 /// Encodes a HELLO or READY message of an engine that the front end did not start.
-fn status(word: &str, hash: Option<&str>) -> Vec<u8> {
+fn encode_status(word: &str, hash: Option<&str>) -> Vec<u8> {
     let mut entries = vec![
         ("status", Value::from(word)),
         ("local", false.into()),
         ("headless", true.into()),
     ];
     entries.extend(hash.map(|hash| ("parallel_config_hash", hash.into())));
-    ready::map(entries)
+    ready::encode_map(entries)
 }
 
 /// Returns `tcp://host:port`, with brackets around an IPv6 address.
-fn endpoint(host: &str, port: u16) -> String {
+fn tcp_endpoint(host: &str, port: u16) -> String {
     match host {
         host if host.contains(':') && !host.starts_with('[') => format!("tcp://[{host}]:{port}"),
         host => format!("tcp://{host}:{port}"),
     }
 }
 
-impl Addresses {
+impl SocketAddresses {
     fn read(message: &[u8]) -> Result<Self, String> {
-        let message = decode::value(message).map_err(|error| error.to_string())?;
-        let addresses = get(&message, "addresses");
+        let message = decode::decode_value(message).map_err(|error| error.to_string())?;
+        let addresses = map_member(&message, "addresses");
         let list = |key: &str| -> Result<Vec<String>, String> {
-            let items = get(addresses, key).as_array();
+            let items = map_member(addresses, key).as_array();
             let texts = items.map(|items| items.iter().filter_map(Value::as_str));
             let texts: Vec<_> = texts.into_iter().flatten().map(str::to_owned).collect();
             match texts.is_empty() {
@@ -248,7 +248,7 @@ impl Addresses {
                 false => Ok(texts),
             }
         };
-        let text = |key: &str| get(addresses, key).as_str().map(str::to_owned);
+        let text = |key: &str| map_member(addresses, key).as_str().map(str::to_owned);
         let found = Self {
             inputs: list("inputs")?,
             outputs: list("outputs")?,
@@ -270,13 +270,17 @@ mod tests {
 
     #[test]
     fn an_ipv6_address_gets_brackets() {
-        assert_eq!(endpoint("::1", 5), "tcp://[::1]:5");
-        assert_eq!(endpoint("head", 29_550), "tcp://head:29550");
+        assert_eq!(tcp_endpoint("::1", 5), "tcp://[::1]:5");
+        assert_eq!(tcp_endpoint("head", 29_550), "tcp://head:29550");
     }
 
     #[test]
     fn invalid_addresses_are_rejected() {
-        assert!(Addresses::read(b"\xc0").unwrap_err().contains("no inputs"));
-        assert!(Addresses::read(b"").is_err());
+        assert!(
+            SocketAddresses::read(b"\xc0")
+                .unwrap_err()
+                .contains("no inputs")
+        );
+        assert!(SocketAddresses::read(b"").is_err());
     }
 }

@@ -8,51 +8,51 @@ use rmpv::Value;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use super::adapters::Adapters;
+use super::adapters::LoraAdapters;
 use super::catch_panic;
 use super::control::UtilityCalls;
-use super::decode::{self, Fields};
+use super::decode::{self, ArrayFields};
 use super::encode;
-use super::handshake::{self, CoreError};
-use super::output::{self, Item};
+use super::handshake::{self, EngineCoreError};
+use super::output::{self, OutputItem};
 use super::parts::EngineCoreParts;
 use super::request::CoreRequest;
-use super::serve::Requests;
+use super::serve::RequestSubmitter;
 
 /// Number of messages read from one socket before the next socket gets its turn.
 const MAX_CONSECUTIVE_READS: usize = 64;
 
 /// Pause between reads of the sockets while too many prompt tokens are in submission, in
 /// milliseconds.
-const WHILE_BUSY_MS: i64 = 2;
+const BUSY_PAUSE_MS: i64 = 2;
 
-const ADD: &[u8] = &[0];
-const ABORT: &[u8] = &[1];
+const ADD_REQUEST: &[u8] = &[0];
+const ABORT_REQUESTS: &[u8] = &[1];
 const START_DP_WAVE: &[u8] = &[2];
-const UTILITY: &[u8] = &[3];
+const UTILITY_CALL: &[u8] = &[3];
 
 /// In-process socket on which the output thread reports a panic.
-const BROKEN: &str = "inproc://broken";
+const OUTPUT_PANIC_ENDPOINT: &str = "inproc://broken";
 
-pub(crate) struct Input {
+pub(crate) struct InputThread {
     parts: EngineCoreParts,
     runtime: Handle,
-    queue: Sender<Item>,
+    queue: Sender<OutputItem>,
     stopped: zmq::Socket,
-    requests: Arc<Requests>,
+    requests: Arc<RequestSubmitter>,
     control: Arc<UtilityCalls>,
 }
 
-impl Input {
+impl InputThread {
     pub(crate) fn new(
         parts: EngineCoreParts,
         runtime: Handle,
-        queue: Sender<Item>,
+        queue: Sender<OutputItem>,
         stopped: zmq::Socket,
     ) -> Self {
-        let adapters = Arc::new(Adapters::new(parts.clone()));
+        let adapters = Arc::new(LoraAdapters::new(parts.clone()));
         Self {
-            requests: Arc::new(Requests::new(
+            requests: Arc::new(RequestSubmitter::new(
                 parts.clone(),
                 queue.clone(),
                 adapters.clone(),
@@ -68,25 +68,25 @@ impl Input {
     /// Joins the front end and reads the input sockets until stopped.
     ///
     /// # Errors
-    /// [`CoreError`] if the handshake or a socket fails.
+    /// [`EngineCoreError`] if the handshake or a socket fails.
     pub(crate) fn run(
         self,
         context: &zmq::Context,
-        steps: Receiver<Item>,
+        steps: Receiver<OutputItem>,
         join: oneshot::Sender<()>,
-    ) -> Result<(), CoreError> {
-        let Some(joined) = handshake::join(context, &self.parts, &self.stopped)? else {
+    ) -> Result<(), EngineCoreError> {
+        let Some(joined) = handshake::join_front_end(context, &self.parts, &self.stopped)? else {
             return Ok(());
         };
         let (wave_input, wave_output) = match joined.coordinator {
             Some(coordinator) => (Some(coordinator.input), Some(coordinator.output)),
             None => (None, None),
         };
-        let sender = output::Sender::new(&self.parts, joined.outputs, wave_output);
+        let sender = output::OutputThread::new(&self.parts, joined.outputs, wave_output);
         let broken = context.socket(zmq::PAIR)?;
-        broken.bind(BROKEN)?;
+        broken.bind(OUTPUT_PANIC_ENDPOINT)?;
         let breaks = context.socket(zmq::PAIR)?;
-        breaks.connect(BROKEN)?;
+        breaks.connect(OUTPUT_PANIC_ENDPOINT)?;
         let name = format!("core-out-{}", self.parts.rank);
         let writing = std::thread::Builder::new().name(name).spawn(move || {
             if !sender.run(&steps) {
@@ -96,21 +96,21 @@ impl Input {
         // The receiver may be dropped.
         let _ = join.send(());
         let _runtime = self.runtime.enter();
-        let read = catch_panic(|| self.read(&joined.inputs, wave_input.as_ref(), &broken));
+        let read = catch_panic(|| self.read_sockets(&joined.inputs, wave_input.as_ref(), &broken));
         let dead = read.is_err();
         // The output thread may have ended already.
-        let _ = self.queue.send(Item::Stop { dead });
+        let _ = self.queue.send(OutputItem::Stop { dead });
         // The output thread reports its own panic.
         let _ = writing.join();
         read
     }
 
-    fn read(
+    fn read_sockets(
         &self,
         inputs: &[zmq::Socket],
         waves: Option<&zmq::Socket>,
         broken: &zmq::Socket,
-    ) -> Result<(), CoreError> {
+    ) -> Result<(), EngineCoreError> {
         let sockets: Vec<_> = inputs.iter().chain(waves).collect();
         loop {
             let mut items: Vec<_> = sockets
@@ -121,11 +121,11 @@ impl Input {
             items.push(self.stopped.as_poll_item(zmq::POLLIN));
             let busy = self.requests.is_busy();
             match busy {
-                true => zmq::poll(&mut items[sockets.len()..], WHILE_BUSY_MS)?,
+                true => zmq::poll(&mut items[sockets.len()..], BUSY_PAUSE_MS)?,
                 false => zmq::poll(&mut items, -1)?,
             };
             if items[sockets.len()].is_readable() {
-                return Err(CoreError::Panicked);
+                return Err(EngineCoreError::Panicked);
             }
             if items.last().is_some_and(zmq::PollItem::is_readable) {
                 return handshake::read_shutdown_signal(&self.stopped);
@@ -136,7 +136,7 @@ impl Input {
                 }
                 for _ in 0..MAX_CONSECUTIVE_READS {
                     match socket.recv_multipart(zmq::DONTWAIT) {
-                        Ok(frames) => self.receive(&frames),
+                        Ok(frames) => self.handle_message(&frames),
                         Err(zmq::Error::EAGAIN) => break,
                         Err(error) => return Err(error.into()),
                     }
@@ -145,7 +145,7 @@ impl Input {
         }
     }
 
-    fn receive(&self, frames: &[Vec<u8>]) {
+    fn handle_message(&self, frames: &[Vec<u8>]) {
         let (Some(kind), Some(payload)) = (frames.first(), frames.get(1)) else {
             tracing::warn!(
                 frames = frames.len(),
@@ -154,9 +154,9 @@ impl Input {
             return;
         };
         let handled = match kind.as_slice() {
-            ADD => self.add(payload, &frames[2..]),
-            ABORT => self.abort(payload),
-            UTILITY => self.call(payload),
+            ADD_REQUEST => self.add_request(payload, &frames[2..]),
+            ABORT_REQUESTS => self.abort_requests(payload),
+            UTILITY_CALL => self.call_utility(payload),
             START_DP_WAVE => self.start_wave(payload),
             other => {
                 tracing::warn!(kind = ?other, "the front end sent a message of an unknown type");
@@ -170,49 +170,50 @@ impl Input {
 
     /// Handles the coordinator's notification that another data-parallel rank has requests.
     fn start_wave(&self, payload: &[u8]) -> Result<(), decode::DecodeError> {
-        let fields = decode::value(payload)?;
+        let fields = decode::decode_value(payload)?;
         let wave = fields
             .as_array()
             .and_then(|fields| fields.first()?.as_u64());
-        let wave = wave.ok_or_else(|| decode::wrong("wave", &fields, "an array of numbers"))?;
+        let wave =
+            wave.ok_or_else(|| decode::type_error("wave", &fields, "an array of numbers"))?;
         if let Some(waves) = &self.parts.waves {
-            waves.raise(wave);
+            waves.raise_wave(wave);
         }
         Ok(())
     }
 
-    fn add(&self, payload: &[u8], aux: &[Vec<u8>]) -> Result<(), decode::DecodeError> {
+    fn add_request(&self, payload: &[u8], aux: &[Vec<u8>]) -> Result<(), decode::DecodeError> {
         let request = CoreRequest::read(payload, aux)?;
         if let Some(waves) = &self.parts.waves {
-            waves.raise(request.wave);
+            waves.raise_wave(request.wave);
         }
-        self.requests.add(&self.runtime, request);
+        self.requests.submit_in_order(&self.runtime, request);
         Ok(())
     }
 
-    fn abort(&self, payload: &[u8]) -> Result<(), decode::DecodeError> {
-        let ids = decode::value(payload)?;
+    fn abort_requests(&self, payload: &[u8]) -> Result<(), decode::DecodeError> {
+        let ids = decode::decode_value(payload)?;
         let ids = ids
             .as_array()
-            .ok_or_else(|| decode::wrong("request_ids", &ids, "an array of strings"))?;
+            .ok_or_else(|| decode::type_error("request_ids", &ids, "an array of strings"))?;
         let ids = ids.iter().filter_map(Value::as_str).map(Into::into);
-        let _ = self.queue.send(Item::Abort(ids.collect()));
+        let _ = self.queue.send(OutputItem::Abort(ids.collect()));
         Ok(())
     }
 
-    fn call(&self, payload: &[u8]) -> Result<(), decode::DecodeError> {
-        let mut fields = Fields::of(decode::value(payload)?, "utility call")?;
-        let client = fields.int(0).and_then(|n| usize::try_from(n).ok());
-        let call = fields.take(1);
-        let method = fields.text(2).unwrap_or_default();
-        let args = Fields::of(fields.take(3), "args");
+    fn call_utility(&self, payload: &[u8]) -> Result<(), decode::DecodeError> {
+        let mut fields = ArrayFields::from_array(decode::decode_value(payload)?, "utility call")?;
+        let client = fields.take_int(0).and_then(|n| usize::try_from(n).ok());
+        let call = fields.take_field(1);
+        let method = fields.take_text(2).unwrap_or_default();
+        let args = ArrayFields::from_array(fields.take_field(3), "args");
         let (control, queue) = (self.control.clone(), self.queue.clone());
         let rank = self.parts.rank;
         let wanted = (!self.parts.service.is_draining()).then(|| method.clone());
         let calling = wanted.map(|method| {
             self.runtime.spawn(async move {
                 match args {
-                    Ok(args) => control.call(&method, args).await,
+                    Ok(args) => control.execute_call(&method, args).await,
                     Err(error) => Err(error.to_string()),
                 }
             })
@@ -227,9 +228,9 @@ impl Input {
                     called.map_err(named)
                 }
             };
-            let message = encode::answer(rank, &call, &result);
+            let message = encode::encode_utility_response(rank, &call, &result);
             let client = client.unwrap_or(0);
-            let _ = queue.send(Item::Answer { client, message });
+            let _ = queue.send(OutputItem::Answer { client, message });
         });
         Ok(())
     }

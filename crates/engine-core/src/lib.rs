@@ -42,30 +42,30 @@ use tokio::sync::oneshot;
 
 use vllm_sim_config::Config;
 
-pub use handshake::CoreError;
-use input::Input;
+pub use handshake::EngineCoreError;
+use input::InputThread;
 pub use observer::OutputObserver;
-use output::Item;
+use output::OutputItem;
 pub use parts::EngineCoreParts;
 pub use reasoning::ReasoningMarkers;
-pub use waves::Waves;
+pub use waves::DataParallelWaves;
 
 /// The channel on which an engine's observer sends events to its engine core.
-pub struct Steps {
-    queue: Sender<Item>,
-    steps: Receiver<Item>,
+pub struct EngineSteps {
+    queue: Sender<OutputItem>,
+    steps: Receiver<OutputItem>,
 }
 
 /// Creates the observer of an engine's events, and the channel to the engine's core.
-pub fn observe(config: &Config) -> (OutputObserver, Steps) {
+pub fn observe_engine(config: &Config) -> (OutputObserver, EngineSteps) {
     let (queue, steps) = channel();
     let observer = OutputObserver::new(queue.clone(), config);
-    (observer, Steps { queue, steps })
+    (observer, EngineSteps { queue, steps })
 }
 
-/// Runs `run`, and converts its panic to [`CoreError::Panicked`].
-fn catch_panic<T>(run: impl FnOnce() -> Result<T, CoreError>) -> Result<T, CoreError> {
-    catch_unwind(AssertUnwindSafe(run)).unwrap_or(Err(CoreError::Panicked))
+/// Runs `run`, and converts its panic to [`EngineCoreError::Panicked`].
+fn catch_panic<T>(run: impl FnOnce() -> Result<T, EngineCoreError>) -> Result<T, EngineCoreError> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or(Err(EngineCoreError::Panicked))
 }
 
 /// A running engine core: the threads that serve vLLM front ends for one engine.
@@ -73,7 +73,7 @@ pub struct EngineCore {
     stop: zmq::Socket,
     thread: JoinHandle<()>,
     joined: Option<oneshot::Receiver<()>>,
-    failed: oneshot::Receiver<CoreError>,
+    failed: oneshot::Receiver<EngineCoreError>,
 }
 
 impl EngineCore {
@@ -81,22 +81,22 @@ impl EngineCore {
     /// `--data-parallel-address`.
     ///
     /// # Errors
-    /// [`CoreError`] if a thread or socket cannot be created.
-    pub fn start(parts: EngineCoreParts, steps: Steps) -> Result<Self, CoreError> {
-        const STOP: &str = "inproc://stop";
+    /// [`EngineCoreError`] if a thread or socket cannot be created.
+    pub fn start(parts: EngineCoreParts, steps: EngineSteps) -> Result<Self, EngineCoreError> {
+        const STOP_ENDPOINT: &str = "inproc://stop";
 
         let context = zmq::Context::new();
         let stopped = context.socket(zmq::PAIR)?;
-        stopped.bind(STOP)?;
+        stopped.bind(STOP_ENDPOINT)?;
         let stop = context.socket(zmq::PAIR)?;
-        stop.connect(STOP)?;
+        stop.connect(STOP_ENDPOINT)?;
         let (failure, failed) = oneshot::channel();
         let (join, joined) = oneshot::channel();
         let runtime = tokio::runtime::Handle::current();
         let name = format!("core-{}", parts.rank);
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             let run = || {
-                let input = Input::new(parts, runtime, steps.queue, stopped);
+                let input = InputThread::new(parts, runtime, steps.queue, stopped);
                 input.run(&context, steps.steps, join)
             };
             if let Err(error) = catch_panic(run) {
@@ -113,20 +113,20 @@ impl EngineCore {
     }
 
     /// Resolves when the engine has joined the front end; at most one call may await it.
-    pub fn joined(&mut self) -> impl Future<Output = ()> + Send + use<> {
+    pub fn wait_until_joined(&mut self) -> impl Future<Output = ()> + Send + use<> {
         let joined = self.joined.take();
         async move {
             if let Some(joined) = joined
                 && joined.await.is_err()
             {
-                // The core ended before it joined; [`Self::failed`] reports why.
+                // The core ended before it joined; [`Self::wait_until_failed`] reports why.
                 std::future::pending().await
             }
         }
     }
 
     /// Resolves with the error when the engine core fails.
-    pub async fn failed(&mut self) -> CoreError {
+    pub async fn wait_until_failed(&mut self) -> EngineCoreError {
         match (&mut self.failed).await {
             Ok(error) => error,
             Err(_) => std::future::pending().await,
@@ -134,10 +134,10 @@ impl EngineCore {
     }
 
     /// Simulates a crash of the engine core: notifies the front ends and makes
-    /// [`failed`](Self::failed) resolve.
+    /// [`wait_until_failed`](Self::failed) resolve.
     pub fn kill(&self) {
         // The thread may have ended already.
-        let _ = self.stop.send(handshake::KILL, zmq::DONTWAIT);
+        let _ = self.stop.send(handshake::KILL_MESSAGE, zmq::DONTWAIT);
     }
 
     /// Sends the remaining messages of the engine core and closes its sockets; the engine must have
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn a_panic_is_an_error() {
-        let run = || -> Result<(), CoreError> { panic!("on purpose") };
-        assert!(matches!(catch_panic(run), Err(CoreError::Panicked)));
+        let run = || -> Result<(), EngineCoreError> { panic!("on purpose") };
+        assert!(matches!(catch_panic(run), Err(EngineCoreError::Panicked)));
     }
 }

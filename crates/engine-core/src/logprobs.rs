@@ -2,16 +2,16 @@
 //!
 //! Source: vLLM 0.33 `vllm/v1/outputs.py`, `LogprobsLists`, `LogprobsTensors`.
 
-use super::encode::Tensor;
-use super::request::Sampling;
-use vllm_sim_random::mix;
-use vllm_sim_service::generate::{CONTEXT_START, Script, context_after};
-use vllm_sim_service::logprobs::{Position, RankedToken};
+use super::encode::PoolingTensor;
+use super::request::RequestSampling;
+use vllm_sim_random::mix_u64_pair;
+use vllm_sim_service::generate::{EMPTY_CONTEXT_HASH, ReplyScript, extend_context_hash};
+use vllm_sim_service::logprobs::{LogprobPosition, RankedToken};
 
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct RequestedLogprobs {
-    output: Option<Others>,
-    prompt: Option<Others>,
+    output: Option<OtherTokens>,
+    prompt: Option<OtherTokens>,
     /// First prompt row to score, and the token ids whose log probabilities each row gets.
     scored: Option<(usize, Vec<Vec<i64>>)>,
     temperature: f64,
@@ -19,7 +19,7 @@ pub(crate) struct RequestedLogprobs {
 
 /// Tokens in a row of log probabilities other than the chosen one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Others {
+enum OtherTokens {
     Likeliest(usize),
     All,
     These(Vec<u32>),
@@ -37,21 +37,21 @@ pub(crate) struct LogprobRows {
 
 /// Vocabulary size and seed, from which the log probabilities are computed.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Source {
+pub(crate) struct LogprobSource {
     pub(crate) vocabulary: u32,
     pub(crate) seed: u64,
 }
 
 impl RequestedLogprobs {
     /// Returns the log probabilities that a request asks for; `None` if there are none.
-    pub(crate) fn of(sampling: &Sampling) -> Option<Self> {
+    pub(crate) fn from_sampling(sampling: &RequestSampling) -> Option<Self> {
         let params = &sampling.params;
         let others = |asked: Option<i128>| {
-            asked.map(|most| usize::try_from(most).map_or(Others::All, Others::Likeliest))
+            asked.map(|most| usize::try_from(most).map_or(OtherTokens::All, OtherTokens::Likeliest))
         };
         let these = params.logprob_token_ids.as_ref().map(|ids| {
             let ids = ids.iter().filter_map(|id| u32::try_from(*id).ok());
-            Others::These(ids.collect())
+            OtherTokens::These(ids.collect())
         });
         let asked = Self {
             output: these.or(others(params.logprobs)),
@@ -62,39 +62,39 @@ impl RequestedLogprobs {
                 _ => params.temperature,
             },
         };
-        (asked.output.is_some() || asked.of_prompt()).then_some(asked)
+        (asked.output.is_some() || asked.wants_prompt_logprobs()).then_some(asked)
     }
 
-    pub(crate) fn of_prompt(&self) -> bool {
+    pub(crate) fn wants_prompt_logprobs(&self) -> bool {
         self.prompt.is_some() || self.scored.is_some()
     }
 
     /// Returns the log probabilities of output `tokens`, which begin at `position` of the script.
-    pub(crate) fn rows(
+    pub(crate) fn output_rows(
         &self,
-        source: Source,
-        script: &Script,
+        source: LogprobSource,
+        script: &ReplyScript,
         position: usize,
         tokens: &[u32],
     ) -> Option<LogprobRows> {
         let others = self.output.as_ref()?;
         let mut rows = LogprobRows::default();
         for (index, id) in tokens.iter().enumerate() {
-            let context = script.context(position + index);
-            rows.push(others.beside(source.at(context, self.temperature), *id));
+            let context = script.context_hash(position + index);
+            rows.push_row(others.row_beside(source.position_at(context, self.temperature), *id));
         }
         Some(rows)
     }
 
     /// Returns the log probabilities of the tokens of a prompt, from its second token.
-    pub(crate) fn prompt_rows(&self, source: Source, prompt: &[u32]) -> Option<LogprobRows> {
+    pub(crate) fn prompt_rows(&self, source: LogprobSource, prompt: &[u32]) -> Option<LogprobRows> {
         let others = self.prompt.as_ref()?;
         let (first, rest) = prompt.split_first()?;
         let mut rows = LogprobRows::default();
-        let mut context = context_after(CONTEXT_START, *first);
+        let mut context = extend_context_hash(EMPTY_CONTEXT_HASH, *first);
         for id in rest {
-            rows.push(others.beside(source.at(context, 1.0), *id));
-            context = context_after(context, *id);
+            rows.push_row(others.row_beside(source.position_at(context, 1.0), *id));
+            context = extend_context_hash(context, *id);
         }
         (!rows.ranks.is_empty()).then_some(rows)
     }
@@ -105,11 +105,15 @@ impl RequestedLogprobs {
     /// row.
     ///
     /// A negative token id in the request gets a log probability of minus infinity.
-    pub(crate) fn prompt_scores(&self, source: Source, prompt: &[u32]) -> Option<Tensor> {
+    pub(crate) fn prompt_scores(
+        &self,
+        source: LogprobSource,
+        prompt: &[u32],
+    ) -> Option<PoolingTensor> {
         let (first, rows) = self.scored.as_ref()?;
         let columns = rows.first().map_or(0, Vec::len);
-        let mut contexts = prompt.iter().scan(CONTEXT_START, |context, id| {
-            *context = context_after(*context, *id);
+        let mut contexts = prompt.iter().scan(EMPTY_CONTEXT_HASH, |context, id| {
+            *context = extend_context_hash(*context, *id);
             Some(*context)
         });
         // The last token has no next prompt token.
@@ -120,39 +124,39 @@ impl RequestedLogprobs {
             contexts.nth(*first - 1);
         }
         for (row, context) in rows.iter().zip(contexts).take(last.saturating_sub(*first)) {
-            let position = source.at(context, 1.0);
+            let position = source.position_at(context, 1.0);
             numbers.extend(row.iter().map(|id| match u32::try_from(*id) {
                 Ok(id) => {
-                    let entries = position.entries_of(id, &[]);
+                    let entries = position.row_of_tokens(id, &[]);
                     entries.first().map_or(f32::NEG_INFINITY, |own| own.logprob)
                 }
                 Err(_) => f32::NEG_INFINITY,
             }));
             scored += 1;
         }
-        Some(Tensor {
+        Some(PoolingTensor {
             shape: vec![scored, columns],
             numbers,
         })
     }
 }
 
-impl Source {
-    fn at(self, context: u64, temperature: f64) -> Position {
-        Position {
+impl LogprobSource {
+    fn position_at(self, context: u64, temperature: f64) -> LogprobPosition {
+        LogprobPosition {
             vocabulary: self.vocabulary,
-            context: mix(self.seed, context),
+            context: mix_u64_pair(self.seed, context),
             temperature,
         }
     }
 }
 
-impl Others {
-    fn beside(&self, position: Position, id: u32) -> Vec<RankedToken> {
+impl OtherTokens {
+    fn row_beside(&self, position: LogprobPosition, id: u32) -> Vec<RankedToken> {
         match self {
-            Self::Likeliest(most) => position.row(id, *most),
-            Self::All => position.row(id, usize::MAX),
-            Self::These(ids) => position.entries_of(id, ids),
+            Self::Likeliest(most) => position.row_of_likeliest(id, *most),
+            Self::All => position.row_of_likeliest(id, usize::MAX),
+            Self::These(ids) => position.row_of_tokens(id, ids),
         }
     }
 }
@@ -169,7 +173,7 @@ impl Default for LogprobRows {
 }
 
 impl LogprobRows {
-    fn push(&mut self, entries: Vec<RankedToken>) {
+    fn push_row(&mut self, entries: Vec<RankedToken>) {
         self.columns = entries.len();
         self.ranks
             .extend(entries.first().map(|own| own.rank as i32));
@@ -178,14 +182,14 @@ impl LogprobRows {
             .extend(entries.iter().map(|entry| entry.logprob));
     }
 
-    pub(crate) fn rename_last(&mut self, id: u32) {
+    pub(crate) fn set_last_token_id(&mut self, id: u32) {
         let first = self.ids.len().saturating_sub(self.columns);
         if let Some(own) = self.ids.get_mut(first) {
             *own = id as i32;
         }
     }
 
-    pub(crate) fn append(&mut self, mut other: Self) {
+    pub(crate) fn append_rows(&mut self, mut other: Self) {
         self.columns = other.columns;
         self.ids.append(&mut other.ids);
         self.values.append(&mut other.values);

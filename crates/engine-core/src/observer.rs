@@ -4,19 +4,19 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 use super::encode::PrefillStats;
-use super::output::Item;
-use super::stats::{AdapterUse, DraftCounts, SchedulerStats};
-use super::step::{Step, StepEvent};
+use super::output::OutputItem;
+use super::stats::{AdapterSequences, DraftCounts, SchedulerStats};
+use super::step::{EngineStep, StepEvent};
 use vllm_sim_config::{Config, SchedulerKind};
-use vllm_sim_engine::driver::{Observer, SequenceRecord};
-use vllm_sim_engine::{Event, SimTime, Stats};
+use vllm_sim_engine::driver::{EngineObserver, SequenceRecord};
+use vllm_sim_engine::{EngineStats, SchedulerEvent, SimTime};
 
 /// Sends the events of an engine to its engine core, one batch per step.
 ///
 /// A batching engine marks the end of each step. The pool scheduler has no steps, so all events at
 /// one instant form a batch.
 pub struct OutputObserver {
-    queue: Sender<Item>,
+    queue: Sender<OutputItem>,
     steps: bool,
     cache: bool,
     connector: bool,
@@ -27,11 +27,11 @@ pub struct OutputObserver {
     last_sent: (usize, usize, usize),
     open: Vec<(Arc<str>, StepEvent)>,
     at: SimTime,
-    done: Vec<Step>,
+    done: Vec<EngineStep>,
 }
 
 impl OutputObserver {
-    pub(crate) fn new(queue: Sender<Item>, config: &Config) -> Self {
+    pub(crate) fn new(queue: Sender<OutputItem>, config: &Config) -> Self {
         let engine = &config.engine;
         let drafts = engine.speculative.as_ref();
         Self {
@@ -53,23 +53,23 @@ impl OutputObserver {
         }
     }
 
-    fn close(&mut self, at: SimTime) {
-        self.done.push(Step {
+    fn close_step(&mut self, at: SimTime) {
+        self.done.push(EngineStep {
             at,
             events: std::mem::take(&mut self.open),
             stats: None,
         });
     }
 
-    fn push(&mut self, at: SimTime, record: &SequenceRecord, event: StepEvent) {
+    fn push_event(&mut self, at: SimTime, record: &SequenceRecord, event: StepEvent) {
         if !self.steps && !self.open.is_empty() && at != self.at {
-            self.close(self.at);
+            self.close_step(self.at);
         }
         self.at = at;
         self.open.push((record.request.id.clone(), event));
     }
 
-    fn count_lora(&mut self, record: &SequenceRecord, change: impl FnOnce(&mut AdapterUse)) {
+    fn count_lora(&mut self, record: &SequenceRecord, change: impl FnOnce(&mut AdapterSequences)) {
         if let Some(name) = &record.request.lora {
             let loras = &mut self.stats.loras;
             let used = loras.entry(name.clone()).or_default();
@@ -81,25 +81,31 @@ impl OutputObserver {
     }
 }
 
-impl Observer for OutputObserver {
-    fn on_queued(&mut self, record: &SequenceRecord) {
+impl EngineObserver for OutputObserver {
+    fn on_sequence_queued(&mut self, record: &SequenceRecord) {
         self.count_lora(record, |used| used.waiting += 1);
     }
 
-    fn on_event(&mut self, at: SimTime, event: &Event, record: &SequenceRecord, _: SimTime) {
-        let starts = |used: &mut AdapterUse| {
+    fn on_sequence_event(
+        &mut self,
+        at: SimTime,
+        event: &SchedulerEvent,
+        record: &SequenceRecord,
+        _: SimTime,
+    ) {
+        let starts = |used: &mut AdapterSequences| {
             used.waiting = used.waiting.saturating_sub(1);
             used.running += 1;
         };
         let said = match event {
-            Event::Scheduled {
+            SchedulerEvent::Scheduled {
                 cached, external, ..
             } => {
                 self.count_lora(record, starts);
                 if record.looked_up && self.cache {
-                    self.stats.look_up(record);
+                    self.stats.count_prefix_lookup(record);
                     if self.connector || record.external > 0 {
-                        self.stats.look_up_external(record);
+                        self.stats.count_external_lookup(record);
                     }
                 }
                 StepEvent::Scheduled {
@@ -112,25 +118,25 @@ impl Observer for OutputObserver {
                     },
                 }
             }
-            Event::Drafts {
+            SchedulerEvent::Drafts {
                 proposed, accepted, ..
             } => {
-                self.stats.verify(*proposed, *accepted);
+                self.stats.count_draft(*proposed, *accepted);
                 return;
             }
-            Event::Tokens { n, .. } => StepEvent::Tokens(*n),
-            Event::Preempted { .. } => {
+            SchedulerEvent::Tokens { n, .. } => StepEvent::Tokens(*n),
+            SchedulerEvent::Preempted { .. } => {
                 self.count_lora(record, |used| {
                     used.running = used.running.saturating_sub(1);
                     used.waiting += 1;
                 });
                 StepEvent::Preempted(at)
             }
-            Event::Resumed { .. } => {
+            SchedulerEvent::Resumed { .. } => {
                 self.count_lora(record, starts);
                 StepEvent::Resumed(at)
             }
-            Event::Ended { end, .. } => {
+            SchedulerEvent::Ended { end, .. } => {
                 let running = record.running;
                 self.count_lora(record, |used| {
                     let count = match running {
@@ -143,16 +149,16 @@ impl Observer for OutputObserver {
             }
             _ => return,
         };
-        self.push(at, record, said);
+        self.push_event(at, record, said);
     }
 
-    fn on_engine(&mut self, at: SimTime, event: &Event) {
-        if self.steps && matches!(event, Event::Step { .. }) {
-            self.close(at);
+    fn on_engine_event(&mut self, at: SimTime, event: &SchedulerEvent) {
+        if self.steps && matches!(event, SchedulerEvent::Step { .. }) {
+            self.close_step(at);
         }
     }
 
-    fn on_stats(&mut self, stats: &Stats) {
+    fn on_engine_stats(&mut self, stats: &EngineStats) {
         self.stats.gauges = *stats;
     }
 
@@ -162,7 +168,7 @@ impl Observer for OutputObserver {
         };
         // Events before the end of a step stay queued, unless tokens or an end must be sent.
         if !self.open.is_empty() && (!self.steps || self.open.iter().any(visible)) {
-            self.close(self.at);
+            self.close_step(self.at);
         }
         let gauges = &self.stats.gauges;
         let counts = (gauges.running, gauges.waiting, gauges.deferred);
@@ -172,19 +178,19 @@ impl Observer for OutputObserver {
             false => counts != self.last_sent,
         };
         if self.done.is_empty() && news {
-            self.done.push(Step {
+            self.done.push(EngineStep {
                 at: self.at,
                 events: Vec::new(),
                 stats: None,
             });
         }
         if let Some(last) = self.done.last_mut() {
-            last.stats = Some(Box::new(self.stats.take()));
+            last.stats = Some(Box::new(self.stats.take_and_reset()));
             self.last_sent = counts;
         }
         for step in self.done.drain(..) {
             // The receiver is dropped at shutdown.
-            let _ = self.queue.send(Item::Step(step));
+            let _ = self.queue.send(OutputItem::Step(step));
         }
     }
 }

@@ -6,38 +6,38 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
-use super::encode::{self, EventType, FinishReason, Output, PrefillStats, WaveEdge};
-use super::logprobs::{RequestedLogprobs, Source};
+use super::encode::{self, EngineCoreOutput, EventType, FinishReason, PrefillStats, WaveChange};
+use super::logprobs::{LogprobSource, RequestedLogprobs};
 use super::output_queue::OutputQueue;
 use super::parts::EngineCoreParts;
 use super::stats::SchedulerStats;
-use super::step::{Step, StepEvent};
-use super::waves::Waves;
+use super::step::{EngineStep, StepEvent};
+use super::waves::DataParallelWaves;
 use rmpv::Value;
-use vllm_sim_engine::{End, SimTime};
+use vllm_sim_engine::{SequenceEndReason, SimTime};
 use vllm_sim_service::Reply;
-use vllm_sim_service::generate::{Reason, StopReason};
+use vllm_sim_service::generate::{EndReason, StopReason};
 
 /// Message to the front ends when an engine core fails (vLLM's `ENGINE_CORE_DEAD`).
-pub(crate) const DEAD: &[u8] = b"ENGINE_CORE_DEAD";
+pub(crate) const ENGINE_CORE_DEAD: &[u8] = b"ENGINE_CORE_DEAD";
 
 /// Minimum and maximum time between attempts to send to a slow front end.
 const MIN_POLL_INTERVAL: Duration = Duration::from_millis(1);
 const MAX_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Messages to the output thread, in the order of events.
-pub(crate) enum Item {
+pub(crate) enum OutputItem {
     /// The events of one step of the engine.
-    Step(Step),
+    Step(EngineStep),
     /// A request is in submission; the steps of it may arrive before `Admitted`.
     Announced(Arc<str>),
     /// The engine accepted the request.
-    Admitted(Box<Active>),
+    Admitted(Box<ActiveRequest>),
     /// The request ended immediately: it was rejected, or its pooled result is ready.
     Answered {
         client: usize,
         at: SimTime,
-        output: Box<Output>,
+        output: Box<EngineCoreOutput>,
     },
     /// The front end aborted the requests with these ids.
     Abort(Vec<Arc<str>>),
@@ -47,13 +47,13 @@ pub(crate) enum Item {
     Stop { dead: bool },
 }
 
-pub(crate) struct Active {
+pub(crate) struct ActiveRequest {
     pub(crate) id: Arc<str>,
     pub(crate) client: usize,
     pub(crate) reply: Reply,
     /// End-of-sequence token ids of this engine and of the front end.
     pub(crate) eos: (Option<u32>, Option<u32>),
-    logprobs: Option<Logprobs>,
+    logprobs: Option<ActiveLogprobs>,
     trace: Option<Arc<Value>>,
     events: Vec<(EventType, SimTime)>,
     prefill: Option<PrefillStats>,
@@ -61,20 +61,20 @@ pub(crate) struct Active {
     latest: (u64, usize),
 }
 
-pub(crate) struct Logprobs {
+pub(crate) struct ActiveLogprobs {
     pub(crate) asked: RequestedLogprobs,
-    pub(crate) source: Source,
+    pub(crate) source: LogprobSource,
     /// Prompt token ids, until the log probabilities of the prompt are sent.
     pub(crate) prompt: Option<Vec<u32>>,
 }
 
-impl Active {
+impl ActiveRequest {
     pub(crate) fn new(
         id: Arc<str>,
         client: usize,
         reply: Reply,
         eos: (Option<u32>, Option<u32>),
-        logprobs: Option<Logprobs>,
+        logprobs: Option<ActiveLogprobs>,
         trace: Option<Arc<Value>>,
     ) -> Self {
         Self {
@@ -90,7 +90,7 @@ impl Active {
         }
     }
 
-    fn note(&mut self, event: &StepEvent) {
+    fn note_event(&mut self, event: &StepEvent) {
         match event {
             StepEvent::Scheduled {
                 queued,
@@ -107,7 +107,7 @@ impl Active {
         }
     }
 
-    fn extend(&mut self, output: &mut Output, event: &StepEvent) {
+    fn extend_output(&mut self, output: &mut EngineCoreOutput, event: &StepEvent) {
         output.events.append(&mut self.events);
         output.prefill = output.prefill.or(self.prefill.take());
         output.trace.clone_from(&self.trace);
@@ -118,7 +118,7 @@ impl Active {
             StepEvent::Tokens(n) => {
                 let (from, before) = (choice.sent as usize, output.tokens.len());
                 for _ in 0..*n {
-                    let Some(token) = choice.script.next(&mut choice.cursor) else {
+                    let Some(token) = choice.script.next_token(&mut choice.cursor) else {
                         break;
                     };
                     choice.sent += 1;
@@ -131,43 +131,47 @@ impl Active {
                         output.prompt_scores = asked.prompt_scores(source, &prompt);
                     }
                     let new = &output.tokens[before..];
-                    let rows = asked.rows(source, &choice.script, from, new);
+                    let rows = asked.output_rows(source, &choice.script, from, new);
                     match (&mut output.logprobs, rows) {
-                        (Some(all), Some(rows)) => all.append(rows),
+                        (Some(all), Some(rows)) => all.append_rows(rows),
                         (none, rows) => *none = rows,
                     }
                 }
             }
-            StepEvent::Ended(End::Finished | End::Threshold) => {
+            StepEvent::Ended(SequenceEndReason::Finished | SequenceEndReason::Threshold) => {
                 let finish = &choice.script.finish;
                 output.finish = Some(match finish.reason {
-                    Reason::Length => FinishReason::Length,
-                    Reason::Stop => FinishReason::Stop,
+                    EndReason::Length => FinishReason::Length,
+                    EndReason::Stop => FinishReason::Stop,
                 });
                 let (own, theirs) = self.eos;
                 match (&finish.stop, output.tokens.last_mut()) {
                     (Some(StopReason::Token(id)), _) if Some(*id) != theirs => {
                         output.stop = Some(*id);
                     }
-                    (None, Some(last)) if finish.reason == Reason::Stop && own == Some(*last) => {
+                    (None, Some(last))
+                        if finish.reason == EndReason::Stop && own == Some(*last) =>
+                    {
                         *last = theirs.unwrap_or(*last);
                         if let Some(rows) = &mut output.logprobs {
-                            rows.rename_last(*last);
+                            rows.set_last_token_id(*last);
                         }
                     }
                     _ => {}
                 }
             }
-            StepEvent::Ended(End::Aborted | End::Cancelled) => {
+            StepEvent::Ended(SequenceEndReason::Aborted | SequenceEndReason::Cancelled) => {
                 output.finish = Some(FinishReason::Abort);
             }
-            StepEvent::Ended(End::Failed) => output.finish = Some(FinishReason::Error),
+            StepEvent::Ended(SequenceEndReason::Failed) => {
+                output.finish = Some(FinishReason::Error)
+            }
             _ => {}
         }
     }
 }
 
-pub(crate) struct Sender {
+pub(crate) struct OutputThread {
     rank: u32,
     /// Output queues, one per front end.
     output_queues: Vec<OutputQueue>,
@@ -175,22 +179,22 @@ pub(crate) struct Sender {
     /// Number of running and waiting sequences in the last message to the coordinator.
     counts: (usize, usize),
     log_stats: bool,
-    waves: Option<Arc<Waves>>,
+    waves: Option<Arc<DataParallelWaves>>,
     is_gone: Arc<dyn Fn() -> bool + Send + Sync>,
     /// Whether this data-parallel rank has requests, and thus is in a wave.
     busy: bool,
-    active: HashMap<Arc<str>, Active>,
+    active: HashMap<Arc<str>, ActiveRequest>,
     /// Ids of the requests in submission.
     announced: HashSet<Arc<str>>,
     /// Ids of announced requests that the front end has aborted.
     aborted_early: HashSet<Arc<str>>,
     /// Steps held back because they have an event of an announced request.
-    held: VecDeque<Step>,
+    held: VecDeque<EngineStep>,
     step: u64,
     at: SimTime,
 }
 
-impl Sender {
+impl OutputThread {
     pub(crate) fn new(
         parts: &EngineCoreParts,
         sockets: Vec<zmq::Socket>,
@@ -220,34 +224,34 @@ impl Sender {
 
     /// Sends the messages of `queue` until stopped; returns `false` after a panic, of which the
     /// front ends are notified.
-    pub(crate) fn run(mut self, queue: &Receiver<Item>) -> bool {
-        let sent = catch_unwind(AssertUnwindSafe(|| self.send_all(queue)));
+    pub(crate) fn run(mut self, queue: &Receiver<OutputItem>) -> bool {
+        let sent = catch_unwind(AssertUnwindSafe(|| self.send_until_stopped(queue)));
         if sent.is_err() {
-            self.send_dead();
+            self.send_engine_dead();
         }
         sent.is_ok()
     }
 
-    fn send_dead(&mut self) {
+    fn send_engine_dead(&mut self) {
         for output_queue in &mut self.output_queues {
-            output_queue.end(Some(DEAD));
+            output_queue.send_last(Some(ENGINE_CORE_DEAD));
         }
     }
 
-    fn send_all(&mut self, queue: &Receiver<Item>) {
+    fn send_until_stopped(&mut self, queue: &Receiver<OutputItem>) {
         loop {
-            let Some(item) = self.next(queue) else {
+            let Some(item) = self.next_item(queue) else {
                 return;
             };
             match item {
-                Item::Step(step) => {
+                OutputItem::Step(step) => {
                     self.held.push_back(step);
-                    self.catch_up();
+                    self.send_held_steps();
                 }
-                Item::Announced(id) => {
+                OutputItem::Announced(id) => {
                     self.announced.insert(id);
                 }
-                Item::Admitted(active) => {
+                OutputItem::Admitted(active) => {
                     self.announced.remove(&active.id);
                     let wanted = !self.aborted_early.remove(&active.id);
                     match self.output_queues.get_mut(active.client) {
@@ -262,16 +266,16 @@ impl Sender {
                             self.active.insert(active.id.clone(), *active);
                         }
                     }
-                    self.catch_up();
+                    self.send_held_steps();
                 }
-                Item::Answered { client, at, output } => {
+                OutputItem::Answered { client, at, output } => {
                     self.announced.remove(&output.id);
                     if !self.aborted_early.remove(&output.id) {
                         self.send_outputs(client, at, &[*output], None);
                     }
-                    self.catch_up();
+                    self.send_held_steps();
                 }
-                Item::Abort(ids) => {
+                OutputItem::Abort(ids) => {
                     for id in ids {
                         // Dropping the reply aborts the sequence.
                         if self.active.remove(&id).is_none() && self.announced.contains(&id) {
@@ -279,24 +283,24 @@ impl Sender {
                         }
                     }
                 }
-                Item::Answer { client, message } => {
-                    self.send(client, message);
+                OutputItem::Answer { client, message } => {
+                    self.send_message(client, message);
                 }
-                Item::Stop { dead } => {
+                OutputItem::Stop { dead } => {
                     for output_queue in &mut self.output_queues {
-                        output_queue.end(dead.then_some(DEAD));
+                        output_queue.send_last(dead.then_some(ENGINE_CORE_DEAD));
                     }
                     return;
                 }
             }
-            self.note_wave();
+            self.notify_wave_change();
         }
     }
 
     /// Returns the next item of `queue`, and sends queued messages to front ends while it waits.
-    fn next(&mut self, queue: &Receiver<Item>) -> Option<Item> {
+    fn next_item(&mut self, queue: &Receiver<OutputItem>) -> Option<OutputItem> {
         let mut pause = Duration::ZERO;
-        while self.output_queues.iter().any(OutputQueue::waits) {
+        while self.output_queues.iter().any(OutputQueue::has_pending) {
             match queue.recv_timeout(pause) {
                 Ok(item) => return Some(item),
                 Err(RecvTimeoutError::Disconnected) => return None,
@@ -304,9 +308,9 @@ impl Sender {
             }
             let mut moved = false;
             for output_queue in &mut self.output_queues {
-                moved |= output_queue.flush(MIN_POLL_INTERVAL);
+                moved |= output_queue.send_queued(MIN_POLL_INTERVAL);
             }
-            self.settle_all();
+            self.notify_all_aborted();
             pause = match moved {
                 true => Duration::ZERO,
                 false => (pause * 2).clamp(MIN_POLL_INTERVAL, MAX_POLL_INTERVAL),
@@ -316,7 +320,7 @@ impl Sender {
     }
 
     /// Notifies the coordinator when a wave of data-parallel ranks starts or ends on this rank.
-    fn note_wave(&mut self) {
+    fn notify_wave_change(&mut self) {
         let Some(waves) = &self.waves else {
             return;
         };
@@ -325,16 +329,16 @@ impl Sender {
             return;
         }
         let edge = match busy {
-            true => waves.begin(self.rank).map(WaveEdge::Begun),
-            false => waves.end(self.rank).map(WaveEdge::Complete),
+            true => waves.mark_busy(self.rank).map(WaveChange::Begun),
+            false => waves.mark_idle(self.rank).map(WaveChange::Complete),
         };
         if let (Some(edge), Some(coordinator)) = (edge, &self.coordinator) {
-            let _ = coordinator.send(encode::wave(self.rank, edge), zmq::DONTWAIT);
+            let _ = coordinator.send(encode::encode_wave_change(self.rank, edge), zmq::DONTWAIT);
         }
     }
 
     /// Sends the held steps that no longer wait for an announced request.
-    fn catch_up(&mut self) {
+    fn send_held_steps(&mut self) {
         while let Some(step) = self.held.front() {
             let unknown = |(id, _): &(Arc<str>, StepEvent)| self.announced.contains(id);
             if !self.announced.is_empty() && step.events.iter().any(unknown) {
@@ -348,16 +352,16 @@ impl Sender {
 
     /// Sends the outputs of a step, one message per front end with output; scheduler statistics go
     /// to the first front end.
-    fn send_step(&mut self, step: Step) {
+    fn send_step(&mut self, step: EngineStep) {
         self.step += 1;
         self.at = step.at;
-        let mut outputs: Vec<Vec<Output>> = vec![Vec::new(); self.output_queues.len()];
+        let mut outputs: Vec<Vec<EngineCoreOutput>> = vec![Vec::new(); self.output_queues.len()];
         for (id, event) in step.events {
             // The front end aborted the request.
             let Some(active) = self.active.get_mut(&id) else {
                 continue;
             };
-            active.note(&event);
+            active.note_event(&event);
             let ended = matches!(event, StepEvent::Ended(_));
             if !ended && !matches!(event, StepEvent::Tokens(_)) {
                 continue;
@@ -367,17 +371,17 @@ impl Sender {
             };
             if active.latest.0 != self.step {
                 active.latest = (self.step, outputs.len());
-                outputs.push(Output::new(id.clone()));
+                outputs.push(EngineCoreOutput::new(id.clone()));
             }
             let index = active.latest.1;
-            active.extend(&mut outputs[index], &event);
+            active.extend_output(&mut outputs[index], &event);
             if ended {
                 self.active.remove(&id);
             }
         }
         let mut stats = step.stats;
         if let (Some(stats), Some(waves)) = (&mut stats, &self.waves) {
-            stats.wave = waves.current();
+            stats.wave = waves.current_wave();
         }
         if let Some(stats) = &stats {
             self.publish_stats(step.at, stats);
@@ -399,7 +403,7 @@ impl Sender {
         let counts = (stats.gauges.running, stats.gauges.waiting);
         if let Some(coordinator) = self.coordinator.as_ref().filter(|_| counts != self.counts) {
             self.counts = counts;
-            let message = encode::outputs(self.rank, at, &[], Some(stats));
+            let message = encode::encode_outputs(self.rank, at, &[], Some(stats));
             let _ = coordinator.send(message, zmq::DONTWAIT);
         }
     }
@@ -409,11 +413,11 @@ impl Sender {
         &mut self,
         client: usize,
         at: SimTime,
-        outputs: &[Output],
+        outputs: &[EngineCoreOutput],
         stats: Option<&SchedulerStats>,
     ) {
-        let message = encode::outputs(self.rank, at, outputs, stats);
-        if self.send(client, message) {
+        let message = encode::encode_outputs(self.rank, at, outputs, stats);
+        if self.send_message(client, message) {
             return;
         }
         let Some(output_queue) = self.output_queues.get_mut(client) else {
@@ -425,14 +429,14 @@ impl Sender {
         output_queue.defer_aborts(gone.map(|(id, _)| id));
     }
 
-    fn settle_all(&mut self) {
+    fn notify_all_aborted(&mut self) {
         for client in 0..self.output_queues.len() {
-            self.settle(client);
+            self.notify_aborted(client);
         }
     }
 
     /// Notifies a front end of its aborted requests; returns whether the notification is complete.
-    fn settle(&mut self, client: usize) -> bool {
+    fn notify_aborted(&mut self, client: usize) -> bool {
         let (rank, at) = (self.rank, self.at);
         let Some(output_queue) = self.output_queues.get_mut(client) else {
             return false;
@@ -443,20 +447,23 @@ impl Sender {
         if output_queue.is_full() {
             return false;
         }
-        let ends = output_queue.deferred_aborts().iter().map(|id| Output {
-            finish: Some(FinishReason::Abort),
-            ..Output::new(id.clone())
-        });
+        let ends = output_queue
+            .deferred_aborts()
+            .iter()
+            .map(|id| EngineCoreOutput {
+                finish: Some(FinishReason::Abort),
+                ..EngineCoreOutput::new(id.clone())
+            });
         let ends: Vec<_> = ends.collect();
-        let told = output_queue.send(encode::outputs(rank, at, &ends, None));
+        let told = output_queue.send_or_queue(encode::encode_outputs(rank, at, &ends, None));
         if told {
-            output_queue.settle();
+            output_queue.clear_deferred_aborts();
         }
         told
     }
 
     /// Sends a message to a front end; returns `false` only if the front end's queue is full.
-    fn send(&mut self, client: usize, message: Vec<u8>) -> bool {
+    fn send_message(&mut self, client: usize, message: Vec<u8>) -> bool {
         if (self.is_gone)() {
             return true;
         }
@@ -464,7 +471,7 @@ impl Sender {
             tracing::warn!(client, "no front end has this index");
             return true;
         }
-        self.settle(client) && self.output_queues[client].send(message)
+        self.notify_aborted(client) && self.output_queues[client].send_or_queue(message)
     }
 }
 
@@ -481,7 +488,7 @@ mod tests {
         let (front, own) = (open(zmq::PULL), open(zmq::PUSH));
         front.bind("inproc://front").expect("a free name");
         own.connect("inproc://front").expect("it is there");
-        let sender = Sender {
+        let sender = OutputThread {
             rank: 0,
             output_queues: vec![OutputQueue::new(0, own)],
             coordinator: None,
@@ -498,12 +505,12 @@ mod tests {
             at: SimTime::ZERO,
         };
         let (queue, items) = channel();
-        let answer = Item::Answer {
+        let answer = OutputItem::Answer {
             client: 0,
             message: vec![0xc0],
         };
         assert!(queue.send(answer).is_ok());
         assert!(!sender.run(&items));
-        assert_eq!(front.recv_bytes(0).as_deref(), Ok(DEAD));
+        assert_eq!(front.recv_bytes(0).as_deref(), Ok(ENGINE_CORE_DEAD));
     }
 }

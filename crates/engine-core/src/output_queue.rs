@@ -11,7 +11,7 @@ const MAX_DEFERRED_ABORTS: usize = 65_536;
 /// Limits on the messages that wait for a slow front end: their number, and their bytes in total.
 ///
 /// libzmq limits only messages, so its own queue is short
-/// ([`MAX_QUEUED_OUTPUT`](super::handshake::MAX_QUEUED_OUTPUT)).
+/// ([`OUTPUT_HIGH_WATER_MARK`](super::handshake::MAX_QUEUED_OUTPUT)).
 const MAX_UNREAD_MESSAGES: usize = 100_000;
 const MAX_UNREAD_BYTES: usize = 64 << 20;
 
@@ -38,7 +38,7 @@ impl OutputQueue {
         }
     }
 
-    pub(crate) fn waits(&self) -> bool {
+    pub(crate) fn has_pending(&self) -> bool {
         self.full || !self.unsent.is_empty() || !self.deferred_aborts.is_empty()
     }
 
@@ -49,7 +49,7 @@ impl OutputQueue {
     /// Sends queued messages, and waits up to `patience` for room in the output socket.
     ///
     /// Returns whether a message was sent.
-    pub(crate) fn flush(&mut self, patience: Duration) -> bool {
+    pub(crate) fn send_queued(&mut self, patience: Duration) -> bool {
         let before = self.unsent.len();
         while let Some(message) = self.unsent.front() {
             match self.socket.send(message.as_slice(), zmq::DONTWAIT) {
@@ -86,8 +86,8 @@ impl OutputQueue {
     }
 
     /// Sends or queues a message to the front end; returns `false` if the queue is full.
-    pub(crate) fn send(&mut self, message: Vec<u8>) -> bool {
-        self.flush(Duration::ZERO);
+    pub(crate) fn send_or_queue(&mut self, message: Vec<u8>) -> bool {
+        self.send_queued(Duration::ZERO);
         let bytes = self.bytes.saturating_add(message.len());
         // A single message may exceed the limit.
         let fits = self.unsent.is_empty()
@@ -105,18 +105,18 @@ impl OutputQueue {
         }
         self.bytes = bytes;
         self.unsent.push_back(message);
-        self.flush(Duration::ZERO);
+        self.send_queued(Duration::ZERO);
         true
     }
 
     /// Sends the queued messages and the message `last`, for at most the linger time.
     #[expect(clippy::disallowed_methods, reason = "sockets work in real time")]
-    pub(crate) fn end(&mut self, last: Option<&[u8]>) {
+    pub(crate) fn send_last(&mut self, last: Option<&[u8]>) {
         self.unsent.extend(last.map(<[u8]>::to_vec));
         let until = Instant::now() + Duration::from_millis(LINGER_MS.unsigned_abs().into());
         while !self.unsent.is_empty() {
             let left = until.saturating_duration_since(Instant::now());
-            if !self.flush(left) && left.is_zero() {
+            if !self.send_queued(left) && left.is_zero() {
                 return;
             }
         }
@@ -132,7 +132,7 @@ impl OutputQueue {
         &self.deferred_aborts
     }
 
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn clear_deferred_aborts(&mut self) {
         self.deferred_aborts.clear();
     }
 }

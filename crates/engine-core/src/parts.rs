@@ -1,10 +1,10 @@
 use std::sync::Arc;
 
 use vllm_sim_config::Config;
-use vllm_sim_service::{RequestRules, Service};
+use vllm_sim_service::{InferenceService, RequestRules};
 
 use super::reasoning::ReasoningMarkers;
-use super::waves::Waves;
+use super::waves::DataParallelWaves;
 
 /// The configuration and services that an engine core uses.
 #[derive(Clone)]
@@ -14,7 +14,7 @@ pub struct EngineCoreParts {
     /// Limits and defaults of request values.
     pub rules: RequestRules,
     /// Service over the engine of this data-parallel rank alone.
-    pub service: Arc<Service>,
+    pub service: Arc<InferenceService>,
     /// Data-parallel rank of the engine.
     pub rank: u32,
     /// Returns true while a simulated restart takes the process away; no message is sent then.
@@ -22,5 +22,5 @@ pub struct EngineCoreParts {
     /// Start and end tokens of reasoning; `None` disables reasoning.
     pub thoughts: Option<ReasoningMarkers>,
     /// Wave state shared by the ranks; `None` if ranks run independently.
-    pub waves: Option<Arc<Waves>>,
+    pub waves: Option<Arc<DataParallelWaves>>,
 }

@@ -3,23 +3,27 @@
 //! Source: vLLM 0.33 `vllm/pooling_params.py`; `vllm/model_executor/layers/pooler`, which
 //! normalises in the engine.
 
-use super::encode::Tensor;
-use super::request::Pooling;
+use super::encode::PoolingTensor;
+use super::request::PoolingParams;
 use vllm_sim_config::Config;
 use vllm_sim_service::pooling::{class_probabilities, shared_token_embedding, unit_embedding};
 
 /// Maximum number of values in one pooling result, as for 4,096 tokens of 4,096 dimensions.
-const MAX_NUMBERS: usize = 16 << 20;
+const MAX_POOLING_VALUES: usize = 16 << 20;
 
 /// Computes the embedding or class probabilities of a prompt.
 ///
 /// # Errors
 /// A message for the client if the result is too large or the task is unknown.
-pub(crate) fn pool(config: &Config, prompt: &[u32], pooling: &Pooling) -> Result<Tensor, String> {
+pub(crate) fn compute_pooling(
+    config: &Config,
+    prompt: &[u32],
+    pooling: &PoolingParams,
+) -> Result<PoolingTensor, String> {
     let classes = config.api.num_labels.max(1);
     let (columns, embeds, each) = match pooling.task.as_str() {
-        "embed" => (dimensions(config, pooling), true, false),
-        "token_embed" => (dimensions(config, pooling), true, true),
+        "embed" => (embedding_dimensions(config, pooling), true, false),
+        "token_embed" => (embedding_dimensions(config, pooling), true, true),
         "classify" => (classes as usize, false, false),
         "token_classify" => (classes as usize, false, true),
         other => {
@@ -30,9 +34,9 @@ pub(crate) fn pool(config: &Config, prompt: &[u32], pooling: &Pooling) -> Result
         }
     };
     let rows = if each { prompt.len() } else { 1 };
-    if rows.saturating_mul(columns) > MAX_NUMBERS {
+    if rows.saturating_mul(columns) > MAX_POOLING_VALUES {
         return Err(format!(
-            "the response would have {rows} vectors of {columns} numbers; at most {MAX_NUMBERS} \
+            "the response would have {rows} vectors of {columns} numbers; at most {MAX_POOLING_VALUES} \
              numbers are allowed"
         ));
     }
@@ -42,18 +46,18 @@ pub(crate) fn pool(config: &Config, prompt: &[u32], pooling: &Pooling) -> Result
         false => class_probabilities(tokens, classes),
     };
     Ok(match each {
-        true => Tensor {
+        true => PoolingTensor {
             shape: vec![rows, columns],
             numbers: prompt.chunks(1).flat_map(row).collect(),
         },
-        false => Tensor {
+        false => PoolingTensor {
             shape: vec![columns],
             numbers: row(prompt),
         },
     })
 }
 
-fn dimensions(config: &Config, pooling: &Pooling) -> usize {
+fn embedding_dimensions(config: &Config, pooling: &PoolingParams) -> usize {
     let model = config.model.hf_config.as_deref();
     let own = model.and_then(|config| config.get("hidden_size")?.as_u64());
     let own = own.and_then(|n| u32::try_from(n).ok());

@@ -8,7 +8,7 @@ use rmpv::Value;
 use super::parts::EngineCoreParts;
 use vllm_sim_config::SchedulerKind;
 
-pub(crate) fn map(entries: Vec<(&str, Value)>) -> Vec<u8> {
+pub(crate) fn encode_map(entries: Vec<(&str, Value)>) -> Vec<u8> {
     let entries = entries.into_iter().map(|(key, value)| (key.into(), value));
     let mut bytes = Vec::new();
     let _ = rmpv::encode::write_value(&mut bytes, &Value::Map(entries.collect()));
@@ -16,14 +16,14 @@ pub(crate) fn map(entries: Vec<(&str, Value)>) -> Vec<u8> {
 }
 
 /// Encodes the ready response, the first message on every input socket.
-pub(crate) fn response(
+pub(crate) fn encode_ready_response(
     parts: &EngineCoreParts,
     stats: &Option<String>,
     coordinator: &Option<(String, String)>,
 ) -> Vec<u8> {
     let config = &parts.config;
     let (engine, parallel) = (&config.engine, &config.engine.parallel);
-    let live = parts.service.ranks().first();
+    let live = parts.service.rank_engines().first();
     let blocks = live.map_or(0, |live| live.stats().total_blocks);
     // vLLM's count includes its null block.
     let blocks = match engine.scheduler {
@@ -41,12 +41,12 @@ pub(crate) fn response(
     };
     let world = parallel.world_size();
     let text = |text: Option<&String>| text.map_or(Value::Nil, |text| text.as_str().into());
-    map(vec![
+    encode_map(vec![
         ("max_model_len", config.model.max_model_len.into()),
         ("num_gpu_blocks", blocks.into()),
         ("block_size", engine.block_size.into()),
         ("dp_stats_address", text(stats.as_ref())),
-        ("dtype", dtype(parts).into()),
+        ("dtype", model_dtype(parts).into()),
         ("vllm_version", config.model.vllm_version.as_str().into()),
         ("world_size", world.into()),
         ("data_parallel_size", parallel.data.into()),
@@ -65,7 +65,7 @@ pub(crate) fn response(
         ("mamba_block_size", Value::Nil),
         ("kv_cache_size_tokens", kv_tokens.into()),
         ("kv_cache_max_concurrency", concurrency.into()),
-        ("kv_events_config", kv_events(parts)),
+        ("kv_events_config", kv_events_config(parts)),
         ("weight_transfer_backend", Value::Nil),
         (
             "enable_sleep_mode",
@@ -85,12 +85,12 @@ pub(crate) fn response(
     ])
 }
 
-fn kv_events(parts: &EngineCoreParts) -> Value {
+fn kv_events_config(parts: &EngineCoreParts) -> Value {
     let events = &parts.config.kv_events;
     if !events.enabled {
         return Value::Nil;
     }
-    let (endpoint, replay) = events.of_rank(parts.rank);
+    let (endpoint, replay) = events.endpoints_of_rank(parts.rank);
     let entries = [
         ("enable_kv_cache_events", Value::from(true)),
         ("publisher", "zmq".into()),
@@ -104,7 +104,7 @@ fn kv_events(parts: &EngineCoreParts) -> Value {
     Value::Map(entries.map(|(key, value)| (key.into(), value)).to_vec())
 }
 
-fn dtype(parts: &EngineCoreParts) -> &str {
+fn model_dtype(parts: &EngineCoreParts) -> &str {
     let hf_config = parts.config.model.hf_config.as_deref();
     let named = hf_config.and_then(|config| {
         let dtype = config.get("dtype").or_else(|| config.get("torch_dtype"));

@@ -7,19 +7,19 @@ use std::sync::Arc;
 
 use rmpv::Value;
 
-use super::decode::get;
+use super::decode::map_member;
 use vllm_sim_tokenizer::{SpecialTokens, Tokenizer};
 
 /// Number of tokens at the end of a prompt that are searched for markers.
-const TAIL: usize = 8;
+const SEARCHED_TAIL_TOKENS: usize = 8;
 
-const THINK: [&str; 2] = ["<think>", "</think>"];
+const THINK_TAGS: [&str; 2] = ["<think>", "</think>"];
 
 /// Returns the start and end text of reasoning for a parser, and whether its models reason by
 /// default.
-fn texts(parser: &str) -> Option<([&'static str; 2], bool)> {
+fn parser_markers(parser: &str) -> Option<([&'static str; 2], bool)> {
     let marks = match parser {
-        "deepseek_v3" | "deepseek_v4" | "deepseek_v41" => return Some((THINK, false)),
+        "deepseek_v3" | "deepseek_v4" | "deepseek_v41" => return Some((THINK_TAGS, false)),
         "deepseek_r1"
         | "ernie45"
         | "glm45"
@@ -38,7 +38,7 @@ fn texts(parser: &str) -> Option<([&'static str; 2], bool)> {
         | "qwen3"
         | "step3"
         | "step3p5"
-        | "step5" => THINK,
+        | "step5" => THINK_TAGS,
         "cohere_command3" | "cohere_command4" => ["<|START_THINKING|>", "<|END_THINKING|>"],
         "gemma4" => ["<|channel>thought\n", "<channel|>"],
         "granite" => ["Here is my thought process:", "Here is my response:"],
@@ -67,8 +67,8 @@ pub struct ReasoningMarkers {
 impl ReasoningMarkers {
     /// Returns the start and end tokens of vLLM's reasoning parser `parser`; `None` if the parser
     /// is unknown or `tokenizer` cannot encode its texts.
-    pub fn of(parser: &str, ratio: f64, tokenizer: &Tokenizer) -> Option<Self> {
-        let ([start, end], reasons_by_default) = texts(parser)?;
+    pub fn for_parser(parser: &str, ratio: f64, tokenizer: &Tokenizer) -> Option<Self> {
+        let ([start, end], reasons_by_default) = parser_markers(parser)?;
         let [start, end] = [start, end].map(|text| match tokenizer.id_of(text) {
             Some(id) => vec![id],
             None => tokenizer.encode(text, SpecialTokens::Without),
@@ -83,25 +83,25 @@ impl ReasoningMarkers {
     }
 
     /// Returns the token ids that end the reasoning.
-    pub fn end(&self) -> &[u32] {
+    pub fn end_ids(&self) -> &[u32] {
         &self.end
     }
 
     /// Returns the fraction of reasoning in the output of a request, and the tokens with which the
     /// reasoning starts; they are empty if the prompt ends with them. `None` disables reasoning.
-    pub(crate) fn reasoning_for(
+    pub(crate) fn fraction_and_start_ids(
         &self,
         prompt: &[u32],
         ended: Option<bool>,
         kwargs: &Value,
     ) -> Option<(f64, Arc<[u32]>)> {
-        let tail = &prompt[prompt.len().saturating_sub(TAIL)..];
+        let tail = &prompt[prompt.len().saturating_sub(SEARCHED_TAIL_TOKENS)..];
         let last = |marks: &[u32]| tail.windows(marks.len()).rposition(|some| some == marks);
         let (opened, closed) = (last(&self.start), last(&self.end));
         let open = opened.is_some() && opened > closed;
-        let kwargs = get(kwargs, "chat_template_kwargs");
-        let said = ["enable_thinking", "thinking"].map(|key| get(kwargs, key).as_bool());
-        let effort = get(kwargs, "reasoning_effort").as_str();
+        let kwargs = map_member(kwargs, "chat_template_kwargs");
+        let said = ["enable_thinking", "thinking"].map(|key| map_member(kwargs, key).as_bool());
+        let effort = map_member(kwargs, "reasoning_effort").as_str();
         let thinks = match said[0].or(said[1]) {
             Some(thinks) => thinks,
             None => open || self.reasons_by_default && closed.is_none(),
@@ -144,10 +144,10 @@ mod tests {
     }
 
     #[test]
-    fn prompts_and_arguments_of_the_template_decide_about_a_thought() {
+    fn prompt_and_template_args_decide_on_reasoning() {
         let nil = Value::Nil;
         let opened = |prompt: &[u32], ended, kwargs: &Value| {
-            let asked = thoughts(true).reasoning_for(prompt, ended, kwargs);
+            let asked = thoughts(true).fraction_and_start_ids(prompt, ended, kwargs);
             asked.map(|(share, start)| (share, start.to_vec()))
         };
         assert_eq!(opened(&[1, 2], None, &nil), Some((0.4, vec![7])));
@@ -158,15 +158,22 @@ mod tests {
         assert_eq!(opened(&[1, 2], Some(false), &off), None);
         let low = kwargs("reasoning_effort", "low");
         assert_eq!(opened(&[], None, &low), Some((0.2, vec![7])));
-        assert_eq!(thoughts(false).reasoning_for(&[1], None, &nil), None);
+        assert_eq!(
+            thoughts(false).fraction_and_start_ids(&[1], None, &nil),
+            None
+        );
         let on = kwargs("thinking", true);
-        assert!(thoughts(false).reasoning_for(&[1], None, &on).is_some());
+        assert!(
+            thoughts(false)
+                .fraction_and_start_ids(&[1], None, &on)
+                .is_some()
+        );
     }
 
     #[test]
-    fn formats_are_those_of_the_parser() {
+    fn reasoning_markers_match_the_parser() {
         let tokenizer = Tokenizer::simulated();
-        let of = |parser| ReasoningMarkers::of(parser, 0.4, &tokenizer);
+        let of = |parser| ReasoningMarkers::for_parser(parser, 0.4, &tokenizer);
         let ends = ["qwen3", "mistral"].map(|parser| of(parser).expect("known").end);
         assert_ne!(ends[0], ends[1]);
         assert!(of("openai_gptoss").is_none());

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use rmpv::Value;
 use serde_json::Value as Json;
 
-use super::decode::{self, DecodeError, Fields, get, wrong};
-use vllm_sim_tokenizer::{MediaFeature, Modality};
+use super::decode::{self, ArrayFields, DecodeError, map_member, type_error};
+use vllm_sim_tokenizer::{MediaModality, PlacedMediaItem};
 use vllm_sim_wire::SamplingParams;
 use vllm_sim_wire::schema::RequestField;
 
@@ -32,7 +32,7 @@ impl CoreRequest {
 #[derive(Debug)]
 pub(crate) struct RequestFields {
     pub(crate) prompt: Vec<u32>,
-    pub(crate) media: Vec<MediaFeature>,
+    pub(crate) media: Vec<PlacedMediaItem>,
     pub(crate) work: RequestKind,
     pub(crate) lora: Option<LoraRequest>,
     pub(crate) cache_salt: Option<String>,
@@ -51,12 +51,12 @@ pub(crate) struct RequestFields {
 
 #[derive(Debug)]
 pub(crate) enum RequestKind {
-    Generate(Box<Sampling>),
-    Pool(Pooling),
+    Generate(Box<RequestSampling>),
+    Pool(PoolingParams),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Pooling {
+pub(crate) struct PoolingParams {
     /// Pooling task: `embed`, `classify`, `token_embed`, `token_classify`, …
     pub(crate) task: String,
     /// Number of dimensions of the embedding; `None` uses the model's.
@@ -66,7 +66,7 @@ pub(crate) struct Pooling {
 }
 
 #[derive(Debug)]
-pub(crate) struct Sampling {
+pub(crate) struct RequestSampling {
     pub(crate) params: SamplingParams,
     /// End-of-sequence token of the front end's tokenizer.
     pub(crate) eos: Option<u32>,
@@ -90,14 +90,15 @@ impl CoreRequest {
     /// # Errors
     /// [`DecodeError`] if not even the request id can be decoded.
     pub(crate) fn read(payload: &[u8], aux: &[Vec<u8>]) -> Result<Self, DecodeError> {
-        let mut fields = Fields::of(decode::value(payload)?, "EngineCoreRequest")?;
-        let id = fields.take(0);
+        let mut fields =
+            ArrayFields::from_array(decode::decode_value(payload)?, "EngineCoreRequest")?;
+        let id = fields.take_field(0);
         let id = match id.as_str() {
             Some(text) => text.into(),
-            None => return Err(wrong("request_id", &id, "a text")),
+            None => return Err(type_error("request_id", &id, "a text")),
         };
-        let client = fields.int(11).and_then(|n| usize::try_from(n).ok());
-        let wave = fields.int(12).and_then(|n| u64::try_from(n).ok());
+        let client = fields.take_int(11).and_then(|n| usize::try_from(n).ok());
+        let wave = fields.take_int(12).and_then(|n| u64::try_from(n).ok());
         Ok(Self {
             id,
             client: client.unwrap_or(0),
@@ -108,65 +109,68 @@ impl CoreRequest {
 }
 
 impl RequestFields {
-    fn read(mut fields: Fields, aux: &[Vec<u8>]) -> Result<Self, DecodeError> {
-        let embeds = fields.take(9);
-        let prompt = match fields.take(1) {
-            Value::Nil => embedded(&embeds, aux),
-            ids => decode::ids(&ids, "prompt_token_ids")?,
+    fn read(mut fields: ArrayFields, aux: &[Vec<u8>]) -> Result<Self, DecodeError> {
+        let embeds = fields.take_field(9);
+        let prompt = match fields.take_field(1) {
+            Value::Nil => tokens_of_embeddings(&embeds, aux),
+            ids => decode::decode_token_ids(&ids, "prompt_token_ids")?,
         };
-        if fields.flag(15) {
+        if fields.take_bool(15) {
             let found = Value::from(true);
-            return Err(wrong(
+            return Err(type_error(
                 "resumable",
                 &found,
                 "false (prompts that arrive in parts are not supported)",
             ));
         }
-        let media = fields.take(2);
+        let media = fields.take_field(2);
         let media = media.as_array().map_or(&[][..], Vec::as_slice);
-        let work = match (fields.take(3), fields.take(4)) {
+        let work = match (fields.take_field(3), fields.take_field(4)) {
             (Value::Nil, Value::Nil) => {
-                return Err(wrong(
+                return Err(type_error(
                     "sampling_params",
                     &Value::Nil,
                     "set unless pooling_params is set",
                 ));
             }
-            (Value::Nil, pooling) => RequestKind::Pool(Pooling::read(pooling)?),
-            (sampling, _) => RequestKind::Generate(Box::new(Sampling::read(sampling, aux)?)),
+            (Value::Nil, pooling) => RequestKind::Pool(PoolingParams::read(pooling)?),
+            (sampling, _) => RequestKind::Generate(Box::new(RequestSampling::read(sampling, aux)?)),
         };
-        let lora = match fields.take(6) {
+        let lora = match fields.take_field(6) {
             Value::Nil => None,
             lora => Some(LoraRequest::read(lora)?),
         };
-        let trace = fields.take(14);
-        let header = |name: &str| get(&trace, name).as_str().map(Into::into);
+        let trace = fields.take_field(14);
+        let header = |name: &str| map_member(&trace, name).as_str().map(Into::into);
         Ok(Self {
             prompt,
-            media: media.iter().map(media_feature).collect::<Result<_, _>>()?,
+            media: media
+                .iter()
+                .map(decode_media_feature)
+                .collect::<Result<_, _>>()?,
             work,
             lora,
-            cache_salt: fields.text(7),
-            priority: fields.int(13).unwrap_or(0),
+            cache_salt: fields.take_text(7),
+            priority: fields.take_int(13).unwrap_or(0),
             trace: header("traceparent").map(|parent| (parent, header("tracestate"))),
             trace_headers: trace.is_map().then(|| Arc::new(trace)),
-            reasoning_ended: fields.take(17).as_bool(),
-            parser_kwargs: fields.take(18),
-            abort_immediately: fields.flag(19),
+            reasoning_ended: fields.take_field(17).as_bool(),
+            parser_kwargs: fields.take_field(18),
+            abort_immediately: fields.take_bool(19),
         })
     }
 }
 
 /// Returns one token per row of prompt embeddings: a hash below 256 of the row's bytes.
-fn embedded(embeds: &Value, aux: &[Vec<u8>]) -> Vec<u32> {
-    let Some((_, shape, bytes)) = decode::tensor(embeds, aux) else {
+fn tokens_of_embeddings(embeds: &Value, aux: &[Vec<u8>]) -> Vec<u32> {
+    let Some((_, shape, bytes)) = decode::decode_tensor(embeds, aux) else {
         return Vec::new();
     };
     let rows = shape.first().copied().unwrap_or(0).min(bytes.len());
     let row = |row: &[u8]| {
         let words = row.as_chunks::<2>().0.iter();
         let key = words.fold(0, |key, word| {
-            vllm_sim_random::mix(key, u16::from_le_bytes(*word).into())
+            vllm_sim_random::mix_u64_pair(key, u16::from_le_bytes(*word).into())
         });
         (key % 256) as u32
     };
@@ -176,49 +180,51 @@ fn embedded(embeds: &Value, aux: &[Vec<u8>]) -> Vec<u32> {
         .collect()
 }
 
-impl Pooling {
+impl PoolingParams {
     fn read(value: Value) -> Result<Self, DecodeError> {
-        let mut fields = Fields::of(value, "pooling_params")?;
-        let activation = fields.take(0).as_bool();
-        let dimensions = match fields.take(1) {
+        let mut fields = ArrayFields::from_array(value, "pooling_params")?;
+        let activation = fields.take_field(0).as_bool();
+        let dimensions = match fields.take_field(1) {
             Value::Nil => None,
             found => match found.as_u64().and_then(|n| u32::try_from(n).ok()) {
                 Some(dimensions @ 1..) => Some(dimensions),
-                _ => return Err(wrong("dimensions", &found, "a count of at least 1")),
+                _ => return Err(type_error("dimensions", &found, "a count of at least 1")),
             },
         };
-        let task = fields.text(4);
+        let task = fields.take_text(4);
         Ok(Self {
-            task: task.ok_or_else(|| wrong("task", &Value::Nil, "a text"))?,
+            task: task.ok_or_else(|| type_error("task", &Value::Nil, "a text"))?,
             dimensions,
             activation: activation.unwrap_or(true),
         })
     }
 }
 
-impl Sampling {
+impl RequestSampling {
     fn read(value: Value, aux: &[Vec<u8>]) -> Result<Self, DecodeError> {
         if !value.is_map() {
-            return Err(wrong("sampling_params", &value, "a map"));
+            return Err(type_error("sampling_params", &value, "a map"));
         }
-        let eos = get(&value, "_eos_token_id").as_u64();
-        let scored = get(&value, "prompt_logprob_token_ids");
+        let eos = map_member(&value, "_eos_token_id").as_u64();
+        let scored = map_member(&value, "prompt_logprob_token_ids");
         let scored = match scored {
             Value::Nil => None,
             ids => {
-                let rows = decode::int_rows(ids, aux);
+                let rows = decode::decode_int_rows(ids, aux);
                 let rows = rows.ok_or_else(|| {
-                    wrong("prompt_logprob_token_ids", ids, "rows of whole numbers")
+                    type_error("prompt_logprob_token_ids", ids, "rows of whole numbers")
                 })?;
-                let first = get(&value, "prompt_logprob_start").as_u64().unwrap_or(0);
+                let first = map_member(&value, "prompt_logprob_start")
+                    .as_u64()
+                    .unwrap_or(0);
                 Some((usize::try_from(first).unwrap_or(usize::MAX), rows))
             }
         };
-        let bad_words = get(&value, "_bad_words_token_ids").as_array();
+        let bad_words = map_member(&value, "_bad_words_token_ids").as_array();
         let bad_words = bad_words.map_or(&[][..], Vec::as_slice).iter();
-        let bad_words = bad_words.map(|ids| decode::ids(ids, "_bad_words_token_ids"));
+        let bad_words = bad_words.map(|ids| decode::decode_token_ids(ids, "_bad_words_token_ids"));
         let bad_words = bad_words.collect::<Result<_, _>>()?;
-        let mut params = decode::json(value);
+        let mut params = decode::to_json(value);
         if let Json::Object(params) = &mut params {
             // The front end applies stop strings to its own text.
             params.remove("stop");
@@ -229,13 +235,13 @@ impl Sampling {
                 && let Some(mut parsed) =
                     tag.as_str().and_then(|tag| serde_json::from_str(tag).ok())
             {
-                call_with_objects(&mut parsed);
+                require_object_arguments(&mut parsed);
                 *tag = Json::String(parsed.to_string());
             }
         }
         let read = SamplingParams::read(&params).ok_or_else(|| {
             let found = Value::from(params.to_string());
-            wrong("sampling_params", &found, "vLLM's SamplingParams")
+            type_error("sampling_params", &found, "vLLM's SamplingParams")
         })?;
         Ok(Self {
             params: SamplingParams {
@@ -255,9 +261,9 @@ impl Sampling {
 ///
 /// The tag of a tool that is not strict allows any JSON value, but models write objects and parsers
 /// accept no other type.
-fn call_with_objects(tag: &mut Json) {
+fn require_object_arguments(tag: &mut Json) {
     match tag {
-        Json::Array(items) => items.iter_mut().for_each(call_with_objects),
+        Json::Array(items) => items.iter_mut().for_each(require_object_arguments),
         Json::Object(map) => {
             for (key, value) in map {
                 match value {
@@ -265,7 +271,7 @@ fn call_with_objects(tag: &mut Json) {
                         *value = serde_json::json!({"type": "object"});
                     }
                     _ if key == "json_schema" => {}
-                    value => call_with_objects(value),
+                    value => require_object_arguments(value),
                 }
             }
         }
@@ -278,39 +284,39 @@ impl LoraRequest {
     /// [`DecodeError::Type`] for any value but an array that begins with the adapter's name and
     /// number.
     pub(crate) fn read(value: Value) -> Result<Self, DecodeError> {
-        let mut fields = Fields::of(value, "lora_request")?;
-        let name = fields.take(0);
-        let id = fields.take(1);
+        let mut fields = ArrayFields::from_array(value, "lora_request")?;
+        let name = fields.take_field(0);
+        let id = fields.take_field(1);
         Ok(Self {
             name: match name.as_str() {
                 Some(name) => name.to_owned(),
-                None => return Err(wrong("lora_name", &name, "a text")),
+                None => return Err(type_error("lora_name", &name, "a text")),
             },
             id: match id.as_i64() {
                 Some(id) => id,
-                None => return Err(wrong("lora_int_id", &id, "a number")),
+                None => return Err(type_error("lora_int_id", &id, "a number")),
             },
-            path: fields.text(2).unwrap_or_default(),
-            in_place: fields.flag(4),
+            path: fields.take_text(2).unwrap_or_default(),
+            in_place: fields.take_bool(4),
         })
     }
 }
 
 /// Decodes position and hash of an image, audio clip or video, without its data.
-fn media_feature(feature: &Value) -> Result<MediaFeature, DecodeError> {
-    let position = get(feature, "mm_position");
+fn decode_media_feature(feature: &Value) -> Result<PlacedMediaItem, DecodeError> {
+    let position = map_member(feature, "mm_position");
     let number = |key: &'static str| {
-        let found = get(position, key);
+        let found = map_member(position, key);
         let number = found.as_u64().and_then(|n| u32::try_from(n).ok());
-        number.ok_or_else(|| wrong("mm_position", position, "offset and length"))
+        number.ok_or_else(|| type_error("mm_position", position, "offset and length"))
     };
-    let name = |key: &str| get(feature, key).as_str().map(Arc::from);
+    let name = |key: &str| map_member(feature, key).as_str().map(Arc::from);
     let identifier = name("identifier").or_else(|| name("mm_hash"));
-    Ok(MediaFeature {
-        modality: match get(feature, "modality").as_str() {
-            Some("audio") => Modality::Audio,
-            Some("video") => Modality::Video,
-            _ => Modality::Image,
+    Ok(PlacedMediaItem {
+        modality: match map_member(feature, "modality").as_str() {
+            Some("audio") => MediaModality::Audio,
+            Some("video") => MediaModality::Video,
+            _ => MediaModality::Image,
         },
         identifier: identifier.unwrap_or_else(|| "".into()),
         start: number("offset")?,
@@ -361,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_is_read() {
+    fn every_request_field_is_decoded() {
         let request = CoreRequest::read(&whole(), &[]).expect("it is right");
         assert_eq!((&*request.id, request.client), ("id-1", 1));
         let fields = request.fields.expect("it is right");
@@ -379,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn no_bytes_make_a_reader_panic() {
+    fn random_bytes_never_panic_the_decoder() {
         let whole = whole();
         for cut in 0..whole.len() {
             let _ = CoreRequest::read(&whole[..cut], &[]);
@@ -388,7 +394,7 @@ mod tests {
         for _ in 0..20_000 {
             let mut bytes = whole.clone();
             for _ in 0..3 {
-                word = vllm_sim_random::mix(word, 7);
+                word = vllm_sim_random::mix_u64_pair(word, 7);
                 let at = word as usize % bytes.len();
                 bytes[at] = (word >> 32) as u8;
             }
@@ -399,12 +405,12 @@ mod tests {
     }
 
     #[test]
-    fn a_call_without_a_schema_has_an_object_for_its_arguments() {
+    fn a_tool_call_without_schema_has_object_arguments() {
         let mut tag = serde_json::json!({"format": {"tags": [
             {"content": {"type": "json_schema", "json_schema": true}},
             {"content": {"type": "json_schema", "json_schema": {"not": {"json_schema": true}}}},
         ]}});
-        call_with_objects(&mut tag);
+        require_object_arguments(&mut tag);
         let contents = tag.pointer("/format/tags").expect("they stay");
         let schemas = [0, 1].map(|tag| contents[tag]["content"]["json_schema"].to_string());
         let kept = r#"{"not":{"json_schema":true}}"#;

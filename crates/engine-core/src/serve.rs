@@ -10,17 +10,19 @@ use std::task::{Context, Poll, Waker};
 
 use tokio::runtime::Handle;
 
-use super::adapters::Adapters;
+use super::adapters::LoraAdapters;
 use super::decode::DecodeError;
-use super::encode::{EngineRequestError, EventType, FinishReason, Output, PrefillStats};
-use super::logprobs::{RequestedLogprobs, Source};
-use super::output::{Active, Item, Logprobs};
+use super::encode::{EngineCoreOutput, EngineRequestError, EventType, FinishReason, PrefillStats};
+use super::logprobs::{LogprobSource, RequestedLogprobs};
+use super::output::{ActiveLogprobs, ActiveRequest, OutputItem};
 use super::parts::EngineCoreParts;
 use super::pooling;
-use super::prompt_text::last_message;
+use super::prompt_text::last_message_text;
 use super::reasoning::ReasoningMarkers;
-use super::request::{CoreRequest, LoraRequest, Pooling, RequestFields, RequestKind, Sampling};
-use vllm_sim_service::generate::request::Prompt;
+use super::request::{
+    CoreRequest, LoraRequest, PoolingParams, RequestFields, RequestKind, RequestSampling,
+};
+use vllm_sim_service::generate::request::TokenizedPrompt;
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_service::{
     GenerationRequest, OutputBudget, RequestError, RequestFaults, RequestRules, ServeError,
@@ -30,13 +32,13 @@ use vllm_sim_wire::SamplingRequest;
 use vllm_sim_wire::sampling::SamplingChecks;
 
 /// Error code for which the front end returns status 400.
-const VALIDATION: &str = "validation_error";
+const VALIDATION_ERROR_CODE: &str = "validation_error";
 
-pub(crate) struct Requests {
+pub(crate) struct RequestSubmitter {
     parts: EngineCoreParts,
     rules: RequestRules,
-    queue: Sender<Item>,
-    adapters: Arc<Adapters>,
+    queue: Sender<OutputItem>,
+    adapters: Arc<LoraAdapters>,
     thoughts: Option<ReasoningMarkers>,
     submitting: Arc<AtomicUsize>,
     /// Whether recorded replies are looked up by the text of a prompt.
@@ -49,13 +51,13 @@ pub(crate) struct Requests {
 const MAX_SUBMITTING_TOKENS: usize = 4 << 20;
 
 /// Guard of a request: its prompt tokens count as in submission until the guard is dropped.
-struct Submitting {
+struct SubmittingGuard {
     all: Arc<AtomicUsize>,
     own: usize,
 }
 
-impl Submitting {
-    fn count(all: &Arc<AtomicUsize>, own: usize) -> Self {
+impl SubmittingGuard {
+    fn count_tokens(all: &Arc<AtomicUsize>, own: usize) -> Self {
         all.fetch_add(own, Ordering::Relaxed);
         Self {
             all: all.clone(),
@@ -64,24 +66,24 @@ impl Submitting {
     }
 }
 
-impl Drop for Submitting {
+impl Drop for SubmittingGuard {
     fn drop(&mut self) {
         self.all.fetch_sub(self.own, Ordering::Relaxed);
     }
 }
 
-impl Requests {
+impl RequestSubmitter {
     pub(crate) fn new(
         parts: EngineCoreParts,
-        queue: Sender<Item>,
-        adapters: Arc<Adapters>,
+        queue: Sender<OutputItem>,
+        adapters: Arc<LoraAdapters>,
     ) -> Self {
         let generator = &parts.service.generator;
         Self {
             rules: parts.rules.clone(),
             thoughts: parts.thoughts.clone(),
             submitting: Arc::default(),
-            by_text: generator.text_hash([]).is_some(),
+            by_text: generator.conversation_hash([]).is_some(),
             parts,
             queue,
             adapters,
@@ -97,13 +99,13 @@ impl Requests {
     /// Submits a request on the calling thread, which keeps the order of requests.
     ///
     /// A submission that takes long continues as a task on `runtime`.
-    pub(crate) fn add(self: &Arc<Self>, runtime: &Handle, request: CoreRequest) {
-        let _ = self.queue.send(Item::Announced(request.id.clone()));
+    pub(crate) fn submit_in_order(self: &Arc<Self>, runtime: &Handle, request: CoreRequest) {
+        let _ = self.queue.send(OutputItem::Announced(request.id.clone()));
         let (id, client) = (request.id.clone(), request.client);
         let this = self.clone();
-        let tokens = Submitting::count(&self.submitting, request.prompt_tokens());
+        let tokens = SubmittingGuard::count_tokens(&self.submitting, request.prompt_tokens());
         let mut submission: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
-            let item = this.submit(request).await;
+            let item = this.submit_request(request).await;
             let _ = this.queue.send(item);
             drop(tokens);
         });
@@ -113,65 +115,73 @@ impl Requests {
             let this = self.clone();
             runtime.spawn(async move {
                 if submitted.await.is_err_and(|error| error.is_panic()) {
-                    let lost = failed("internal_error", "a bug of vllm-sim".to_owned());
-                    let _ = this.queue.send(this.refused(client, id, lost));
+                    let lost = permanent_failure("internal_error", "a bug of vllm-sim".to_owned());
+                    let _ = this.queue.send(this.failure_item(client, id, lost));
                 }
             });
         }
     }
 
-    fn refused(&self, client: usize, id: Arc<str>, (finish, error): Failure) -> Item {
-        Item::Answered {
+    fn failure_item(
+        &self,
+        client: usize,
+        id: Arc<str>,
+        (finish, error): RequestFailure,
+    ) -> OutputItem {
+        OutputItem::Answered {
             client,
             at: self.parts.service.now(),
-            output: Box::new(Output {
+            output: Box::new(EngineCoreOutput {
                 finish: Some(finish),
                 error,
-                ..Output::new(id)
+                ..EngineCoreOutput::new(id)
             }),
         }
     }
 
-    async fn submit(&self, request: CoreRequest) -> Item {
+    async fn submit_request(&self, request: CoreRequest) -> OutputItem {
         let CoreRequest {
             id, client, fields, ..
         } = request;
-        match self.answer(&id, client, fields).await {
-            Ok(Answer::Generated(active)) => Item::Admitted(active),
-            Ok(Answer::Pooled(output)) => Item::Answered {
+        match self.start_request(&id, client, fields).await {
+            Ok(StartedRequest::Generated(active)) => OutputItem::Admitted(active),
+            Ok(StartedRequest::Pooled(output)) => OutputItem::Answered {
                 client,
                 at: self.parts.service.now(),
                 output,
             },
-            Err(failure) => self.refused(client, id, failure),
+            Err(failure) => self.failure_item(client, id, failure),
         }
     }
 
-    async fn answer(
+    async fn start_request(
         &self,
         id: &Arc<str>,
         client: usize,
         fields: Result<RequestFields, DecodeError>,
-    ) -> Result<Answer, Failure> {
-        let fields = fields.map_err(|error| invalid(error.to_string()))?;
+    ) -> Result<StartedRequest, RequestFailure> {
+        let fields = fields.map_err(|error| validation_failure(error.to_string()))?;
         if fields.abort_immediately {
             return Err((FinishReason::Abort, None));
         }
-        let faults = self.faults(id)?;
+        let faults = self.draw_faults(id)?;
         let RequestFields { work, prompt, .. } = fields;
         let sampling = match work {
             RequestKind::Generate(sampling) => self.with_bad_words(*sampling),
             RequestKind::Pool(pooling) => {
-                let pooled = self.pool(id.clone(), &prompt, &pooling)?;
-                return Ok(Answer::Pooled(Box::new(pooled)));
+                let pooled = self.pooling_output(id.clone(), &prompt, &pooling)?;
+                return Ok(StartedRequest::Pooled(Box::new(pooled)));
             }
         };
         let eos = sampling.eos;
-        let logprobs = self.logprobs(&sampling, &prompt);
+        let logprobs = self.active_logprobs(&sampling, &prompt);
         let service = &self.parts.service;
-        let lora = fields.lora.map(|lora| self.adapter(lora)).transpose()?;
+        let lora = fields
+            .lora
+            .map(|lora| self.load_adapter(lora))
+            .transpose()?;
         let thought = self.thoughts.as_ref().and_then(|thoughts| {
-            thoughts.reasoning_for(&prompt, fields.reasoning_ended, &fields.parser_kwargs)
+            thoughts.fraction_and_start_ids(&prompt, fields.reasoning_ended, &fields.parser_kwargs)
         });
         let (reasoning, reasoning_start) = thought.unzip();
         let request = GenerationRequest {
@@ -185,14 +195,14 @@ impl Requests {
             cache_salt: fields.cache_salt.map(Into::into),
             trace: fields.trace,
             faults: Some(Arc::new(faults)),
-            prompts: PromptSource::Ready(vec![Prompt {
-                echo: self.text(&prompt),
+            prompts: PromptSource::Ready(vec![TokenizedPrompt {
+                echo: self.prompt_text(&prompt),
                 reasoning_start,
                 // In echo mode, repeats all tokens, because the user's message cannot be separated.
                 echo_ids: Some(prompt.as_slice().into()),
                 tokens: prompt,
                 media: fields.media,
-                ..Prompt::default()
+                ..TokenizedPrompt::default()
             }]),
             sampling: Ok(SamplingRequest {
                 checks: SamplingChecks::None,
@@ -201,14 +211,14 @@ impl Requests {
             .into(),
             ..GenerationRequest::default()
         };
-        let resolved = service.resolve(&self.rules, lora.as_deref());
-        let resolved = resolved.map_err(|refusal| error_of(&refusal))?;
+        let resolved = service.resolve_model(&self.rules, lora.as_deref());
+        let resolved = resolved.map_err(|refusal| failure_of_error(&refusal))?;
         let generated = service
             .generate(&self.rules, resolved, Box::new(request))
             .await;
-        let generated = generated.map_err(|refused| error_of(&refused.into_error()))?;
-        let own = service.generator.tokenizer().eos();
-        Ok(Answer::Generated(Box::new(Active::new(
+        let generated = generated.map_err(|refused| failure_of_error(&refused.into_error()))?;
+        let own = service.generator.tokenizer().eos_id();
+        Ok(StartedRequest::Generated(Box::new(ActiveRequest::new(
             id.clone(),
             client,
             generated.reply,
@@ -218,18 +228,25 @@ impl Requests {
         ))))
     }
 
-    fn adapter(&self, lora: LoraRequest) -> Result<String, Failure> {
+    fn load_adapter(&self, lora: LoraRequest) -> Result<String, RequestFailure> {
         let name = lora.name.clone();
-        self.adapters.load(lora).map(|()| name).map_err(invalid)
+        self.adapters
+            .load_adapter(lora)
+            .map(|()| name)
+            .map_err(validation_failure)
     }
 
-    fn logprobs(&self, sampling: &Sampling, prompt: &[u32]) -> Option<Logprobs> {
-        let asked = RequestedLogprobs::of(sampling)?;
+    fn active_logprobs(
+        &self,
+        sampling: &RequestSampling,
+        prompt: &[u32],
+    ) -> Option<ActiveLogprobs> {
+        let asked = RequestedLogprobs::from_sampling(sampling)?;
         let service = &self.parts.service;
-        Some(Logprobs {
-            prompt: asked.of_prompt().then(|| prompt.to_vec()),
+        Some(ActiveLogprobs {
+            prompt: asked.wants_prompt_logprobs().then(|| prompt.to_vec()),
             asked,
-            source: Source {
+            source: LogprobSource {
                 vocabulary: service.generator.tokenizer().vocab_size(),
                 seed: service.settings().seed,
             },
@@ -238,7 +255,7 @@ impl Requests {
 
     /// Decodes the bad words in requests of `vllm-rs`, which sends only their tokens, with and
     /// without a leading space.
-    fn with_bad_words(&self, mut sampling: Sampling) -> Sampling {
+    fn with_bad_words(&self, mut sampling: RequestSampling) -> RequestSampling {
         if sampling.params.bad_words.is_none() && !sampling.bad_words.is_empty() {
             let tokenizer = self.parts.service.generator.tokenizer();
             let words = sampling.bad_words.iter();
@@ -255,11 +272,11 @@ impl Requests {
     }
 
     /// Returns the text of a prompt by which scripted and recorded replies are looked up.
-    fn text(&self, prompt: &[u32]) -> Box<str> {
+    fn prompt_text(&self, prompt: &[u32]) -> Box<str> {
         let service = &self.parts.service;
         let tokenizer = service.generator.tokenizer();
         match service.replies.rules() {
-            Some(_) => last_message(tokenizer, prompt).into(),
+            Some(_) => last_message_text(tokenizer, prompt).into(),
             None if self.by_text => tokenizer.decode(prompt, SpecialTokens::Without).into(),
             None => "".into(),
         }
@@ -269,27 +286,39 @@ impl Requests {
     ///
     /// # Errors
     /// The injected error response that replaces the output.
-    fn faults(&self, id: &Arc<str>) -> Result<RequestFaults, Failure> {
+    fn draw_faults(&self, id: &Arc<str>) -> Result<RequestFaults, RequestFailure> {
         let service = &self.parts.service;
         let faults = RequestFaults::decide(service, Some(id), None, None)
-            .map_err(|error| invalid(error.to_string()))?;
+            .map_err(|error| validation_failure(error.to_string()))?;
         let Some(failure) = faults.failure else {
             return Ok(faults);
         };
-        faults.count(service, failure.name());
-        let message = failure.message(service.models.displayed()).to_string();
-        Err(of_status(failure.status(), failure.name(), message))
+        faults.report_fault(service, failure.name());
+        let message = failure
+            .error_message(service.models.displayed_name())
+            .to_string();
+        Err(failure_of_status(
+            failure.http_status(),
+            failure.name(),
+            message,
+        ))
     }
 
     /// Returns the complete output of a pooling request, which takes no simulated time.
-    fn pool(&self, id: Arc<str>, prompt: &[u32], pooling: &Pooling) -> Result<Output, Failure> {
+    fn pooling_output(
+        &self,
+        id: Arc<str>,
+        prompt: &[u32],
+        pooling: &PoolingParams,
+    ) -> Result<EngineCoreOutput, RequestFailure> {
         let service = &self.parts.service;
         let _entered = service
-            .enter(1)
-            .map_err(|error| error_of(&RequestError::Serve(error)))?;
-        let pooled = pooling::pool(&self.parts.config, prompt, pooling).map_err(invalid)?;
+            .admit_sequences(1)
+            .map_err(|error| failure_of_error(&RequestError::Serve(error)))?;
+        let pooled = pooling::compute_pooling(&self.parts.config, prompt, pooling)
+            .map_err(validation_failure)?;
         let now = service.now();
-        Ok(Output {
+        Ok(EngineCoreOutput {
             pooled: Some(pooled),
             finish: Some(FinishReason::Stop),
             events: vec![(EventType::Queued, now), (EventType::Scheduled, now)],
@@ -298,33 +327,33 @@ impl Requests {
                 cached: 0,
                 external: 0,
             }),
-            ..Output::new(id)
+            ..EngineCoreOutput::new(id)
         })
     }
 }
 
-enum Answer {
-    Generated(Box<Active>),
-    Pooled(Box<Output>),
+enum StartedRequest {
+    Generated(Box<ActiveRequest>),
+    Pooled(Box<EngineCoreOutput>),
 }
 
 /// Finish reason and error of a request without output.
-type Failure = (FinishReason, Option<EngineRequestError>);
+type RequestFailure = (FinishReason, Option<EngineRequestError>);
 
-fn invalid(message: String) -> Failure {
-    failed(VALIDATION, message)
+fn validation_failure(message: String) -> RequestFailure {
+    permanent_failure(VALIDATION_ERROR_CODE, message)
 }
 
 /// Maps an HTTP status to the failure of a request; front ends know 400, 500 and 503.
-fn of_status(status: u16, code: &'static str, message: String) -> Failure {
+fn failure_of_status(status: u16, code: &'static str, message: String) -> RequestFailure {
     match status {
-        429 | 503 => to_be_retried(code, message),
-        400..500 => invalid(message),
-        _ => failed(code, message),
+        429 | 503 => retryable_failure(code, message),
+        400..500 => validation_failure(message),
+        _ => permanent_failure(code, message),
     }
 }
 
-fn failed(code: &'static str, message: String) -> Failure {
+fn permanent_failure(code: &'static str, message: String) -> RequestFailure {
     let error = EngineRequestError {
         code,
         message,
@@ -333,7 +362,7 @@ fn failed(code: &'static str, message: String) -> Failure {
     (FinishReason::Error, Some(error))
 }
 
-fn to_be_retried(code: &'static str, message: String) -> Failure {
+fn retryable_failure(code: &'static str, message: String) -> RequestFailure {
     let error = EngineRequestError {
         code,
         message,
@@ -342,19 +371,21 @@ fn to_be_retried(code: &'static str, message: String) -> Failure {
     (FinishReason::Error, Some(error))
 }
 
-fn error_of(refusal: &RequestError) -> Failure {
+fn failure_of_error(refusal: &RequestError) -> RequestFailure {
     let message = refusal.to_string();
     let error = match refusal {
         RequestError::Serve(error) => error,
-        RequestError::UnknownModel(_) => return invalid(message),
-        RequestError::Invalid(fault) => return of_status(fault.status, "request_failed", message),
+        RequestError::UnknownModel(_) => return validation_failure(message),
+        RequestError::Invalid(fault) => {
+            return failure_of_status(fault.status, "request_failed", message);
+        }
     };
     match error {
         // vLLM aborts requests that arrive after a shutdown signal.
         ServeError::Draining | ServeError::Abandoned => (FinishReason::Abort, None),
-        ServeError::Paused => to_be_retried("engine_paused", message),
+        ServeError::Paused => retryable_failure("engine_paused", message),
         ServeError::QueueFull | ServeError::TooManyRequests | ServeError::TooManyTokens => {
-            to_be_retried("engine_overloaded", message)
+            retryable_failure("engine_overloaded", message)
         }
         ServeError::Rank { .. }
         | ServeError::TooLarge { .. }
@@ -362,6 +393,6 @@ fn error_of(refusal: &RequestError) -> Failure {
         | ServeError::PromptsTooLarge { .. }
         | ServeError::ReplyTooLarge { .. }
         | ServeError::Constraint(_)
-        | ServeError::Tools(_) => invalid(message),
+        | ServeError::Tools(_) => validation_failure(message),
     }
 }

@@ -5,20 +5,20 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::encode::Writer;
-use vllm_sim_engine::Stats;
+use super::encode::MsgpackWriter;
+use vllm_sim_engine::EngineStats;
 use vllm_sim_engine::driver::SequenceRecord;
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SchedulerStats {
-    pub(crate) gauges: Stats,
+    pub(crate) gauges: EngineStats,
     pub(crate) wave: u64,
     pub(crate) prefix: CacheLookups,
     /// Lookups in external KV caches; `None` without a KV connector.
     pub(crate) external: Option<CacheLookups>,
     /// Counts of speculative decoding; `None` without it.
     pub(crate) drafts: Option<DraftCounts>,
-    pub(crate) loras: BTreeMap<Arc<str>, AdapterUse>,
+    pub(crate) loras: BTreeMap<Arc<str>, AdapterSequences>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -37,30 +37,30 @@ pub(crate) struct DraftCounts {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct AdapterUse {
+pub(crate) struct AdapterSequences {
     pub(crate) waiting: u64,
     pub(crate) running: u64,
 }
 
 impl CacheLookups {
-    fn add(&mut self, queries: u32, hits: u32) {
+    fn add_lookup(&mut self, queries: u32, hits: u32) {
         self.requests += 1;
         self.queries += u64::from(queries);
         self.hits += u64::from(hits);
     }
 
-    fn write(self, w: &mut Writer) {
-        w.map(8);
-        w.text("reset");
-        w.flag(false);
-        w.count("requests", self.requests);
-        w.count("queries", self.queries);
-        w.count("hits", self.hits);
-        w.count("preempted_requests", 0);
-        w.count("preempted_queries", 0);
-        w.count("preempted_hits", 0);
-        w.text("hits_by_source");
-        w.map(0);
+    fn write(self, w: &mut MsgpackWriter) {
+        w.write_map_len(8);
+        w.write_text("reset");
+        w.write_bool(false);
+        w.write_count("requests", self.requests);
+        w.write_count("queries", self.queries);
+        w.write_count("hits", self.hits);
+        w.write_count("preempted_requests", 0);
+        w.write_count("preempted_queries", 0);
+        w.write_count("preempted_hits", 0);
+        w.write_text("hits_by_source");
+        w.write_map_len(0);
     }
 }
 
@@ -73,7 +73,7 @@ impl DraftCounts {
         }
     }
 
-    fn add(&mut self, proposed: u32, accepted: u32) {
+    fn add_draft(&mut self, proposed: u32, accepted: u32) {
         let count = |positions: &mut [u64], n: u32| {
             positions
                 .iter_mut()
@@ -85,38 +85,38 @@ impl DraftCounts {
         count(&mut self.accepted, accepted);
     }
 
-    fn write(&self, w: &mut Writer) {
-        w.map(6);
-        w.count("num_spec_tokens", self.proposed.len() as u64);
-        w.count("num_drafts", self.drafts);
-        w.count("num_draft_tokens", self.proposed.iter().sum());
-        w.count("num_accepted_tokens", self.accepted.iter().sum());
-        w.text("num_accepted_tokens_per_pos");
-        w.counts(&self.accepted);
-        w.text("num_draft_tokens_per_pos");
-        w.counts(&self.proposed);
+    fn write(&self, w: &mut MsgpackWriter) {
+        w.write_map_len(6);
+        w.write_count("num_spec_tokens", self.proposed.len() as u64);
+        w.write_count("num_drafts", self.drafts);
+        w.write_count("num_draft_tokens", self.proposed.iter().sum());
+        w.write_count("num_accepted_tokens", self.accepted.iter().sum());
+        w.write_text("num_accepted_tokens_per_pos");
+        w.write_counts(&self.accepted);
+        w.write_text("num_draft_tokens_per_pos");
+        w.write_counts(&self.proposed);
     }
 }
 
 impl SchedulerStats {
-    pub(crate) fn verify(&mut self, proposed: u32, accepted: u32) {
+    pub(crate) fn count_draft(&mut self, proposed: u32, accepted: u32) {
         if let Some(drafts) = &mut self.drafts {
-            drafts.add(proposed, accepted);
+            drafts.add_draft(proposed, accepted);
         }
     }
 
     /// Counts the prefix cache lookup of a sequence that left the waiting queue.
-    pub(crate) fn look_up(&mut self, record: &SequenceRecord) {
-        self.prefix.add(record.prompt, record.cached);
+    pub(crate) fn count_prefix_lookup(&mut self, record: &SequenceRecord) {
+        self.prefix.add_lookup(record.prompt, record.cached);
     }
 
-    pub(crate) fn look_up_external(&mut self, record: &SequenceRecord) {
+    pub(crate) fn count_external_lookup(&mut self, record: &SequenceRecord) {
         let external = self.external.get_or_insert_default();
-        external.add(record.prompt.saturating_sub(record.cached), record.external);
+        external.add_lookup(record.prompt.saturating_sub(record.cached), record.external);
     }
 
     /// Returns the scheduler statistics for a message and resets the counters.
-    pub(crate) fn take(&mut self) -> Self {
+    pub(crate) fn take_and_reset(&mut self) -> Self {
         let taken = self.clone();
         self.prefix = CacheLookups::default();
         self.external = self.external.map(|_| CacheLookups::default());
@@ -125,8 +125,8 @@ impl SchedulerStats {
         taken
     }
 
-    pub(crate) fn write(&self, w: &mut Writer) {
-        let Stats {
+    pub(crate) fn write(&self, w: &mut MsgpackWriter) {
+        let EngineStats {
             running,
             waiting,
             deferred,
@@ -136,50 +136,50 @@ impl SchedulerStats {
         } = self.gauges;
         let usage = f64::from(used_blocks) / f64::from(total_blocks.max(1));
         // `vllm-rs` requires every key whose value may not be nil.
-        w.map(12);
-        w.count("num_running_reqs", running as u64);
-        w.count("num_waiting_reqs", waiting as u64);
-        w.count("num_skipped_waiting_reqs", deferred as u64);
-        w.count("step_counter", 0);
-        w.count("current_wave", self.wave);
-        w.text("kv_cache_usage");
-        w.float(usage);
-        w.text("prefix_cache_stats");
+        w.write_map_len(12);
+        w.write_count("num_running_reqs", running as u64);
+        w.write_count("num_waiting_reqs", waiting as u64);
+        w.write_count("num_skipped_waiting_reqs", deferred as u64);
+        w.write_count("step_counter", 0);
+        w.write_count("current_wave", self.wave);
+        w.write_text("kv_cache_usage");
+        w.write_float(usage);
+        w.write_text("prefix_cache_stats");
         self.prefix.write(w);
-        w.text("connector_prefix_cache_stats");
+        w.write_text("connector_prefix_cache_stats");
         match self.external {
             Some(external) => external.write(w),
-            None => w.nil(),
+            None => w.write_nil(),
         }
-        w.text("spec_decoding_stats");
+        w.write_text("spec_decoding_stats");
         match self.drafts.as_ref().filter(|drafts| drafts.drafts > 0) {
             Some(drafts) => drafts.write(w),
-            None => w.nil(),
+            None => w.write_nil(),
         }
-        w.text("kv_cache_eviction_events");
-        w.array(0);
+        w.write_text("kv_cache_eviction_events");
+        w.write_array_len(0);
         self.write_loras(w);
     }
 
-    fn write_loras(&self, w: &mut Writer) {
-        let used = |count: fn(&AdapterUse) -> u64| {
+    fn write_loras(&self, w: &mut MsgpackWriter) {
+        let used = |count: fn(&AdapterSequences) -> u64| {
             let used = self
                 .loras
                 .iter()
                 .map(move |(name, used)| (name, count(used)));
             used.filter(|(_, count)| *count > 0).collect::<Vec<_>>()
         };
-        w.text("waiting_lora_adapters");
+        w.write_text("waiting_lora_adapters");
         let waiting = used(|used| used.waiting);
-        w.map(waiting.len());
+        w.write_map_len(waiting.len());
         for (name, count) in waiting {
-            w.count(name, count);
+            w.write_count(name, count);
         }
-        w.text("running_lora_adapters");
+        w.write_text("running_lora_adapters");
         let running = used(|used| used.running);
-        w.map(running.len());
+        w.write_map_len(running.len());
         for (name, count) in running {
-            w.count(name, count);
+            w.write_count(name, count);
         }
     }
 }

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use super::encode::PrefillStats;
 use super::stats::SchedulerStats;
-use vllm_sim_engine::{End, SimTime};
+use vllm_sim_engine::{SequenceEndReason, SimTime};
 
 /// The events of one engine step, all at the same instant.
 #[derive(Debug)]
-pub(crate) struct Step {
+pub(crate) struct EngineStep {
     pub(crate) at: SimTime,
     pub(crate) events: Vec<(Arc<str>, StepEvent)>,
     pub(crate) stats: Option<Box<SchedulerStats>>,
@@ -24,5 +24,5 @@ pub(crate) enum StepEvent {
     Preempted(SimTime),
     Resumed(SimTime),
     Tokens(u32),
-    Ended(End),
+    Ended(SequenceEndReason),
 }

@@ -10,20 +10,20 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The state of the waves, shared by the data-parallel ranks in this process.
 #[derive(Debug)]
-pub struct Waves {
+pub struct DataParallelWaves {
     /// Whether rank 0, which announces the end of waves, is in this process.
     leads: bool,
-    state: Mutex<State>,
+    state: Mutex<WaveState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct WaveState {
     /// Number of the current wave, or of the next one if all ranks are idle.
     wave: u64,
     busy: BTreeSet<u32>,
 }
 
-impl Waves {
+impl DataParallelWaves {
     /// Creates the wave state of idle ranks; the lowest rank in this process is `first_rank`.
     pub fn new(first_rank: u32) -> Self {
         Self {
@@ -33,24 +33,24 @@ impl Waves {
     }
 
     /// A poisoned lock is safe to use, because each change is one assignment.
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn lock_state(&self) -> MutexGuard<'_, WaveState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn current(&self) -> u64 {
-        self.state().wave
+    pub(crate) fn current_wave(&self) -> u64 {
+        self.lock_state().wave
     }
 
     /// Raises the wave number to one that another process has announced.
-    pub(crate) fn raise(&self, wave: u64) {
-        let mut state = self.state();
+    pub(crate) fn raise_wave(&self, wave: u64) {
+        let mut state = self.lock_state();
         state.wave = state.wave.max(wave);
     }
 
     /// Marks a rank as busy; returns the number of the wave that this starts, if all ranks were
     /// idle.
-    pub(crate) fn begin(&self, rank: u32) -> Option<u64> {
-        let mut state = self.state();
+    pub(crate) fn mark_busy(&self, rank: u32) -> Option<u64> {
+        let mut state = self.lock_state();
         let rested = state.busy.is_empty();
         state.busy.insert(rank);
         rested.then_some(state.wave)
@@ -58,8 +58,8 @@ impl Waves {
 
     /// Marks a rank as idle; returns the number of the wave that this ends, if all ranks are idle
     /// and rank 0 is in this process.
-    pub(crate) fn end(&self, rank: u32) -> Option<u64> {
-        let mut state = self.state();
+    pub(crate) fn mark_idle(&self, rank: u32) -> Option<u64> {
+        let mut state = self.lock_state();
         if !state.busy.remove(&rank) || !state.busy.is_empty() {
             return None;
         }
@@ -75,14 +75,14 @@ mod tests {
 
     #[test]
     fn a_wave_lasts_from_the_first_request_to_the_last() {
-        let waves = Waves::new(0);
-        assert_eq!((waves.begin(1), waves.begin(0)), (Some(0), None));
-        assert_eq!((waves.end(1), waves.end(1)), (None, None));
-        assert_eq!((waves.end(0), waves.current()), (Some(0), 1));
-        waves.raise(7);
-        waves.raise(3);
-        assert_eq!((waves.begin(0), waves.end(0)), (Some(7), Some(7)));
-        let others = Waves::new(2);
-        assert_eq!((others.begin(2), others.end(2)), (Some(0), None));
+        let waves = DataParallelWaves::new(0);
+        assert_eq!((waves.mark_busy(1), waves.mark_busy(0)), (Some(0), None));
+        assert_eq!((waves.mark_idle(1), waves.mark_idle(1)), (None, None));
+        assert_eq!((waves.mark_idle(0), waves.current_wave()), (Some(0), 1));
+        waves.raise_wave(7);
+        waves.raise_wave(3);
+        assert_eq!((waves.mark_busy(0), waves.mark_idle(0)), (Some(7), Some(7)));
+        let others = DataParallelWaves::new(2);
+        assert_eq!((others.mark_busy(2), others.mark_idle(2)), (Some(0), None));
     }
 }

@@ -7,13 +7,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::kv::{HostEviction, HostRules, HostTierConfig};
-use vllm_sim_engine::latency::{LatencyModel, Polynomial};
-use vllm_sim_engine::sched::pool::{Pool, PoolConfig};
-use vllm_sim_engine::sched::vllm::{ReportingConfig, Vllm, VllmConfig};
-use vllm_sim_engine::{BlockKey, BlockPlan, Delays, Event, Outbox, Scheduler, SeqId, Sequence};
+use vllm_sim_engine::kv::{HostCacheConfig, HostEvictionPolicy, OffloadConnector};
+use vllm_sim_engine::latency::{LatencyModel, PolynomialStepTime};
+use vllm_sim_engine::sched::pool::{SlotScheduler, SlotSchedulerConfig};
+use vllm_sim_engine::sched::vllm::{ReportingConfig, VllmConfig, VllmScheduler};
+use vllm_sim_engine::{
+    BlockKey, BlockPlan, Outbox, Scheduler, SchedulerEvent, SeqId, Sequence, TokenDelays,
+};
 
-use offline::Steps;
+use offline::StepSeries;
 
 #[expect(dead_code, reason = "the tests use more of it")]
 #[path = "../tests/engine/offline.rs"]
@@ -21,13 +23,13 @@ mod offline;
 
 /// Runs `requests` of `output` tokens through `slots` slots.
 #[expect(clippy::disallowed_methods, reason = "a stopwatch")]
-fn play(name: &str, slots: usize, requests: u64, output: u32, delays: &Delays) {
-    let mut pool = Pool::new(PoolConfig {
+fn play(name: &str, slots: usize, requests: u64, output: u32, delays: &TokenDelays) {
+    let mut pool = SlotScheduler::new(SlotSchedulerConfig {
         slots,
         queue: None,
         delays: delays.clone(),
         seed: 7,
-        ..PoolConfig::default()
+        ..SlotSchedulerConfig::default()
     });
     let arrivals: Vec<_> = (0..requests)
         .map(|id| {
@@ -42,7 +44,7 @@ fn play(name: &str, slots: usize, requests: u64, output: u32, delays: &Delays) {
     let taken = start.elapsed().as_nanos();
     let ended = log
         .iter()
-        .filter(|(_, event)| matches!(event, Event::Ended { .. }));
+        .filter(|(_, event)| matches!(event, SchedulerEvent::Ended { .. }));
     assert_eq!(
         ended.count() as u64,
         requests,
@@ -93,10 +95,10 @@ impl Loop {
 
     /// Runs `requests` requests and returns the number of released tokens.
     fn play(&self, requests: u64) -> u64 {
-        let mut engine = Vllm::new(self.config.clone()).expect("the settings are sound");
-        let (mut out, mut steps) = (Outbox::new(), Steps::default());
+        let mut engine = VllmScheduler::new(self.config.clone()).expect("the settings are sound");
+        let (mut out, mut steps) = (Outbox::new(), StepSeries::default());
         let (mut sent, mut tokens) = (0, 0);
-        let mut send = |engine: &mut Vllm, now, out: &mut Outbox| {
+        let mut send = |engine: &mut VllmScheduler, now, out: &mut Outbox| {
             if sent < requests {
                 let seq = self.sequence(sent);
                 engine.submit(now, seq, out).expect("every one fits");
@@ -111,10 +113,10 @@ impl Loop {
             let mut over = 0;
             for (at, event) in out.drain(..) {
                 match event {
-                    Event::Tokens { n, .. } => tokens += u64::from(n),
-                    Event::Decoded { n, .. } => tokens += steps.run(n).len() as u64,
-                    Event::Step { .. } => steps.ended(at),
-                    Event::Ended { .. } => over += 1,
+                    SchedulerEvent::Tokens { n, .. } => tokens += u64::from(n),
+                    SchedulerEvent::Decoded { n, .. } => tokens += steps.run(n).len() as u64,
+                    SchedulerEvent::Step { .. } => steps.ended(at),
+                    SchedulerEvent::Ended { .. } => over += 1,
                     _ => {}
                 }
             }
@@ -141,9 +143,9 @@ impl Loop {
 }
 
 /// Returns a host tier with room for a million blocks.
-const TIER: HostTierConfig = HostTierConfig {
-    rules: HostRules::Native,
-    eviction: HostEviction::Lru,
+const TIER: HostCacheConfig = HostCacheConfig {
+    rules: OffloadConnector::Native,
+    eviction: HostEvictionPolicy::Lru,
     chunks: 1_000_000,
     blocks_per_chunk: 1,
     chunk_bytes: 2 << 20,
@@ -193,7 +195,7 @@ fn vllm(full: bool, wanted: impl Fn(&str) -> bool) {
                 block,
                 groups,
                 config: VllmConfig {
-                    latency: LatencyModel::Polynomial(Polynomial::new(16_384 * 64)),
+                    latency: LatencyModel::Polynomial(PolynomialStepTime::new(16_384 * 64)),
                     num_gpu_blocks,
                     enable_prefix_caching: caching,
                     block_size: block,
@@ -223,15 +225,15 @@ fn main() {
         return;
     }
     let requests = if full { 20_000 } else { 50 };
-    let exact = Delays {
+    let exact = TokenDelays {
         ttft: (Duration::from_millis(50), Duration::ZERO),
         itl: (Duration::from_millis(10), Duration::ZERO),
-        ..Delays::default()
+        ..TokenDelays::default()
     };
-    let drawn = Delays {
+    let drawn = TokenDelays {
         ttft: (Duration::from_millis(50), Duration::from_millis(5)),
         itl: (Duration::from_millis(10), Duration::from_millis(2)),
-        ..Delays::default()
+        ..TokenDelays::default()
     };
     for slots in [8, 1000] {
         play(
@@ -239,7 +241,7 @@ fn main() {
             slots,
             requests,
             100,
-            &Delays::default(),
+            &TokenDelays::default(),
         );
         play(
             &format!("exact delays, {slots} slots"),

@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::Value;
-use vllm_sim_engine::latency::{Aic, AicSetup, MixedStepTiming, ModelShape, Scheme, StepOverhead};
+use vllm_sim_engine::latency::{
+    AicSetup, AicStepTimes, MixedStepTiming, ModelShape, QuantizationScheme, StepOverhead,
+};
 
 /// Maximum relative difference that counts as equal.
 const NEAR: f64 = 1e-9;
@@ -20,7 +22,7 @@ fn main() -> Result<(), Fault> {
     let [data, configs, points] = &args[..] else {
         return Err("aic_points DATA CONFIGS POINTS.jsonl".into());
     };
-    let mut opened: BTreeMap<String, Result<Aic, String>> = BTreeMap::new();
+    let mut opened: BTreeMap<String, Result<AicStepTimes, String>> = BTreeMap::new();
     let mut met: BTreeMap<String, (usize, usize, f64)> = BTreeMap::new();
     for line in std::fs::read_to_string(points)?.lines() {
         let point: Value = serde_json::from_str(line)?;
@@ -46,9 +48,9 @@ fn main() -> Result<(), Fault> {
             continue;
         };
         let ms = match text("kind") {
-            "decode" => aic.decode(count("requests"), count("requests"), count("context") + 1),
-            "prefill" => aic.prefill(count("requests"), count("new_tokens"), count("prefix")),
-            _ => aic.combined(
+            "decode" => aic.decode_ms(count("requests"), count("requests"), count("context") + 1),
+            "prefill" => aic.prefill_ms(count("requests"), count("new_tokens"), count("prefix")),
+            _ => aic.combined_pass_ms(
                 (
                     count("prefill_requests"),
                     count("new_tokens"),
@@ -76,7 +78,7 @@ fn main() -> Result<(), Fault> {
     Ok(())
 }
 
-fn open(data: &Path, configs: &Path, point: &Value) -> Result<Result<Aic, String>, Fault> {
+fn open(data: &Path, configs: &Path, point: &Value) -> Result<Result<AicStepTimes, String>, Fault> {
     let text = |key: &str| point[key].as_str().unwrap_or_default();
     let count = |key: &str| u32::try_from(point[key].as_u64().unwrap_or(1)).unwrap_or(1);
     let file = format!("{}_config.json", text("model").replace('/', "--"));
@@ -86,7 +88,7 @@ fn open(data: &Path, configs: &Path, point: &Value) -> Result<Result<Aic, String
     let setup = AicSetup {
         // The estimator uses an fp8 cache with fp8 weights.
         kv_bytes: match shape.quantization.scheme {
-            Scheme::Fp8 | Scheme::Fp8Block => 1,
+            QuantizationScheme::Fp8 | QuantizationScheme::Fp8Block => 1,
             _ => 2,
         },
         shape,
@@ -99,5 +101,5 @@ fn open(data: &Path, configs: &Path, point: &Value) -> Result<Result<Aic, String
         mixed: MixedStepTiming::Combined,
         overhead: StepOverhead::default(),
     };
-    Ok(Aic::open(data, &setup).map_err(|error| error.to_string()))
+    Ok(AicStepTimes::open(data, &setup).map_err(|error| error.to_string()))
 }

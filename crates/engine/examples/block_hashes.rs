@@ -1,6 +1,6 @@
 //! Prints the block hashes of vLLM and llm-d for a prompt: `cargo run --example block_hashes`.
 
-use vllm_sim_engine::kv::{ExtraKeys, HashAlgo, HashConfig, Hasher};
+use vllm_sim_engine::kv::{BlockHashConfig, BlockHasher, ExtraKeys, HashAlgo};
 
 fn main() {
     // Ten token ids in blocks of four: two full blocks, and two further tokens.
@@ -17,14 +17,14 @@ fn main() {
         HashAlgo::LlmdFnv,
         HashAlgo::LlmdSha256,
     ] {
-        let hasher = Hasher::new(HashConfig {
+        let hasher = BlockHasher::new(BlockHashConfig {
             algo,
             seed: Some("0".to_owned()), // PYTHONHASHSEED
             block_size: 4,
             keep_hashes: true,
-            ..HashConfig::default()
+            ..BlockHashConfig::default()
         });
-        let plan = hasher.plan(&prompt, &extras);
+        let plan = hasher.block_plan(&prompt, &extras);
         println!("{algo}");
         for (key, hash) in plan.keys.iter().zip(&plan.hashes) {
             let hash = &hash[..algo.hash_len()];

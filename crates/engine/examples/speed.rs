@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::latency::{LatencyModel, Roofline, RooflineSetup, gpu, model};
-use vllm_sim_engine::sched::sglang::{Sglang, SglangConfig};
-use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
-use vllm_sim_engine::{BlockKey, BlockPlan, Event, Outbox, Scheduler, SeqId, Sequence};
-use vllm_sim_random::mix;
+use vllm_sim_engine::latency::{
+    LatencyModel, Roofline, RooflineSetup, find_gpu, known_model_shape,
+};
+use vllm_sim_engine::sched::sglang::{SglangConfig, SglangScheduler};
+use vllm_sim_engine::sched::vllm::{VllmConfig, VllmScheduler};
+use vllm_sim_engine::{BlockKey, BlockPlan, Outbox, Scheduler, SchedulerEvent, SeqId, Sequence};
+use vllm_sim_random::mix_u64_pair;
 
 #[expect(
     clippy::disallowed_methods,
@@ -18,7 +20,7 @@ fn measure(name: &str, engine: &mut dyn Scheduler, block: u32, batch: u64) {
     let mut out = Outbox::new();
     let (mut next, mut tokens, mut now) = (0, 0u64, SimTime::ZERO);
     let submit = |engine: &mut dyn Scheduler, now, id: u64, out: &mut Outbox| {
-        let keys = (0..u64::from((prompt + output) / block)).map(|i| BlockKey(mix(id, i)));
+        let keys = (0..u64::from((prompt + output) / block)).map(|i| BlockKey(mix_u64_pair(id, i)));
         let plan = BlockPlan {
             keys: keys.collect(),
             block_size: block,
@@ -42,8 +44,8 @@ fn measure(name: &str, engine: &mut dyn Scheduler, block: u32, batch: u64) {
         let mut ended = 0;
         for (_, event) in out.drain(..) {
             match event {
-                Event::Tokens { n, .. } => tokens += u64::from(n),
-                Event::Ended { .. } => ended += 1,
+                SchedulerEvent::Tokens { n, .. } => tokens += u64::from(n),
+                SchedulerEvent::Ended { .. } => ended += 1,
                 _ => {}
             }
         }
@@ -65,7 +67,10 @@ fn main() {
         .nth(1)
         .and_then(|arg| arg.parse().ok())
         .unwrap_or(64);
-    let (Some(shape), Some(gpu)) = (model("meta-llama/Llama-3.1-8B"), gpu("H100")) else {
+    let (Some(shape), Some(gpu)) = (
+        known_model_shape("meta-llama/Llama-3.1-8B"),
+        find_gpu("H100"),
+    ) else {
         return;
     };
     let Ok(roofline) = Roofline::new(&RooflineSetup::new(shape, gpu.clone())) else {
@@ -79,7 +84,7 @@ fn main() {
             num_gpu_blocks: 30_000,
             ..VllmConfig::default()
         };
-        if let Ok(mut engine) = Vllm::new(config) {
+        if let Ok(mut engine) = VllmScheduler::new(config) {
             let name = if async_scheduling { "async" } else { "sync" };
             measure(name, &mut engine, 16, batch);
         }
@@ -90,7 +95,7 @@ fn main() {
         page_size: 16,
         ..Default::default()
     };
-    if let Ok(mut engine) = Sglang::new(config) {
+    if let Ok(mut engine) = SglangScheduler::new(config) {
         measure("sglang", &mut engine, 16, batch);
     }
 }

@@ -4,13 +4,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use vllm_sim_engine::kv::{ExtraKeys, HashConfig, Hasher};
+use vllm_sim_engine::kv::{BlockHashConfig, BlockHasher, ExtraKeys};
 use vllm_sim_engine::latency::LatencyModel;
-use vllm_sim_engine::sched::vllm::{ReportingConfig, Vllm, VllmConfig};
+use vllm_sim_engine::sched::vllm::{ReportingConfig, VllmConfig, VllmScheduler};
 use vllm_sim_engine::{Outbox, Scheduler, SeqId, Sequence, SimTime};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut engine = Vllm::new(VllmConfig {
+    let mut engine = VllmScheduler::new(VllmConfig {
         latency: LatencyModel::Constant {
             prefill: Duration::from_millis(40),
             decode: Duration::from_millis(10),
@@ -22,9 +22,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         },
         ..VllmConfig::default()
     })?;
-    let hasher = Hasher::new(HashConfig {
+    let hasher = BlockHasher::new(BlockHashConfig {
         block_size: engine.config().block_size,
-        ..HashConfig::default()
+        ..BlockHashConfig::default()
     });
 
     // Two prompts with the same first 32 tokens, and three output tokens each.
@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for (id, at_ms) in [(1, 0), (2, 45)] {
         let tokens: Vec<u32> = (0..32).chain([id as u32; 16]).collect();
         let sequence = Sequence {
-            plan: Some(Arc::new(hasher.plan(&tokens, &ExtraKeys::default()))),
+            plan: Some(Arc::new(hasher.block_plan(&tokens, &ExtraKeys::default()))),
             ..Sequence::new(SeqId(id), tokens.len() as u32, 3)
         };
         arrivals.push((SimTime::from_millis(at_ms), sequence));

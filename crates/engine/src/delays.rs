@@ -1,18 +1,18 @@
 use std::time::Duration;
 
-use vllm_sim_random::Draw;
+use vllm_sim_random::DrawRandom;
 
-use super::Transfer;
+use super::PromptTransfer;
 
 /// Maximum length of one simulated delay, both as configured and after multiplication with load
 /// factors.
-pub const MAX_DELAY: Duration = Duration::from_secs(24 * 3600);
+pub const MAX_SIMULATED_DELAY: Duration = Duration::from_secs(24 * 3600);
 
 /// Selects the formula of the simulated delay before the first token.
 ///
 /// **Source:** `pkg/llm-d-inference-sim/latencies.go`, llm-d-inference-sim HEAD of 2026-08.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Calculator {
+pub enum TtftFormula {
     /// The constant TTFT if one is set, else a delay per uncached prompt token.
     #[default]
     Default,
@@ -25,9 +25,9 @@ pub enum Calculator {
 /// Holds the configured token delays of the pool scheduler, and of batching schedulers without a
 /// latency model.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Delays {
+pub struct TokenDelays {
     /// Formula of the delay before the first token.
-    pub calculator: Calculator,
+    pub calculator: TtftFormula,
     /// Delay before the first token, and its standard deviation.
     pub ttft: (Duration, Duration),
     /// Delay before each further token, and its standard deviation.
@@ -51,10 +51,10 @@ pub struct Delays {
     pub speedup: f64,
 }
 
-impl Default for Delays {
+impl Default for TokenDelays {
     fn default() -> Self {
         Self {
-            calculator: Calculator::Default,
+            calculator: TtftFormula::Default,
             ttft: Default::default(),
             itl: Default::default(),
             kv_transfer: Default::default(),
@@ -69,10 +69,10 @@ impl Default for Delays {
     }
 }
 
-impl Delays {
+impl TokenDelays {
     /// Returns the factor of delays while `running` of `slots` sequence slots are busy: `1 + (F -
     /// 1) x (running - 1) / (slots - 1)`, where F is `factor_under_load`.
-    pub fn load(&self, running: usize, slots: usize) -> f64 {
+    pub fn load_factor(&self, running: usize, slots: usize) -> f64 {
         if slots <= 1 || self.factor_under_load <= 1.0 {
             return 1.0;
         }
@@ -84,47 +84,52 @@ impl Delays {
     /// prefix cache.
     ///
     /// `load` is a factor of prefill times; it does not change the time of a KV transfer.
-    pub fn first(
+    pub fn draw_first_token_delay(
         &self,
         prompt: u32,
         cached: u32,
-        transfer: Transfer,
+        transfer: PromptTransfer,
         load: f64,
-        rng: &mut impl Draw,
+        rng: &mut impl DrawRandom,
     ) -> Duration {
         let constant = match self.calculator {
-            Calculator::Constant => true,
-            Calculator::PerToken => false,
-            Calculator::Default if transfer == Transfer::RemotePrefill => {
+            TtftFormula::Constant => true,
+            TtftFormula::PerToken => false,
+            TtftFormula::Default if transfer == PromptTransfer::RemotePrefill => {
                 self.kv_transfer != (Duration::ZERO, Duration::ZERO)
             }
-            Calculator::Default => !self.ttft.0.is_zero(),
+            TtftFormula::Default => !self.ttft.0.is_zero(),
         };
         let delay = match (transfer, constant) {
-            (Transfer::RemotePrefill, true) => rng.delay(self.kv_transfer.0, self.kv_transfer.1),
-            (Transfer::RemotePrefill, false) => rng.delay(
+            (PromptTransfer::RemotePrefill, true) => {
+                rng.draw_clamped_delay(self.kv_transfer.0, self.kv_transfer.1)
+            }
+            (PromptTransfer::RemotePrefill, false) => rng.draw_clamped_delay(
                 self.kv_transfer_per_token.saturating_mul(prompt),
                 self.kv_transfer_per_token_std_dev,
             ),
-            (_, true) => rng.delay(scale(self.ttft.0, load), scale(self.ttft.1, load)),
+            (_, true) => rng.draw_clamped_delay(
+                scale_duration(self.ttft.0, load),
+                scale_duration(self.ttft.1, load),
+            ),
             (_, false) => {
                 let work = self
                     .prefill_per_token
                     .saturating_mul(prompt.saturating_sub(cached));
-                let mean = scale(self.prefill_overhead.saturating_add(work), load);
-                rng.delay(mean, self.prefill_std_dev)
+                let mean = scale_duration(self.prefill_overhead.saturating_add(work), load);
+                rng.draw_clamped_delay(mean, self.prefill_std_dev)
             }
         };
-        self.apply_speedup(delay)
+        self.divide_by_speedup(delay)
     }
 
     /// Returns the mean time of a step that computes `tokens` prompt tokens, before the load factor
     /// and the speedup.
-    pub fn chunk(&self, tokens: u64) -> Duration {
+    pub fn mean_prefill_time(&self, tokens: u64) -> Duration {
         let constant = match self.calculator {
-            Calculator::Constant => true,
-            Calculator::PerToken => false,
-            Calculator::Default => !self.ttft.0.is_zero(),
+            TtftFormula::Constant => true,
+            TtftFormula::PerToken => false,
+            TtftFormula::Default => !self.ttft.0.is_zero(),
         };
         if constant {
             return self.ttft.0;
@@ -135,21 +140,24 @@ impl Delays {
     }
 
     /// Draws the delay before each token after the first.
-    pub fn gap(&self, load: f64, rng: &mut impl Draw) -> Duration {
-        let delay = rng.delay(scale(self.itl.0, load), scale(self.itl.1, load));
-        self.apply_speedup(delay)
+    pub fn draw_inter_token_delay(&self, load: f64, rng: &mut impl DrawRandom) -> Duration {
+        let delay = rng.draw_clamped_delay(
+            scale_duration(self.itl.0, load),
+            scale_duration(self.itl.1, load),
+        );
+        self.divide_by_speedup(delay)
     }
 
-    pub(crate) fn exact_gap(&self, load: f64) -> Duration {
-        scale(self.itl.0, load / self.speedup).min(MAX_DELAY)
+    pub(crate) fn mean_inter_token_delay(&self, load: f64) -> Duration {
+        scale_duration(self.itl.0, load / self.speedup).min(MAX_SIMULATED_DELAY)
     }
 
-    pub(crate) fn apply_speedup(&self, delay: Duration) -> Duration {
-        scale(delay, 1.0 / self.speedup).min(MAX_DELAY)
+    pub(crate) fn divide_by_speedup(&self, delay: Duration) -> Duration {
+        scale_duration(delay, 1.0 / self.speedup).min(MAX_SIMULATED_DELAY)
     }
 
     /// Returns whether all standard deviations are zero, so that delays need no random numbers.
-    pub fn is_exact(&self) -> bool {
+    pub fn is_deterministic(&self) -> bool {
         [
             self.ttft.1,
             self.itl.1,
@@ -162,7 +170,7 @@ impl Delays {
     }
 }
 
-fn scale(d: Duration, by: f64) -> Duration {
+fn scale_duration(d: Duration, by: f64) -> Duration {
     if by == 1.0 || d.is_zero() {
         return d;
     }

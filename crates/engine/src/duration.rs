@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// Names of Go's duration units, each with its length in nanoseconds; microseconds have three
 /// spellings.
-const UNITS: [(&str, u64); 8] = [
+const DURATION_UNITS: [(&str, u64); 8] = [
     ("ns", 1),
     ("us", 1_000),
     ("\u{b5}s", 1_000),
@@ -18,7 +18,7 @@ const UNITS: [(&str, u64); 8] = [
 ];
 
 /// Error text for a duration that does not fit into 64 bits of nanoseconds.
-pub const TOO_LONG: &str = "it is too long";
+pub const DURATION_OVERFLOW_MESSAGE: &str = "it is too long";
 
 /// Duration parsed from text, possibly negative or without a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,7 +31,7 @@ pub struct ParsedDuration {
 
 impl ParsedDuration {
     /// Returns the parsed duration, or `None` if it is negative.
-    pub fn positive(self) -> Option<Duration> {
+    pub fn non_negative(self) -> Option<Duration> {
         u64::try_from(self.nanos).ok().map(Duration::from_nanos)
     }
 }
@@ -40,16 +40,18 @@ impl ParsedDuration {
 ///
 /// # Errors
 /// Returns a sentence to follow «X is not a duration: ».
-pub fn read(text: &str) -> Result<Duration, String> {
-    let typed = parse(text, 1_000_000)?;
-    typed.positive().ok_or_else(|| "it is negative".to_owned())
+pub fn parse_duration(text: &str) -> Result<Duration, String> {
+    let typed = parse_signed_duration(text, 1_000_000)?;
+    typed
+        .non_negative()
+        .ok_or_else(|| "it is negative".to_owned())
 }
 
 /// Parses `1.5s`, `250us`, `1h2m` or `-3ms`. A number without unit is in `bare_unit` nanoseconds.
 ///
 /// # Errors
 /// Returns a sentence to follow «X is not a duration: ».
-pub fn parse(text: &str, bare_unit: u64) -> Result<ParsedDuration, String> {
+pub fn parse_signed_duration(text: &str, bare_unit: u64) -> Result<ParsedDuration, String> {
     let text = text.trim();
     let (negative, body) = match text.strip_prefix('-') {
         Some(rest) => (true, rest),
@@ -60,18 +62,18 @@ pub fn parse(text: &str, bare_unit: u64) -> Result<ParsedDuration, String> {
     }
     let alone = body.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     let nanos = if alone {
-        scaled(body, bare_unit)?
+        decimal_times_unit(body, bare_unit)?
     } else {
-        units(body)?
+        parse_nanos(body)?
     };
-    let nanos = i64::try_from(nanos).map_err(|_| TOO_LONG.to_owned())?;
+    let nanos = i64::try_from(nanos).map_err(|_| DURATION_OVERFLOW_MESSAGE.to_owned())?;
     Ok(ParsedDuration {
         nanos: if negative { -nanos } else { nanos },
         bare: alone && nanos != 0,
     })
 }
 
-fn units(mut rest: &str) -> Result<u64, String> {
+fn parse_nanos(mut rest: &str) -> Result<u64, String> {
     let mut total: u64 = 0;
     while !rest.is_empty() {
         let digits = rest
@@ -82,13 +84,13 @@ fn units(mut rest: &str) -> Result<u64, String> {
             .find(|c: char| c.is_ascii_digit() || c == '.')
             .unwrap_or(tail.len());
         let (unit, tail) = tail.split_at(end);
-        let (_, nanos) = UNITS
+        let (_, nanos) = DURATION_UNITS
             .iter()
             .find(|(name, _)| *name == unit)
             .ok_or_else(|| format!("unknown unit {unit:?}"))?;
         total = total
-            .checked_add(scaled(number, *nanos)?)
-            .ok_or_else(|| TOO_LONG.to_owned())?;
+            .checked_add(decimal_times_unit(number, *nanos)?)
+            .ok_or_else(|| DURATION_OVERFLOW_MESSAGE.to_owned())?;
         rest = tail;
     }
     Ok(total)
@@ -96,13 +98,13 @@ fn units(mut rest: &str) -> Result<u64, String> {
 
 /// Returns the decimal `number` times `unit`, a number of nanoseconds, truncated to whole
 /// nanoseconds.
-fn scaled(number: &str, unit: u64) -> Result<u64, String> {
+fn decimal_times_unit(number: &str, unit: u64) -> Result<u64, String> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let bad = || format!("{number:?} is not a number");
     if whole.is_empty() && fraction.is_empty() || fraction.contains('.') {
         return Err(bad());
     }
-    let long = || TOO_LONG.to_owned();
+    let long = || DURATION_OVERFLOW_MESSAGE.to_owned();
     let whole: u64 = match whole {
         "" => 0,
         digits => digits.parse().map_err(|_| long())?,
@@ -124,7 +126,7 @@ fn scaled(number: &str, unit: u64) -> Result<u64, String> {
 }
 
 /// Formats a duration as Go does, with `us` for microseconds: `1.5s`, `250us`, `1h2m0s`, `0s`.
-pub fn show(d: Duration) -> String {
+pub fn format_go_duration(d: Duration) -> String {
     let nanos = d.as_nanos();
     let (unit, name) = match nanos {
         0 => return "0s".to_owned(),
@@ -173,13 +175,17 @@ mod tests {
             ("1m0.000000001s", 60_000_000_001),
             ("-3ms", -3_000_000),
         ] {
-            assert_eq!(parse(text, MS).map(|t| t.nanos), Ok(nanos), "{text}");
+            assert_eq!(
+                parse_signed_duration(text, MS).map(|t| t.nanos),
+                Ok(nanos),
+                "{text}"
+            );
         }
     }
 
     #[test]
     fn bare_numbers_count_in_the_given_unit() {
-        let half = parse("0.5", MS);
+        let half = parse_signed_duration("0.5", MS);
         assert_eq!(
             half,
             Ok(ParsedDuration {
@@ -187,9 +193,9 @@ mod tests {
                 bare: true
             })
         );
-        assert_eq!(parse("0", MS).map(|t| t.bare), Ok(false));
+        assert_eq!(parse_signed_duration("0", MS).map(|t| t.bare), Ok(false));
         assert_eq!(
-            parse("20", 1_000_000_000).map(|t| t.nanos),
+            parse_signed_duration("20", 1_000_000_000).map(|t| t.nanos),
             Ok(20_000_000_000)
         );
     }
@@ -207,7 +213,7 @@ mod tests {
             "1e3",
             "1 s",
         ] {
-            assert!(parse(text, MS).is_err(), "{text}");
+            assert!(parse_signed_duration(text, MS).is_err(), "{text}");
         }
     }
 
@@ -223,20 +229,20 @@ mod tests {
             (60_000_000_000, "1m0s"),
             (3_720_500_000_000, "1h2m0.5s"),
         ] {
-            assert_eq!(show(Duration::from_nanos(nanos)), text);
+            assert_eq!(format_go_duration(Duration::from_nanos(nanos)), text);
         }
     }
 
     proptest::proptest! {
         #[test]
         fn formatted_durations_can_be_parsed(nanos in 0..i64::MAX as u64) {
-            let text = show(Duration::from_nanos(nanos));
-            assert_eq!(parse(&text, MS).map(|t| t.nanos), Ok(nanos as i64), "{text}");
+            let text = format_go_duration(Duration::from_nanos(nanos));
+            assert_eq!(parse_signed_duration(&text, MS).map(|t| t.nanos), Ok(nanos as i64), "{text}");
         }
 
         #[test]
         fn no_duration_text_panics(text in ".{0,20}") {
-            let _ = parse(&text, MS);
+            let _ = parse_signed_duration(&text, MS);
         }
     }
 }

@@ -1,12 +1,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::kv::HostCounts;
+use super::kv::HostChunkCounts;
 use super::{BlockKey, BlockPlan, LoadFailurePolicy, LoraId, SeqId};
 
 /// Reason why a simulated sequence ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum End {
+pub enum SequenceEndReason {
     /// All planned output tokens were released.
     Finished,
     /// The client disconnected or cancelled.
@@ -22,7 +22,7 @@ pub enum End {
 
 /// Event of a scheduler. The [`Outbox`](crate::Outbox) stores the simulated time of each event.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
+pub enum SchedulerEvent {
     /// A sequence left the waiting queue for the first time.
     Scheduled {
         /// Id of the admitted sequence.
@@ -72,9 +72,9 @@ pub enum Event {
     },
     /// A sequence released one token at the end of each of the last `n` steps.
     ///
-    /// Only emitted with `ReportingConfig::run_lengths`, between the [`Event::Step`] of the last of
+    /// Only emitted with `ReportingConfig::run_lengths`, between the [`SchedulerEvent::Step`] of the last of
     /// these steps and the next one. Its own instant has no meaning. Within a step, all
-    /// [`Event::Tokens`] precede the [`Event::Step`]. The token before a run was released in the
+    /// [`SchedulerEvent::Tokens`] precede the [`SchedulerEvent::Step`]. The token before a run was released in the
     /// step before the run, so the gap before each token is the duration of its step.
     Decoded {
         /// Id of the sequence that released the tokens.
@@ -97,7 +97,7 @@ pub enum Event {
         /// Id of the ended sequence.
         id: SeqId,
         /// Reason why the sequence ended.
-        end: End,
+        end: SequenceEndReason,
     },
     /// The KV blocks of a finished prefill are kept until another engine has read them.
     Leased {
@@ -122,11 +122,11 @@ pub enum Event {
         keys: Vec<(BlockKey, Option<[u8; 32]>)>,
     },
     /// KV blocks of a layer group other than the first full-attention group were cached or removed.
-    Group(Box<GroupEvent>),
+    Group(Box<LayerGroupCacheEvent>),
     /// The prefix cache was emptied.
     Cleared,
     /// The prefix cache in host memory changed, or one of its copies ended.
-    Host(Box<HostEvent>),
+    Host(Box<HostCacheEvent>),
     /// A step ended (batching schedulers only).
     Step {
         /// Number of prompt tokens that the step computed, without cached ones.
@@ -143,7 +143,7 @@ pub enum Event {
 
 /// Change of the prefix cache of one layer group ([`LayerGroups`](crate::kv::LayerGroups)).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum GroupEvent {
+pub enum LayerGroupCacheEvent {
     /// Some of the KV blocks `from..to` of a block plan entered the prefix cache of the layer
     /// group.
     Stored {
@@ -169,16 +169,16 @@ pub enum GroupEvent {
 
 /// Direction of a copy between the GPU and host memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CopyDirection {
+pub enum HostCopyDirection {
     /// The copy goes from the GPU to host memory.
     ToHost,
     /// The copy goes from host memory to the GPU.
     ToDevice,
 }
 
-/// Event of the host tier ([`HostTierConfig`](crate::kv::HostTierConfig)).
+/// Event of the host tier ([`HostCacheConfig`](crate::kv::HostTierConfig)).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum HostEvent {
+pub enum HostCacheEvent {
     /// Chunks of KV blocks were written to host memory.
     Stored {
         /// Block plan of the sequence, with the keys and hashes of its blocks.
@@ -197,7 +197,7 @@ pub enum HostEvent {
     /// A copy between GPU and host memory ended.
     Copied {
         /// Direction of the copy.
-        direction: CopyDirection,
+        direction: HostCopyDirection,
         /// Number of copied bytes, summed over all GPUs.
         bytes: u64,
         /// Duration of the copy, without the wait for earlier copies.
@@ -217,9 +217,9 @@ pub enum HostEvent {
     },
 }
 
-impl Event {
+impl SchedulerEvent {
     /// Returns the id of the sequence that the event concerns, if any.
-    pub fn sequence(&self) -> Option<SeqId> {
+    pub fn sequence_id(&self) -> Option<SeqId> {
         match self {
             Self::Scheduled { id, .. }
             | Self::Fetched { id, .. }
@@ -238,7 +238,7 @@ impl Event {
 
 /// Operator command for an engine.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Command {
+pub enum EngineCommand {
     /// Stops the scheduling of steps; sequences remain.
     Pause,
     /// Continues scheduling after [`Command::Pause`].
@@ -257,7 +257,7 @@ pub enum Command {
     Release(SeqId),
     /// Sets the token delays of later sequences (pool scheduler) or of later steps (batching
     /// schedulers without a latency model).
-    Delays(Arc<super::Delays>),
+    Delays(Arc<super::TokenDelays>),
     /// Sets the maximum numbers of running and waiting sequences; existing sequences stay.
     Bounds {
         /// Maximum number of running sequences, at least one.
@@ -294,7 +294,7 @@ pub struct CachedBlock {
 
 /// Counts KV blocks by use. The sum of `used`, `cached` and `unused` is the total.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct BlockUse {
+pub struct KvBlockUsage {
     /// Number of KV blocks held by sequences.
     pub used: u32,
     /// Number of KV blocks held by more than one sequence; part of `used`.
@@ -319,7 +319,7 @@ pub struct SequenceProgress {
 
 /// Counts of one engine's sequences, KV blocks and prefix-cache lookups, for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Stats {
+pub struct EngineStats {
     /// Number of sequences in the running batch.
     pub running: usize,
     /// Number of sequences waiting for capacity.
@@ -340,5 +340,5 @@ pub struct Stats {
     /// Number of preemptions since the start.
     pub preemptions: u64,
     /// Numbers of chunks in the prefix cache in host memory, by state.
-    pub host: HostCounts,
+    pub host: HostChunkCounts,
 }

@@ -38,20 +38,20 @@ mod sequence;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-pub use delays::{Calculator, Delays, MAX_DELAY};
+pub use delays::{MAX_SIMULATED_DELAY, TokenDelays, TtftFormula};
 pub use event::{
-    BlockUse, CachedBlock, Command, CopyDirection, End, Event, GroupEvent, HostEvent,
-    PrefixCacheReset, SequenceProgress, Stats,
+    CachedBlock, EngineCommand, EngineStats, HostCacheEvent, HostCopyDirection, KvBlockUsage,
+    LayerGroupCacheEvent, PrefixCacheReset, SchedulerEvent, SequenceEndReason, SequenceProgress,
 };
 pub use sequence::{
-    BlockKey, BlockPlan, Draft, EncoderInput, EncoderKind, ExtraKey, LoadFailure,
-    LoadFailurePolicy, LoraId, SeqId, Sequence, Transfer,
+    BlockKey, BlockPlan, EncoderKind, ExtraKey, LoadFailure, LoadFailurePolicy, LoraId,
+    PromptMediaItem, PromptTransfer, SeqId, Sequence, StepDrafts,
 };
 pub use time::SimTime;
 pub use timer_queue::TimerQueue;
 
 /// Queue of a scheduler's events, in the order they happened.
-pub type Outbox = VecDeque<(SimTime, Event)>;
+pub type Outbox = VecDeque<(SimTime, SchedulerEvent)>;
 
 /// Reports why the engine rejected a submitted sequence. The scheduler keeps nothing of it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -86,7 +86,10 @@ pub trait Scheduler {
     ///
     /// # Errors
     /// [`SubmitError`] of the first sequence that would certainly be rejected.
-    fn admits(&self, _job: &mut dyn Iterator<Item = &Sequence>) -> Result<(), SubmitError> {
+    fn check_submissions(
+        &self,
+        _job: &mut dyn Iterator<Item = &Sequence>,
+    ) -> Result<(), SubmitError> {
         Ok(())
     }
     /// Ends a waiting or running sequence early; ignores unknown ids.
@@ -100,52 +103,52 @@ pub trait Scheduler {
     /// can join the step. Call until [`Scheduler::next_wakeup`] is later than `now`.
     fn advance(&mut self, now: SimTime, out: &mut Outbox);
     /// Executes an operator command; returns false if it does not apply to the engine or its state.
-    fn command(&mut self, now: SimTime, command: Command, out: &mut Outbox) -> bool;
+    fn apply_command(&mut self, now: SimTime, command: EngineCommand, out: &mut Outbox) -> bool;
     /// Lists the KV blocks in the prefix cache, by block id.
     fn cached_blocks(&self) -> Vec<CachedBlock>;
     /// Returns the progress of an unfinished sequence; `None` if it is unknown or the scheduler
     /// keeps no progress.
-    fn progress(&self, _id: SeqId) -> Option<SequenceProgress> {
+    fn sequence_progress(&self, _id: SeqId) -> Option<SequenceProgress> {
         None
     }
     /// Counts by use the KV blocks with these ids, which go from 1 to [`Stats::total_blocks`].
-    fn block_use(&self, _numbers: Range<u32>) -> BlockUse {
-        BlockUse::default()
+    fn block_usage(&self, _numbers: Range<u32>) -> KvBlockUsage {
+        KvBlockUsage::default()
     }
     /// Returns the counts of sequences, KV blocks and prefix-cache lookups after the last call.
-    fn stats(&self) -> Stats;
+    fn stats(&self) -> EngineStats;
     /// Appends the admissions of sequences since the last call to `into`, if enabled in the
     /// configuration. Schedulers without steps report admissions only as events.
-    fn take_admissions(&mut self, _into: &mut Vec<sched::Admitted>) {}
+    fn take_admissions(&mut self, _into: &mut Vec<sched::AdmittedSequence>) {}
 
     // Methods for schedulers with steps.
 
     /// Returns the end of the running step; `None` if no step runs.
-    fn step_end(&self) -> Option<SimTime> {
+    fn running_step_end(&self) -> Option<SimTime> {
         None
     }
     /// Returns whether a step is running. Drivers change the engine only after its end.
     fn is_busy(&self) -> bool {
-        self.step_end().is_some()
+        self.running_step_end().is_some()
     }
     /// Postpones the end of the running step to `end`, to keep pace with other engines.
-    fn extend_step(&mut self, _end: SimTime) {}
+    fn extend_step_to(&mut self, _end: SimTime) {}
     /// Postpones a scheduling pass that was requested for an earlier time to `now`.
-    fn postpone(&mut self, _now: SimTime) {}
+    fn postpone_pass_to(&mut self, _now: SimTime) {}
 
     // Methods for prompts from other engines, coordinated by the caller.
 
     /// Returns the sequences for whose prompts blocks were reserved since the last call, each with
     /// the number of prompt tokens to transfer.
-    fn take_reserved(&mut self) -> Vec<(SeqId, u32)> {
+    fn take_reserved_prompts(&mut self) -> Vec<(SeqId, u32)> {
         Vec::new()
     }
     /// Resumes a sequence whose prompt was transferred; returns false if it does not wait for one.
-    fn activate(&mut self, _now: SimTime, _id: SeqId, _out: &mut Outbox) -> bool {
+    fn resume_transferred(&mut self, _now: SimTime, _id: SeqId, _out: &mut Outbox) -> bool {
         false
     }
 
-    // Methods for ranks in a [`LockStep`](lock_step::LockStep).
+    // Methods for ranks in a [`RankLockStep`](lock_step::LockStep).
 
     /// Returns whether the engine is a data-parallel rank that runs each step together with the
     /// others.
@@ -162,7 +165,7 @@ pub trait Scheduler {
     }
     /// Returns the end that the running step would have if data-parallel ranks computed `tokens`
     /// tokens on average and none was slower.
-    fn own_step_end(&self, _tokens: f64) -> SimTime {
+    fn own_step_end_at_tokens(&self, _tokens: f64) -> SimTime {
         SimTime::ZERO
     }
     /// Schedules a step without sequences, to keep pace with other ranks. It starts now unless

@@ -10,22 +10,22 @@
 use crate::{Scheduler, SimTime};
 
 /// Number of steps between two checks whether any rank has work (vLLM's `dp_sync_interval`).
-const SYNC_INTERVAL: u32 = 16;
+const WORK_CHECK_INTERVAL_STEPS: u32 = 16;
 
 /// Synchronizes the steps of the data-parallel ranks. The driver of the engines calls it.
 #[derive(Debug, Default)]
-pub struct LockStep {
+pub struct RankLockStep {
     /// Number of steps since the last check for work, or since all ranks became idle.
     steps: u32,
     begun: Option<SimTime>,
 }
 
-impl LockStep {
+impl RankLockStep {
     /// Synchronizes all data-parallel ranks at `now`. Call it after all timers, step ends and
     /// inputs at `now` are handled on all ranks.
     ///
     /// `rank` returns the engine of an item, or `None` if it is stopped or in no lock step.
-    pub fn settle<T>(
+    pub fn synchronize_steps<T>(
         &mut self,
         now: SimTime,
         items: &mut [T],
@@ -57,14 +57,14 @@ impl LockStep {
         let tokens = tokens as f64 / f64::from(ranks.max(1));
         let mut end = SimTime::ZERO;
         for rank in items.iter_mut().filter_map(&rank) {
-            end = end.max(rank.own_step_end(tokens));
+            end = end.max(rank.own_step_end_at_tokens(tokens));
         }
         for rank in items.iter_mut().filter_map(&rank) {
             rank.end_step_at(end);
         }
         if self.begun != Some(begun) {
             self.begun = Some(begun);
-            self.steps = (self.steps + 1) % SYNC_INTERVAL;
+            self.steps = (self.steps + 1) % WORK_CHECK_INTERVAL_STEPS;
         }
     }
 }

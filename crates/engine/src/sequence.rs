@@ -54,7 +54,7 @@ pub enum ExtraKey {
 
 /// Selects source and destination of a prompt's KV cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Transfer {
+pub enum PromptTransfer {
     /// The KV cache of the prompt is computed and used locally.
     #[default]
     Local,
@@ -88,7 +88,7 @@ pub struct LoadFailure {
 
 /// Counts the draft tokens of a sequence in one step of speculative decoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Draft {
+pub struct StepDrafts {
     /// Number of draft tokens proposed in one step.
     pub proposed: u8,
     /// Number of draft tokens accepted in one step.
@@ -109,7 +109,7 @@ pub enum EncoderKind {
 ///
 /// **Source:** vLLM `vllm/multimodal/inputs.py`, `MultiModalFeatureSpec`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct EncoderInput {
+pub struct PromptMediaItem {
     /// Hash of the media item's content; equal items are encoded once.
     pub key: u64,
     /// Encoder of the media item.
@@ -120,21 +120,21 @@ pub struct EncoderInput {
     pub len: u32,
 }
 
-impl EncoderInput {
+impl PromptMediaItem {
     /// Returns the index in the prompt after the media item's last placeholder token.
-    pub fn end(&self) -> u32 {
+    pub fn end_token(&self) -> u32 {
         self.start.saturating_add(self.len)
     }
 
     /// Sorts media items by their position and drops those that overlap an earlier one. Returns
     /// `None` if no items remain.
-    pub fn in_order(mut items: Vec<Self>) -> Option<Arc<[Self]>> {
+    pub fn sorted_without_overlap(mut items: Vec<Self>) -> Option<Arc<[Self]>> {
         items.sort_by_key(|item| item.start);
         let mut end = 0;
         items.retain(|item| {
             let apart = item.len > 0 && item.start >= end;
             if apart {
-                end = item.end();
+                end = item.end_token();
             }
             apart
         });
@@ -158,7 +158,7 @@ pub struct Sequence {
     /// LoRA adapter of the request, if any.
     pub lora: Option<LoraId>,
     /// Source and destination of the prompt's KV cache.
-    pub transfer: Transfer,
+    pub transfer: PromptTransfer,
     /// Injected failure of the KV load; `None`: no failure. Ignored by the SGLang scheduler.
     pub load_failure: Option<LoadFailure>,
     /// Keys of the KV blocks that the sequence fills; `None` without a prefix cache.
@@ -176,16 +176,16 @@ pub struct Sequence {
     pub tail: Duration,
     /// Token delays of the sequence in the pool scheduler; `None`: those of the engine at its
     /// submission.
-    pub delays: Option<Arc<super::Delays>>,
+    pub delays: Option<Arc<super::TokenDelays>>,
     /// Recorded release times of output tokens since the start of the sequence, never decreasing.
     /// They replace the delays of the pool scheduler, which draws delays for further tokens.
     /// Ignored by batching schedulers.
     pub timeline: Option<Arc<[Duration]>>,
     /// Numbers of draft tokens after the first, second, ... output token, if they follow from the
     /// text (`ngram`). `None`: random acceptance. Only used by the vLLM scheduler.
-    pub drafts: Option<Arc<[Draft]>>,
-    /// Media items of the prompt, from [`EncoderInput::in_order`]. Only used by the vLLM scheduler.
-    pub media: Option<Arc<[EncoderInput]>>,
+    pub drafts: Option<Arc<[StepDrafts]>>,
+    /// Media items of the prompt, from [`PromptMediaItem::in_order`]. Only used by the vLLM scheduler.
+    pub media: Option<Arc<[PromptMediaItem]>>,
     /// Time between arrival and submission of the request. The pool scheduler subtracts it from the
     /// first delay of a sequence that starts immediately.
     pub preparation_time: Duration,
@@ -201,7 +201,7 @@ impl Sequence {
             key: id.0,
             priority: 0,
             lora: None,
-            transfer: Transfer::Local,
+            transfer: PromptTransfer::Local,
             load_failure: None,
             plan: None,
             skip_cache_read: false,

@@ -47,7 +47,7 @@ impl<T> Default for TimerQueue<T> {
 
 impl<T> TimerQueue<T> {
     /// Sets a timer for the time `due`; `item` is returned when it expires.
-    pub fn set(&mut self, due: SimTime, item: T) {
+    pub fn schedule(&mut self, due: SimTime, item: T) {
         let order = self.set;
         self.set += 1;
         self.heap.push(Reverse(TimerEntry { due, order, item }));
@@ -96,12 +96,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn simultaneous_timers_fire_in_the_order_of_setting() {
+    fn timers_due_together_expire_in_insertion_order() {
         let mut timers = TimerQueue::default();
         let at = SimTime::from_millis;
-        timers.set(at(2), 'c');
-        timers.set(at(1), 'a');
-        timers.set(at(1), 'b');
+        timers.schedule(at(2), 'c');
+        timers.schedule(at(1), 'a');
+        timers.schedule(at(1), 'b');
         assert_eq!(timers.pop_due(at(0)), None);
         let fired: Vec<_> = std::iter::from_fn(|| timers.pop_due(at(2))).collect();
         assert_eq!(fired, [(at(1), 'a'), (at(1), 'b'), (at(2), 'c')]);

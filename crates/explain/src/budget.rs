@@ -2,23 +2,23 @@
 
 use std::fmt::{self, Write as _};
 
-use vllm_sim_config::{Encoder, KvCacheSize};
-use vllm_sim_engine::latency::{Batch, RooflineSetup};
+use vllm_sim_config::{KvCacheCapacity, MediaEncoderConfig};
+use vllm_sim_engine::latency::{BatchWork, RooflineSetup};
 use vllm_sim_engine::sched::vllm::VllmConfig;
-use vllm_sim_engine::{EncoderInput, EncoderKind};
+use vllm_sim_engine::{EncoderKind, PromptMediaItem};
 
 const SAMPLE_EMBEDDINGS: u32 = 1000;
 
-pub(super) fn write(
+pub(super) fn write_memory_budget(
     text: &mut String,
     setup: &RooflineSetup,
     utilization: f64,
-    cache: &KvCacheSize,
+    cache: &KvCacheCapacity,
 ) -> fmt::Result {
     let (memory, reserved) = (cache.memory, cache.reserved);
     let total = setup.gpu.memory_gib * f64::from(1 << 30);
     let is_typed = (cache.available_bytes - memory.room_bytes.max(0.0)).abs() > 0.5;
-    let ranks = setup.ranks();
+    let ranks = setup.weight_ranks();
     let spread = match setup.shape.moe {
         Some(_) if ranks.experts > ranks.tensor => {
             format!(", experts over {}", ranks.experts)
@@ -71,10 +71,10 @@ pub(super) fn write(
     Ok(())
 }
 
-pub(super) fn write_encoder(
+pub(super) fn write_encoder_times(
     text: &mut String,
     engine: &VllmConfig,
-    encoder: &Encoder,
+    encoder: &MediaEncoderConfig,
 ) -> fmt::Result {
     let split = match encoder.chunked_input {
         true => "",
@@ -85,7 +85,7 @@ pub(super) fn write_encoder(
         "Encoder     at most {} embeddings a step, and as many in its cache: {}{split}",
         encoder.budget, encoder.rule
     )?;
-    let input = |kind| EncoderInput {
+    let input = |kind| PromptMediaItem {
         key: 0,
         kind,
         start: 0,
@@ -120,7 +120,7 @@ pub(super) fn write_encoder(
     Ok(())
 }
 
-pub(super) fn write_drafts(text: &mut String, engine: &VllmConfig) -> fmt::Result {
+pub(super) fn write_draft_times(text: &mut String, engine: &VllmConfig) -> fmt::Result {
     let Some(speculation) = &engine.speculation else {
         return Ok(());
     };
@@ -144,15 +144,15 @@ pub(super) fn write_drafts(text: &mut String, engine: &VllmConfig) -> fmt::Resul
         1.0 + accepted
     )?;
     if let Some(drafting) = &engine.drafting {
-        let mut batch = Batch::default();
+        let mut batch = BatchWork::default();
         batch.add_decode(1024, 1 + chances.len() as u32, None);
-        let ms = drafting.step(&batch, engine.speed).as_secs_f64() * 1e3;
+        let ms = drafting.draft_time(&batch, engine.speed).as_secs_f64() * 1e3;
         write!(text, "; making them takes {ms:.2} ms for one sequence")?;
     }
     writeln!(text)
 }
 
-pub(super) fn write_sampling(
+pub(super) fn write_sampling_cost(
     text: &mut String,
     setup: &RooflineSetup,
     because: &str,

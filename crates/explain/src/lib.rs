@@ -8,27 +8,31 @@ mod nearest_run;
 use std::fmt::{self, Write as _};
 use std::time::Duration;
 
-use vllm_sim_config::{Encoder, KvCacheSize, KvOffload};
+use vllm_sim_config::{KvCacheCapacity, KvOffloadConfig, MediaEncoderConfig};
 use vllm_sim_engine::kv::SparseLayerKind;
 use vllm_sim_engine::latency::{
-    Batch, Coefficients, LatencyModel, Memory, ModelShape, RooflineSetup, Speed, StepBreakdown,
+    BatchWork, KvCacheMemory, LatencyModel, ModelShape, RooflineCoefficients, RooflineSetup,
+    SpeedFactors, StepBreakdown,
 };
 use vllm_sim_engine::sched::vllm::VllmConfig;
 
-const CONTEXT: u32 = 1024;
-const BATCHES: [u32; 8] = [1, 4, 8, 16, 32, 64, 128, 256];
-const PROMPTS: [u32; 6] = [64, 256, 1024, 4096, 16_384, 65_536];
+const DECODE_CONTEXT_TOKENS: u32 = 1024;
+const DECODE_BATCH_SIZES: [u32; 8] = [1, 4, 8, 16, 32, 64, 128, 256];
+const PROMPT_LENGTHS_TOKENS: [u32; 6] = [64, 256, 1024, 4096, 16_384, 65_536];
 
 pub use nearest_run::{DeploymentEvidence, PredictionAccuracy, PromptLoad};
 
 /// Returns the known prediction errors of a simulated engine, by prompt load.
 ///
 /// Returns `None` unless its latency model is a roofline with default coefficients.
-pub fn evidence(engine: &VllmConfig, setup: Option<&RooflineSetup>) -> Option<DeploymentEvidence> {
+pub fn deployment_evidence(
+    engine: &VllmConfig,
+    setup: Option<&RooflineSetup>,
+) -> Option<DeploymentEvidence> {
     let is_roofline = matches!(engine.latency, LatencyModel::Roofline(_));
-    let is_usual = |setup: &&RooflineSetup| setup.coefficients == Coefficients::default();
+    let is_usual = |setup: &&RooflineSetup| setup.coefficients == RooflineCoefficients::default();
     let setup = setup.filter(is_usual)?;
-    (is_roofline && engine.speed == Speed::default()).then(|| DeploymentEvidence::new(setup))
+    (is_roofline && engine.speed == SpeedFactors::default()).then(|| DeploymentEvidence::new(setup))
 }
 
 /// Explains an engine as text: model size, KV cache size, step times and their parts.
@@ -36,35 +40,35 @@ pub fn evidence(engine: &VllmConfig, setup: Option<&RooflineSetup>) -> Option<De
 /// - `setup` and `utilization` add details of a roofline latency model.
 /// - `derived` lists settings with computed defaults, with their rules.
 /// - `sampling` names the source of truncated sampling.
-pub fn explain(
+pub fn explain_engine(
     name: &str,
     engine: &VllmConfig,
     setup: Option<(&RooflineSetup, f64)>,
     sampling: &str,
-    derived: &[Derived<'_>],
-    caches: Caches<'_>,
+    derived: &[DerivedSetting<'_>],
+    caches: CacheSizes<'_>,
 ) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
     let setup = setup.map(|(setup, utilization)| (setup, utilization, sampling));
-    let _ = write_all(&mut text, name, engine, setup, derived, caches);
+    let _ = write_explanation(&mut text, name, engine, setup, derived, caches);
     text
 }
 
 /// Sizes of an engine's caches, as far as they were planned.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Caches<'a> {
+pub struct CacheSizes<'a> {
     /// Size of the KV cache on the GPUs.
-    pub kv: Option<&'a KvCacheSize>,
+    pub kv: Option<&'a KvCacheCapacity>,
     /// Size of the KV cache in host memory.
-    pub host: Option<&'a KvOffload>,
+    pub host: Option<&'a KvOffloadConfig>,
     /// Size of the encoder cache for images and audio.
-    pub encoder: Option<&'a Encoder>,
+    pub encoder: Option<&'a MediaEncoderConfig>,
 }
 
 /// Engine setting with a computed default.
 #[derive(Debug, Clone, Copy)]
-pub struct Derived<'a> {
+pub struct DerivedSetting<'a> {
     /// Name of the setting's command-line flag.
     pub flag: &'a str,
     /// Computed value of the setting.
@@ -73,29 +77,29 @@ pub struct Derived<'a> {
     pub rule: &'a str,
 }
 
-fn write_all(
+fn write_explanation(
     text: &mut String,
     name: &str,
     engine: &VllmConfig,
     setup: Option<(&RooflineSetup, f64, &str)>,
-    derived: &[Derived<'_>],
-    Caches {
+    derived: &[DerivedSetting<'_>],
+    CacheSizes {
         kv: cache,
         host,
         encoder,
-    }: Caches<'_>,
+    }: CacheSizes<'_>,
 ) -> fmt::Result {
     writeln!(text, "Model       {name}")?;
     if let Some((setup, utilization, _)) = setup {
-        write_model(text, &setup.shape)?;
+        write_model_shape(text, &setup.shape)?;
         write_memory(text, setup, utilization, engine, cache)?;
     }
-    write_cache(text, engine, cache)?;
+    write_kv_cache(text, engine, cache)?;
     if let Some(cache) = cache {
-        write_groups(text, cache, engine.max_model_len)?;
+        write_layer_groups(text, cache, engine.max_model_len)?;
     }
     if let Some(host) = host {
-        write_host(text, host, engine.block_size)?;
+        write_host_cache(text, host, engine.block_size)?;
     }
     writeln!(
         text,
@@ -109,7 +113,7 @@ fn write_all(
         },
     )?;
     if let Some(encoder) = encoder {
-        budget::write_encoder(text, engine, encoder)?;
+        budget::write_encoder_times(text, engine, encoder)?;
     }
     if engine.lock_step {
         writeln!(
@@ -119,33 +123,41 @@ fn write_all(
         )?;
     }
     if let Some((setup, _, sampling)) = setup {
-        budget::write_sampling(text, setup, sampling)?;
+        budget::write_sampling_cost(text, setup, sampling)?;
     }
-    if engine.speed != Speed::default() {
+    if engine.speed != SpeedFactors::default() {
         writeln!(text, "Speed-up    {} x", engine.speed.all)?;
     }
     let roofline = matches!(engine.latency, LatencyModel::Roofline(_));
-    if let Some((setup, ..)) = setup.filter(|_| roofline && engine.speed == Speed::default()) {
-        match setup.coefficients == Coefficients::default() {
-            true => nearest_run::write(text, setup)?,
+    if let Some((setup, ..)) = setup.filter(|_| roofline && engine.speed == SpeedFactors::default())
+    {
+        match setup.coefficients == RooflineCoefficients::default() {
+            true => nearest_run::write_nearest_runs(text, setup)?,
             false => writeln!(
                 text,
                 "Evidence    none: the constants differ from the defaults"
             )?,
         }
     }
-    budget::write_drafts(text, engine)?;
+    budget::write_draft_times(text, engine)?;
     if let (Some((setup, utilization, _)), Some(cache)) = (setup, cache) {
-        budget::write(text, setup, utilization, cache)?;
+        budget::write_memory_budget(text, setup, utilization, cache)?;
     }
-    write_derived(text, derived)?;
-    writeln!(text, "\nOne decode step, context {CONTEXT} each (ms)\n")?;
-    write_decodes(text, engine)?;
+    write_derived_settings(text, derived)?;
+    writeln!(
+        text,
+        "\nOne decode step, context {DECODE_CONTEXT_TOKENS} each (ms)\n"
+    )?;
+    write_decode_times(text, engine)?;
     writeln!(text, "\nOne prompt alone, nothing cached (ms)\n")?;
-    write_prompts(text, engine)
+    write_prefill_times(text, engine)
 }
 
-fn write_cache(text: &mut String, engine: &VllmConfig, cache: Option<&KvCacheSize>) -> fmt::Result {
+fn write_kv_cache(
+    text: &mut String,
+    engine: &VllmConfig,
+    cache: Option<&KvCacheCapacity>,
+) -> fmt::Result {
     let tokens = u64::from(engine.num_gpu_blocks) * u64::from(engine.block_size);
     let (blocks, size) = (engine.num_gpu_blocks, engine.block_size);
     match cache.filter(|cache| cache.plan.sparse_groups > 0) {
@@ -162,7 +174,7 @@ fn write_cache(text: &mut String, engine: &VllmConfig, cache: Option<&KvCacheSiz
     }
 }
 
-fn write_groups(text: &mut String, cache: &KvCacheSize, context: u32) -> fmt::Result {
+fn write_layer_groups(text: &mut String, cache: &KvCacheCapacity, context: u32) -> fmt::Result {
     let plan = &cache.plan;
     writeln!(
         text,
@@ -200,7 +212,7 @@ fn write_groups(text: &mut String, cache: &KvCacheSize, context: u32) -> fmt::Re
     Ok(())
 }
 
-fn write_host(text: &mut String, host: &KvOffload, block_size: u32) -> fmt::Result {
+fn write_host_cache(text: &mut String, host: &KvOffloadConfig, block_size: u32) -> fmt::Result {
     let (tier, link) = (&host.tier, host.link);
     let ms = |time: Duration| time.as_secs_f64() * 1e3;
     writeln!(
@@ -220,20 +232,20 @@ fn write_host(text: &mut String, host: &KvOffload, block_size: u32) -> fmt::Resu
     )
 }
 
-fn write_derived(text: &mut String, derived: &[Derived<'_>]) -> fmt::Result {
+fn write_derived_settings(text: &mut String, derived: &[DerivedSetting<'_>]) -> fmt::Result {
     if !derived.is_empty() {
         writeln!(
             text,
             "\nFlags that were not set, and the rule for each value\n"
         )?;
     }
-    for Derived { flag, value, rule } in derived {
+    for DerivedSetting { flag, value, rule } in derived {
         writeln!(text, "{flag:<24}{value:>10}   {rule}")?;
     }
     Ok(())
 }
 
-fn write_model(text: &mut String, shape: &ModelShape) -> fmt::Result {
+fn write_model_shape(text: &mut String, shape: &ModelShape) -> fmt::Result {
     write!(
         text,
         "            {} layers of {}, {} query and {} key/value heads of {}, MLP {}, vocabulary {}",
@@ -262,7 +274,7 @@ fn write_model(text: &mut String, shape: &ModelShape) -> fmt::Result {
             window.layers, window.tokens
         )?;
     }
-    let weights = shape.quantization.scheme.weights_name();
+    let weights = shape.quantization.scheme.weight_dtype_name();
     writeln!(text, "; weights {weights}")
 }
 
@@ -271,29 +283,29 @@ fn write_memory(
     setup: &RooflineSetup,
     utilization: f64,
     engine: &VllmConfig,
-    cache: Option<&KvCacheSize>,
+    cache: Option<&KvCacheCapacity>,
 ) -> fmt::Result {
     let gpu = &setup.gpu;
     writeln!(
         text,
         "GPU         {} x {}: {} TFLOP/s, {} TB/s, {} GiB",
-        setup.gpus(),
+        setup.gpu_count(),
         gpu.name,
         gpu.bf16_tflops,
         gpu.bandwidth_tbs,
         gpu.memory_gib,
     )?;
-    let memory = Memory::new(
-        &setup.shape.stage(setup.pp),
+    let memory = KvCacheMemory::new(
+        &setup.shape.largest_pipeline_stage(setup.pp),
         gpu,
-        setup.ranks(),
+        setup.weight_ranks(),
         utilization,
         (engine.block_size, setup.kv_bytes),
         engine.max_num_batched_tokens,
         None,
     );
     let plain = memory.block_bytes / f64::from(engine.block_size.max(1));
-    let token = cache.map_or(plain, |cache| cache.plan.token_bytes());
+    let token = cache.map_or(plain, |cache| cache.plan.bytes_per_token());
     write!(
         text,
         "Memory      {:.2} GB of weights on each GPU, {token} bytes of cache per token",
@@ -316,22 +328,22 @@ fn write_memory(
     }
 }
 
-fn decodes(n: u32, window: Option<u32>) -> Batch {
-    let mut batch = Batch::default();
-    (0..n).for_each(|_| batch.add_decode(CONTEXT, 1, window));
+fn decode_batch(n: u32, window: Option<u32>) -> BatchWork {
+    let mut batch = BatchWork::default();
+    (0..n).for_each(|_| batch.add_decode(DECODE_CONTEXT_TOKENS, 1, window));
     batch
 }
 
-fn write_decodes(text: &mut String, engine: &VllmConfig) -> fmt::Result {
-    let window = engine.latency.window();
-    let sizes = BATCHES
+fn write_decode_times(text: &mut String, engine: &VllmConfig) -> fmt::Result {
+    let window = engine.latency.sliding_window();
+    let sizes = DECODE_BATCH_SIZES
         .iter()
         .copied()
         .filter(|&n| n <= engine.max_num_seqs);
-    let steps: Vec<(u32, Batch)> = sizes.map(|n| (n, decodes(n, window))).collect();
-    line(text, "sequences", steps.iter().map(|(n, _)| n.to_string()))?;
-    let ms = |batch: &Batch| engine.step_time(batch).as_secs_f64() * 1e3;
-    line(
+    let steps: Vec<(u32, BatchWork)> = sizes.map(|n| (n, decode_batch(n, window))).collect();
+    write_table_line(text, "sequences", steps.iter().map(|(n, _)| n.to_string()))?;
+    let ms = |batch: &BatchWork| engine.step_time(batch).as_secs_f64() * 1e3;
+    write_table_line(
         text,
         "step",
         steps.iter().map(|(_, batch)| format!("{:.2}", ms(batch))),
@@ -340,7 +352,7 @@ fn write_decodes(text: &mut String, engine: &VllmConfig) -> fmt::Result {
         0.0 => "-".to_owned(),
         ms => format!("{:.0}", f64::from(n) * 1e3 / ms),
     };
-    line(
+    write_table_line(
         text,
         "tokens/s",
         steps.iter().map(|(n, batch)| rate(*n, ms(batch))),
@@ -350,29 +362,29 @@ fn write_decodes(text: &mut String, engine: &VllmConfig) -> fmt::Result {
     };
     let parts: Vec<_> = steps
         .iter()
-        .map(|(_, batch)| roofline.breakdown(batch))
+        .map(|(_, batch)| roofline.step_breakdown(batch))
         .collect();
-    write_parts(text, &parts)?;
+    write_step_parts(text, &parts)?;
     write_weights_from_host(text, engine, steps.iter().map(|_| 1))
 }
 
-fn write_prompts(text: &mut String, engine: &VllmConfig) -> fmt::Result {
+fn write_prefill_times(text: &mut String, engine: &VllmConfig) -> fmt::Result {
     let fits = |&n: &u32| n <= engine.max_model_len;
-    let lengths: Vec<u32> = PROMPTS.iter().copied().filter(fits).collect();
-    line(text, "tokens", lengths.iter().map(u32::to_string))?;
-    let window = engine.latency.window();
+    let lengths: Vec<u32> = PROMPT_LENGTHS_TOKENS.iter().copied().filter(fits).collect();
+    write_table_line(text, "tokens", lengths.iter().map(u32::to_string))?;
+    let window = engine.latency.sliding_window();
     let chunks = |length: u32| {
         let budget = match engine.prefill.enable_chunked_prefill {
             true => engine.max_num_batched_tokens.max(1),
             false => length,
         };
         (0..length).step_by(budget as usize).map(move |past| {
-            let mut batch = Batch::default();
-            batch.add_chunk(budget.min(length - past), past, window);
+            let mut batch = BatchWork::default();
+            batch.add_prompt_chunk(budget.min(length - past), past, window);
             batch
         })
     };
-    line(
+    write_table_line(
         text,
         "steps",
         lengths.iter().map(|&n| chunks(n).count().to_string()),
@@ -381,7 +393,7 @@ fn write_prompts(text: &mut String, engine: &VllmConfig) -> fmt::Result {
         let steps = chunks(n).map(|batch| engine.step_time(&batch));
         steps.map(|d| d.as_secs_f64() * 1e3).sum()
     };
-    line(
+    write_table_line(
         text,
         "first token",
         lengths.iter().map(|&n| format!("{:.1}", time(n))),
@@ -395,7 +407,7 @@ fn write_prompts(text: &mut String, engine: &VllmConfig) -> fmt::Result {
                 format!("{:.1}", time.as_secs_f64() * 1e3)
             }
         };
-        line(text, "from the host", lengths.iter().map(|&n| load(n)))?;
+        write_table_line(text, "from the host", lengths.iter().map(|&n| load(n)))?;
     }
     let LatencyModel::Roofline(roofline) = &engine.latency else {
         return Ok(());
@@ -404,13 +416,13 @@ fn write_prompts(text: &mut String, engine: &VllmConfig) -> fmt::Result {
         .iter()
         .map(|&n| {
             chunks(n)
-                .map(|batch| roofline.breakdown(&batch))
-                .fold(StepBreakdown::default(), add)
+                .map(|batch| roofline.step_breakdown(&batch))
+                .fold(StepBreakdown::default(), add_breakdowns)
         })
         .collect();
-    write_parts(text, &parts)?;
+    write_step_parts(text, &parts)?;
     write_weights_from_host(text, engine, lengths.iter().map(|&n| chunks(n).count()))?;
-    let front_end = |running: u32| roofline.front_end(running).as_secs_f64() * 1e3;
+    let front_end = |running: u32| roofline.front_end_delay(running).as_secs_f64() * 1e3;
     let (idle, busy) = (front_end(0), front_end(100));
     writeln!(
         text,
@@ -419,7 +431,7 @@ fn write_prompts(text: &mut String, engine: &VllmConfig) -> fmt::Result {
     )
 }
 
-fn add(a: StepBreakdown, b: StepBreakdown) -> StepBreakdown {
+fn add_breakdowns(a: StepBreakdown, b: StepBreakdown) -> StepBreakdown {
     StepBreakdown {
         gemm: a.gemm + b.gemm,
         moe: a.moe + b.moe,
@@ -432,9 +444,9 @@ fn add(a: StepBreakdown, b: StepBreakdown) -> StepBreakdown {
     }
 }
 
-fn write_parts(text: &mut String, steps: &[StepBreakdown]) -> fmt::Result {
-    type Cause = (&'static str, fn(&StepBreakdown) -> f64);
-    let causes: [Cause; 8] = [
+fn write_step_parts(text: &mut String, steps: &[StepBreakdown]) -> fmt::Result {
+    type StepCause = (&'static str, fn(&StepBreakdown) -> f64);
+    let causes: [StepCause; 8] = [
         ("matrices", |b| b.gemm),
         ("experts", |b| b.moe),
         ("output head", |b| b.lm_head),
@@ -447,7 +459,7 @@ fn write_parts(text: &mut String, steps: &[StepBreakdown]) -> fmt::Result {
     for (cause, of) in causes {
         if steps.iter().any(|step| of(step) > 0.0) {
             let cells = steps.iter().map(|step| format!("{:.2}", of(step) / 1e3));
-            line(text, &format!("  {cause}"), cells)?;
+            write_table_line(text, &format!("  {cause}"), cells)?;
         }
     }
     Ok(())
@@ -464,10 +476,14 @@ fn write_weights_from_host(
         return Ok(());
     }
     let cells = steps.map(|steps| format!("{:.2}", each * steps as f64));
-    line(text, "  host weights", cells)
+    write_table_line(text, "  host weights", cells)
 }
 
-fn line(text: &mut String, head: &str, cells: impl Iterator<Item = String>) -> fmt::Result {
+fn write_table_line(
+    text: &mut String,
+    head: &str,
+    cells: impl Iterator<Item = String>,
+) -> fmt::Result {
     write!(text, "{head:<16}")?;
     for cell in cells {
         write!(text, "{cell:>10}")?;
@@ -477,26 +493,26 @@ fn line(text: &mut String, head: &str, cells: impl Iterator<Item = String>) -> f
 
 #[cfg(test)]
 mod tests {
-    use vllm_sim_engine::latency::{Roofline, gpu, model};
+    use vllm_sim_engine::latency::{Roofline, find_gpu, known_model_shape};
 
     use super::*;
 
     #[test]
-    fn a_roofline_is_explained_by_cause() {
-        let shape = model("meta-llama/Llama-3.1-8B").unwrap();
-        let setup = RooflineSetup::new(shape, gpu("H100").unwrap().clone());
+    fn roofline_explanation_splits_steps_by_cause() {
+        let shape = known_model_shape("meta-llama/Llama-3.1-8B").unwrap();
+        let setup = RooflineSetup::new(shape, find_gpu("H100").unwrap().clone());
         let engine = VllmConfig {
             latency: LatencyModel::Roofline(Box::new(Roofline::new(&setup).unwrap())),
             max_num_seqs: 64,
             ..VllmConfig::default()
         };
-        let text = explain(
+        let text = explain_engine(
             "Llama-3.1-8B",
             &engine,
             Some((&setup, 0.9)),
             "no top-p or top-k: a test",
             &[],
-            Caches::default(),
+            CacheSizes::default(),
         );
         for part in [
             "32 layers of 4096",
@@ -518,7 +534,7 @@ mod tests {
     }
 
     #[test]
-    fn other_latency_models_are_explained_by_their_steps() {
+    fn other_latency_models_are_explained_by_step_times() {
         let engine = VllmConfig {
             latency: LatencyModel::Constant {
                 prefill: Duration::from_millis(10),
@@ -529,7 +545,7 @@ mod tests {
             max_num_batched_tokens: 512,
             ..VllmConfig::default()
         };
-        let text = explain("some", &engine, None, "", &[], Caches::default());
+        let text = explain_engine("some", &engine, None, "", &[], CacheSizes::default());
         let rows: Vec<Vec<&str>> = text
             .lines()
             .map(|line| line.split_whitespace().collect())

@@ -2,16 +2,16 @@
 
 use std::fmt::{self, Write as _};
 
-use vllm_sim_engine::latency::{Memory, RooflineSetup};
+use vllm_sim_engine::latency::{KvCacheMemory, RooflineSetup};
 
 /// Table of public recorded runs by deployment, written by `tests/python/fidelity_page.py` together
 /// with `docs/fidelity.md`.
-const DEPLOYMENTS: &str = include_str!("recorded_deployments.csv");
+const RECORDED_DEPLOYMENTS_CSV: &str = include_str!("recorded_deployments.csv");
 
 /// Recorded runs of one deployment, with the median absolute errors of their predictions, in
 /// percent.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Deployment {
+struct RecordedDeployment {
     judge: &'static str,
     model: &'static str,
     gpu: &'static str,
@@ -43,7 +43,7 @@ pub enum PromptLoad {
 impl PromptLoad {
     /// Returns the prompt load of a run with the ratio `reused` of cached to all prompt tokens (0
     /// to 1).
-    pub fn of(reused: f64) -> Self {
+    pub fn from_reused_ratio(reused: f64) -> Self {
         match reused >= 0.5 {
             true => Self::Cached,
             false => Self::Computed,
@@ -59,11 +59,11 @@ impl PromptLoad {
 }
 
 /// Relative difference below which two weight sizes count as the same model.
-const SAME_SIZE: f64 = 0.01;
+const SAME_MODEL_SIZE_TOLERANCE: f64 = 0.01;
 
-impl Deployment {
+impl RecordedDeployment {
     /// Parses a line of the table of recorded deployments; returns `None` for an invalid one.
-    fn read(line: &'static str) -> Option<Self> {
+    fn parse_csv_line(line: &'static str) -> Option<Self> {
         let mut cells = line.split(',');
         let mut next = || cells.next();
         Some(Self {
@@ -88,7 +88,7 @@ impl Deployment {
     }
 
     /// Returns whether the prediction errors of this deployment apply to `asked`.
-    fn fits(&self, asked: &Deployment) -> bool {
+    fn is_comparable_to(&self, asked: &RecordedDeployment) -> bool {
         self.gpu == asked.gpu
             && self.weights == asked.weights
             && self.experts == asked.experts
@@ -96,11 +96,14 @@ impl Deployment {
     }
 
     /// Returns the properties in which this deployment differs from `asked`.
-    fn differences(&self, asked: &Deployment) -> Vec<&'static str> {
+    fn differing_properties(&self, asked: &RecordedDeployment) -> Vec<&'static str> {
         let size = (self.weight_gb * f64::from(self.tp)) / (asked.weight_gb * f64::from(asked.tp));
         [
             (self.tp != asked.tp, "tensor parallelism"),
-            ((size - 1.0).abs() > SAME_SIZE, "size of the model"),
+            (
+                (size - 1.0).abs() > SAME_MODEL_SIZE_TOLERANCE,
+                "size of the model",
+            ),
         ]
         .into_iter()
         .filter_map(|(differs, what)| differs.then_some(what))
@@ -108,7 +111,7 @@ impl Deployment {
     }
 
     /// Returns the distance of this deployment from `asked`, in doublings of the work per GPU.
-    fn distance(&self, asked: &Deployment) -> f64 {
+    fn distance_doublings(&self, asked: &RecordedDeployment) -> f64 {
         let doublings = |a: f64, b: f64| (a / b).log2().abs();
         let other = |differs: bool, far: f64| if differs { far } else { 0.0 };
         other(self.regime != "stable", 0.5)
@@ -117,10 +120,15 @@ impl Deployment {
     }
 }
 
-fn nearest(asked: &Deployment) -> Option<Deployment> {
-    let known = DEPLOYMENTS.lines().filter_map(Deployment::read);
-    let known = known.filter(|known| known.fits(asked));
-    known.min_by(|a, b| a.distance(asked).total_cmp(&b.distance(asked)))
+fn nearest_deployment(asked: &RecordedDeployment) -> Option<RecordedDeployment> {
+    let known = RECORDED_DEPLOYMENTS_CSV
+        .lines()
+        .filter_map(RecordedDeployment::parse_csv_line);
+    let known = known.filter(|known| known.is_comparable_to(asked));
+    known.min_by(|a, b| {
+        a.distance_doublings(asked)
+            .total_cmp(&b.distance_doublings(asked))
+    })
 }
 
 /// Known errors of a latency prediction, from the nearest recorded deployment.
@@ -154,13 +162,13 @@ pub struct DeploymentEvidence {
 
 impl DeploymentEvidence {
     pub(super) fn new(setup: &RooflineSetup) -> Self {
-        let [cached, computed] =
-            [PromptLoad::Cached, PromptLoad::Computed].map(|prompts| evidence(setup, prompts));
+        let [cached, computed] = [PromptLoad::Cached, PromptLoad::Computed]
+            .map(|prompts| prediction_accuracy(setup, prompts));
         Self { cached, computed }
     }
 
     /// Returns the prediction errors under this prompt load.
-    pub fn of(&self, prompts: PromptLoad) -> &PredictionAccuracy {
+    pub fn accuracy_under(&self, prompts: PromptLoad) -> &PredictionAccuracy {
         match prompts {
             PromptLoad::Cached => &self.cached,
             PromptLoad::Computed => &self.computed,
@@ -168,14 +176,22 @@ impl DeploymentEvidence {
     }
 }
 
-fn evidence(setup: &RooflineSetup, prompts: PromptLoad) -> PredictionAccuracy {
+fn prediction_accuracy(setup: &RooflineSetup, prompts: PromptLoad) -> PredictionAccuracy {
     let shape = &setup.shape;
-    let memory = Memory::new(shape, &setup.gpu, setup.ranks(), 1.0, (16, 2), 1, None);
-    let asked = Deployment {
+    let memory = KvCacheMemory::new(
+        shape,
+        &setup.gpu,
+        setup.weight_ranks(),
+        1.0,
+        (16, 2),
+        1,
+        None,
+    );
+    let asked = RecordedDeployment {
         judge: "",
         model: "",
         gpu: setup.gpu.name,
-        weights: shape.quantization.scheme.weights_name(),
+        weights: shape.quantization.scheme.weight_dtype_name(),
         tp: setup.tp,
         experts: shape.moe.is_some(),
         prompts,
@@ -188,7 +204,7 @@ fn evidence(setup: &RooflineSetup, prompts: PromptLoad) -> PredictionAccuracy {
         e2e: None,
     };
     let load = prompts.name();
-    let Some(found) = nearest(&asked) else {
+    let Some(found) = nearest_deployment(&asked) else {
         let kind = match asked.experts {
             true => "a model with experts",
             false => "a dense model",
@@ -202,14 +218,14 @@ fn evidence(setup: &RooflineSetup, prompts: PromptLoad) -> PredictionAccuracy {
             short: "none".to_owned(),
         };
     };
-    let Deployment {
+    let RecordedDeployment {
         model,
         gpu,
         weights,
         tp,
         ..
     } = found;
-    let differences = found.differences(&asked);
+    let differences = found.differing_properties(&asked);
     let recorded = match differences[..] {
         [] => format!(
             "{tp} x {gpu} with {weights} weights of this size and {load} prompts was recorded \
@@ -245,13 +261,13 @@ fn evidence(setup: &RooflineSetup, prompts: PromptLoad) -> PredictionAccuracy {
     }
 }
 
-pub(super) fn write(text: &mut String, setup: &RooflineSetup) -> fmt::Result {
+pub(super) fn write_nearest_runs(text: &mut String, setup: &RooflineSetup) -> fmt::Result {
     let known = DeploymentEvidence::new(setup);
     for (head, prompts) in [
         ("Evidence    ", PromptLoad::Computed),
         ("            ", PromptLoad::Cached),
     ] {
-        let found = known.of(prompts);
+        let found = known.accuracy_under(prompts);
         writeln!(text, "{head}{}", found.recorded)?;
         if let Some(errors) = &found.errors {
             writeln!(text, "            {errors} (docs/fidelity.md)")?;
@@ -262,27 +278,30 @@ pub(super) fn write(text: &mut String, setup: &RooflineSetup) -> fmt::Result {
 
 #[cfg(test)]
 mod tests {
-    use vllm_sim_engine::latency::{gpu, model};
+    use vllm_sim_engine::latency::{find_gpu, known_model_shape};
 
     use super::*;
 
     #[test]
-    fn every_line_of_the_table_is_read() {
-        let lines = DEPLOYMENTS.lines().skip(1);
+    fn every_recorded_deployment_line_is_parsed() {
+        let lines = RECORDED_DEPLOYMENTS_CSV.lines().skip(1);
         let wrong: Vec<&str> = lines
-            .filter(|line| Deployment::read(line).is_none())
+            .filter(|line| RecordedDeployment::parse_csv_line(line).is_none())
             .collect();
         assert!(wrong.is_empty(), "{wrong:?}");
-        assert!(DEPLOYMENTS.lines().count() > 20);
+        assert!(RECORDED_DEPLOYMENTS_CSV.lines().count() > 20);
     }
 
     #[test]
     fn differences_from_the_nearest_run_are_named() {
         let said = |name: &str, on: &str, tp: u32| {
-            let mut setup = RooflineSetup::new(model(name).unwrap(), gpu(on).unwrap().clone());
+            let mut setup = RooflineSetup::new(
+                known_model_shape(name).unwrap(),
+                find_gpu(on).unwrap().clone(),
+            );
             setup.tp = tp;
             let mut text = String::new();
-            write(&mut text, &setup).unwrap();
+            write_nearest_runs(&mut text, &setup).unwrap();
             text
         };
         let known = said("meta-llama/Llama-3.1-8B", "H100", 1);

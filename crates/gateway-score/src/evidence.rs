@@ -1,16 +1,16 @@
 //! Checks which pod generated each response of the gateway, from response headers and the pods'
 //! request histories.
 
-use super::fleet::Routing;
-use super::gateway_run::RequestResult;
-use super::pod::Attempt;
+use super::fleet::RoutingObservations;
+use super::gateway_run::GatewayRequestResult;
+use super::pod::PodAttempt;
 
 /// Error of a request whose response no pod generated.
-const INVENTED: &str = "no pod of the fleet served this answer";
+const NOT_FROM_ANY_POD_ERROR: &str = "no pod of the fleet served this answer";
 
 /// Evidence for the pod of a request: its request history, or a response header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Evidence {
+pub(super) enum PodEvidence {
     /// The request histories of pods contain the request.
     History {
         /// Whether a pod generated a response to the request.
@@ -21,11 +21,14 @@ pub(super) enum Evidence {
     Nothing,
 }
 
-impl Evidence {
+impl PodEvidence {
     /// Returns the index of the pod that answered a request, and the source of that knowledge.
     ///
     /// The histories take precedence over a header that contradicts them.
-    pub(super) fn of(named: Option<usize>, tries: &[&Attempt]) -> (Option<usize>, Self) {
+    pub(super) fn find_answering_pod(
+        named: Option<usize>,
+        tries: &[&PodAttempt],
+    ) -> (Option<usize>, Self) {
         let is_served = tries.iter().any(|attempt| attempt.is_served);
         let last = tries.iter().max_by(|a, b| a.started.total_cmp(&b.started));
         match (named, last) {
@@ -44,13 +47,13 @@ impl Evidence {
 ///
 /// `unclaimed` holds for each pod the number of requests that it served and whose id belongs to no
 /// request of this run; `None` if the pod's history is incomplete.
-pub(super) fn judge(
-    turns: &mut [RequestResult],
-    evidence: &[Evidence],
+pub(super) fn fail_invented_responses(
+    turns: &mut [GatewayRequestResult],
+    evidence: &[PodEvidence],
     mut unclaimed: Vec<Option<u64>>,
-    routing: &mut Routing,
+    routing: &mut RoutingObservations,
 ) {
-    let hidden = |evidence: &Evidence| *evidence == Evidence::Nothing;
+    let hidden = |evidence: &PodEvidence| *evidence == PodEvidence::Nothing;
     // Answers that name their pod come first.
     for is_hidden in [false, true] {
         let turns = turns.iter_mut().zip(evidence);
@@ -58,17 +61,17 @@ pub(super) fn judge(
             turns.filter(|(turn, shown)| turn.completed && hidden(shown) == is_hidden)
         {
             let is_served = match evidence {
-                Evidence::History { is_served } => *is_served,
-                Evidence::Header(pod) => claim(&mut unclaimed[*pod]),
-                Evidence::Nothing => {
+                PodEvidence::History { is_served } => *is_served,
+                PodEvidence::Header(pod) => claim_served_request(&mut unclaimed[*pod]),
+                PodEvidence::Nothing => {
                     let forgets = unclaimed.iter().any(Option::is_none);
-                    let found = forgets || unclaimed.iter_mut().any(claim);
+                    let found = forgets || unclaimed.iter_mut().any(claim_served_request);
                     routing.unseen += u64::from(found);
                     found
                 }
             };
             if !is_served {
-                turn.fail(INVENTED);
+                turn.mark_failed(NOT_FROM_ANY_POD_ERROR);
                 turn.pod = None;
                 routing.misroutes.unrouted += 1;
             }
@@ -77,7 +80,7 @@ pub(super) fn judge(
 }
 
 /// Takes one served request of a pod from its count `unclaimed`; returns `false` if none is left.
-fn claim(unclaimed: &mut Option<u64>) -> bool {
+fn claim_served_request(unclaimed: &mut Option<u64>) -> bool {
     match unclaimed {
         None => true,
         Some(0) => false,

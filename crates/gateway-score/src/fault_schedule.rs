@@ -10,11 +10,11 @@ use hyper::body::Bytes;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::pod::{POD_TIMEOUT, Pod};
+use super::pod::{GatewayPod, POD_TIMEOUT};
 use vllm_sim_command_line::refuse;
 use vllm_sim_engine::SimTime;
-use vllm_sim_replay::Scaling;
-use vllm_sim_replay::online::Target;
+use vllm_sim_replay::WorkerScaling;
+use vllm_sim_replay::online::TargetServer;
 
 /// Prefix of the report's notes about faults that could not be injected.
 pub(super) const PROBLEM_PREFIX: &str = "--disturb: ";
@@ -85,7 +85,7 @@ impl ScheduledFault {
 }
 
 impl FaultKind {
-    fn settings(self) -> Value {
+    fn admin_settings(self) -> Value {
         match self {
             Self::Sleep => json!({}),
             Self::Fail => json!({"failure-injection-rate": 100, "failure-types": ["server_error"]}),
@@ -101,10 +101,11 @@ impl FaultKind {
 
 /// Returns the admin settings that inject these faults into a pod, merged over its settings from
 /// before.
-fn settings(before: &Value, troubles: impl Iterator<Item = FaultKind>) -> Value {
+fn merge_fault_settings(before: &Value, troubles: impl Iterator<Item = FaultKind>) -> Value {
     let mut settings = before.clone();
     for trouble in troubles {
-        if let (Value::Object(all), Value::Object(own)) = (&mut settings, trouble.settings()) {
+        if let (Value::Object(all), Value::Object(own)) = (&mut settings, trouble.admin_settings())
+        {
             all.extend(own);
         }
     }
@@ -114,16 +115,16 @@ fn settings(before: &Value, troubles: impl Iterator<Item = FaultKind>) -> Value 
 /// Number of attempts to post admin settings to a pod.
 ///
 /// A pod closes idle connections, and a request on such a connection is lost. Posts are idempotent.
-const TRIES: usize = 3;
+const MAX_POST_ATTEMPTS: usize = 3;
 
-async fn post(pod: &Target, path: &str, body: Bytes) -> Result<(), String> {
+async fn post_admin_settings(pod: &TargetServer, path: &str, body: Bytes) -> Result<(), String> {
     let mut tries = 1;
     let answer = loop {
         match pod
-            .call(Method::POST, path, body.clone(), POD_TIMEOUT)
+            .request_any_status(Method::POST, path, body.clone(), POD_TIMEOUT)
             .await
         {
-            Err(_) if tries < TRIES => tries += 1,
+            Err(_) if tries < MAX_POST_ATTEMPTS => tries += 1,
             answer => break answer?,
         }
     };
@@ -135,7 +136,7 @@ async fn post(pod: &Target, path: &str, body: Bytes) -> Result<(), String> {
 
 /// Time range in which a pod cannot serve, in seconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Outage {
+pub(super) struct PodOutage {
     pub(super) pod: usize,
     pub(super) from: f64,
     pub(super) to: f64,
@@ -145,23 +146,23 @@ pub(super) struct Outage {
     clippy::disallowed_methods,
     reason = "the histories of pods have this time, too"
 )]
-fn since_1970() -> f64 {
+fn unix_time_seconds() -> f64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     now.unwrap_or_default().as_secs_f64()
 }
 
-struct Ready {
+struct FaultyPod {
     disturbance: ScheduledFault,
-    target: Arc<Target>,
+    target: Arc<TargetServer>,
     /// Admin settings of the pod before the run, restored after a fault.
     before: Value,
 }
 
 pub(super) struct FaultSchedule {
-    all: Vec<Ready>,
+    all: Vec<FaultyPod>,
     /// Start times of active faults, in seconds since 1970, by index of the fault.
     active: Mutex<BTreeMap<usize, f64>>,
-    outages: Mutex<Vec<Outage>>,
+    outages: Mutex<Vec<PodOutage>>,
     /// Indices of the faults that have been injected so far.
     begun: Mutex<BTreeSet<usize>>,
     problems: Mutex<Vec<String>>,
@@ -172,7 +173,7 @@ impl FaultSchedule {
     ///
     /// # Errors
     /// Returns an error for a pod that does not exist, or has no `/admin/config`.
-    pub(super) async fn prepare(all: &[ScheduledFault], pods: &[Pod]) -> Result<Self> {
+    pub(super) async fn prepare(all: &[ScheduledFault], pods: &[GatewayPod]) -> Result<Self> {
         let mut ready = Vec::new();
         for disturbance in all {
             let number = disturbance.pod;
@@ -182,7 +183,7 @@ impl FaultSchedule {
                     pods.len() - 1
                 );
             };
-            let Some(settings) = pod.json("/admin/config").await else {
+            let Some(settings) = pod.get_json("/admin/config").await else {
                 bail!(
                     "--disturb: {} has no /admin/config: start it with --dev-mode, or give \
                      --admin-api-key",
@@ -199,7 +200,7 @@ impl FaultSchedule {
                 .iter()
                 .map(|key| ((*key).to_owned(), settings[*key].clone()))
                 .collect();
-            ready.push(Ready {
+            ready.push(FaultyPod {
                 disturbance: disturbance.clone(),
                 target: pod.target.clone(),
                 before: before.into(),
@@ -215,8 +216,8 @@ impl FaultSchedule {
     }
 
     /// Posts the admin settings of a pod according to its active faults.
-    async fn apply(&self, index: usize) -> Result<(), String> {
-        let Ready {
+    async fn apply_active_faults(&self, index: usize) -> Result<(), String> {
+        let FaultyPod {
             disturbance,
             target,
             before,
@@ -230,59 +231,59 @@ impl FaultSchedule {
         if disturbance.trouble == FaultKind::Sleep {
             return match troubles.contains(&FaultKind::Sleep) {
                 // If another fault makes the pod sleep, it sleeps on.
-                true => post(target, "/sleep?level=1", Bytes::new()).await,
-                false => post(target, "/wake_up", Bytes::new()).await,
+                true => post_admin_settings(target, "/sleep?level=1", Bytes::new()).await,
+                false => post_admin_settings(target, "/wake_up", Bytes::new()).await,
             };
         }
-        let wanted = settings(before, troubles.into_iter());
-        post(target, "/admin/config", wanted.to_string().into()).await
+        let wanted = merge_fault_settings(before, troubles.into_iter());
+        post_admin_settings(target, "/admin/config", wanted.to_string().into()).await
     }
 
-    async fn begin(&self, index: usize) -> Result<(), String> {
-        self.active.lock().insert(index, since_1970());
-        self.apply(index).await?;
+    async fn begin_fault(&self, index: usize) -> Result<(), String> {
+        self.active.lock().insert(index, unix_time_seconds());
+        self.apply_active_faults(index).await?;
         self.begun.lock().insert(index);
         Ok(())
     }
 
-    async fn end_one(&self, index: usize) -> Result<(), String> {
+    async fn end_fault(&self, index: usize) -> Result<(), String> {
         let Some(from) = self.active.lock().remove(&index) else {
             return Ok(());
         };
         let disturbance = &self.all[index].disturbance;
         if disturbance.trouble != FaultKind::Slow {
-            self.outages.lock().push(Outage {
+            self.outages.lock().push(PodOutage {
                 pod: disturbance.pod,
                 from,
-                to: since_1970(),
+                to: unix_time_seconds(),
             });
         }
-        self.apply(index).await
+        self.apply_active_faults(index).await
     }
 
-    pub(super) async fn run(self: Arc<Self>) {
+    pub(super) async fn run_until_end(self: Arc<Self>) {
         let mut running = tokio::task::JoinSet::new();
         for index in 0..self.all.len() {
             let this = self.clone();
             running.spawn(async move {
                 let ScheduledFault { from, to, .. } = this.all[index].disturbance;
                 tokio::time::sleep(from).await;
-                this.keep(this.begin(index).await);
+                this.record_problem(this.begin_fault(index).await);
                 if let Some(to) = to {
                     tokio::time::sleep(to.saturating_sub(from)).await;
-                    this.keep(this.end_one(index).await);
+                    this.record_problem(this.end_fault(index).await);
                 }
             });
         }
         running.join_all().await;
     }
 
-    fn keep(&self, done: Result<(), String>) {
+    fn record_problem(&self, done: Result<(), String>) {
         let problem = done.err().map(|why| format!("{PROBLEM_PREFIX}{why}"));
         self.problems.lock().extend(problem);
     }
 
-    pub(super) fn outages(&self) -> Vec<Outage> {
+    pub(super) fn outages(&self) -> Vec<PodOutage> {
         let mut outages = self.outages.lock().clone();
         let active = self.active.lock();
         let open = active.iter().map(|(index, from)| {
@@ -290,7 +291,7 @@ impl FaultSchedule {
             (disturbance, *from)
         });
         let open = open.filter(|(disturbance, _)| disturbance.trouble != FaultKind::Slow);
-        outages.extend(open.map(|(disturbance, from)| Outage {
+        outages.extend(open.map(|(disturbance, from)| PodOutage {
             pod: disturbance.pod,
             from,
             to: f64::INFINITY,
@@ -300,16 +301,16 @@ impl FaultSchedule {
 
     /// Ends all active faults, and returns the problems with injecting faults, each beginning with
     /// [`PROBLEM_PREFIX`].
-    pub(super) async fn end(&self) -> Vec<String> {
+    pub(super) async fn end_all_faults(&self) -> Vec<String> {
         for index in 0..self.all.len() {
-            self.keep(self.end_one(index).await);
+            self.record_problem(self.end_fault(index).await);
         }
         let mut problems = std::mem::take(&mut *self.problems.lock());
         let begun = self.begun.lock();
         let never = self.all.iter().enumerate();
         let never = never.filter(|(index, _)| problems.is_empty() && !begun.contains(index));
         let never: Vec<String> = never
-            .map(|(_, Ready { disturbance, .. })| {
+            .map(|(_, FaultyPod { disturbance, .. })| {
                 let (pod, from) = (disturbance.pod, disturbance.from.as_secs_f64());
                 format!(
                     "{PROBLEM_PREFIX}pod {pod} was to fail at {from} s, after the end of the \
@@ -323,7 +324,10 @@ impl FaultSchedule {
 }
 
 /// Returns the worker counts over time for the ideal router, which avoids a pod during its faults.
-pub(super) fn scaling(all: &[ScheduledFault], pods: u32) -> Scaling {
+pub(super) fn worker_counts_without_faulty_pods(
+    all: &[ScheduledFault],
+    pods: u32,
+) -> WorkerScaling {
     let at = |time: Duration| SimTime::ZERO + time;
     let times = all.iter().flat_map(|one| [Some(one.from), one.to]);
     let mut times: Vec<Duration> = times.flatten().collect();
@@ -336,9 +340,9 @@ pub(super) fn scaling(all: &[ScheduledFault], pods: u32) -> Scaling {
         disturbed.dedup();
         (at(time), pods.saturating_sub(disturbed.len() as u32).max(1))
     });
-    Scaling {
+    WorkerScaling {
         schedule: schedule.collect(),
-        ..Scaling::default()
+        ..WorkerScaling::default()
     }
 }
 
@@ -349,24 +353,27 @@ mod tests {
     #[test]
     fn overlapping_faults_of_a_pod_combine() {
         let before = json!({"failure-injection-rate": 3, "failure-types": [], "health-status": 200, "latency-factor": 1});
-        let both = settings(&before, [FaultKind::Slow, FaultKind::Down].into_iter());
+        let both = merge_fault_settings(&before, [FaultKind::Slow, FaultKind::Down].into_iter());
         assert_eq!(
             (&both["latency-factor"], &both["health-status"]),
             (&json!(8), &json!(503))
         );
-        let left = settings(&before, [FaultKind::Down].into_iter());
+        let left = merge_fault_settings(&before, [FaultKind::Down].into_iter());
         assert_eq!(
             (&left["latency-factor"], &left["failure-injection-rate"]),
             (&json!(1), &json!(100))
         );
-        assert_eq!(settings(&before, [FaultKind::Sleep].into_iter()), before);
+        assert_eq!(
+            merge_fault_settings(&before, [FaultKind::Sleep].into_iter()),
+            before
+        );
     }
 
     #[test]
-    fn a_pod_and_a_window_are_read() {
+    fn parses_pod_fault_and_time_range() {
         let all = ["0=fail@5..15", "1=slow@10", "1=down@10..20"];
         let all: Vec<_> = all.map(|text| ScheduledFault::parse(text).unwrap()).into();
-        let schedule = scaling(&all, 3).schedule;
+        let schedule = worker_counts_without_faulty_pods(&all, 3).schedule;
         let shown = schedule
             .iter()
             .map(|(at, pods)| (at.nanos() / 1_000_000_000, *pods));

@@ -10,18 +10,18 @@ use hyper::Method;
 use hyper::body::Bytes;
 use tokio::runtime::Runtime;
 
-use super::evidence::{Evidence, judge};
-use super::fault_schedule::{FaultSchedule, Outage, ScheduledFault};
+use super::evidence::{PodEvidence, fail_invented_responses};
+use super::fault_schedule::{FaultSchedule, PodOutage, ScheduledFault};
 use super::gateway_run::GatewayRun;
-use super::pod::{Attempt, Pod, PodState};
+use super::pod::{GatewayPod, PodAttempt, PodState};
 use super::scenario::FleetScenario;
-use vllm_sim_replay::online::{RequestIdentity, Target};
+use vllm_sim_replay::online::{RequestHeaderNames, TargetServer};
 
 /// The future that stops the pods started by this program.
-pub type RunningPods = Pin<Box<dyn Future<Output = ()>>>;
+pub type StopPodsFuture = Pin<Box<dyn Future<Output = ()>>>;
 
 /// The future that starts the pods, and returns the future that stops them.
-pub type StartingPods = Pin<Box<dyn Future<Output = Result<RunningPods>>>>;
+pub type StartPodsFuture = Pin<Box<dyn Future<Output = Result<StopPodsFuture>>>>;
 
 /// Interval between checks whether the gateway is ready.
 const READY_POLL_INTERVAL: Duration = Duration::from_millis(200);
@@ -42,7 +42,7 @@ impl PodSource {
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Misroutes {
+pub(super) struct MisrouteCounts {
     /// Number of request attempts that a pod rejected with a 5xx status.
     pub(super) refused: u64,
     /// Number of request attempts sent to a pod that was asleep, failed or starting.
@@ -54,16 +54,16 @@ pub(super) struct Misroutes {
     pub(super) unrouted: u64,
 }
 
-impl Misroutes {
+impl MisrouteCounts {
     pub(super) fn total(self) -> u64 {
         self.refused + self.not_ready + self.unanswered + self.unrouted
     }
 }
 
 #[derive(Default)]
-pub(super) struct Routing {
+pub(super) struct RoutingObservations {
     pub(super) known_by: Option<PodSource>,
-    pub(super) misroutes: Misroutes,
+    pub(super) misroutes: MisrouteCounts,
     /// Number of request attempts beyond the first of each request; `None` if unknown.
     pub(super) retries: Option<u64>,
     /// Number of completed requests of which the pod is unknown.
@@ -72,21 +72,21 @@ pub(super) struct Routing {
     pub(super) notes: Vec<String>,
 }
 
-pub(super) struct Backends {
+pub(super) struct GatewayBackends {
     runtime: Runtime,
-    own: Option<RunningPods>,
-    pub(super) pods: Vec<Pod>,
+    own: Option<StopPodsFuture>,
+    pub(super) pods: Vec<GatewayPod>,
 }
 
-impl Backends {
+impl GatewayBackends {
     /// Inspects the pods at these addresses; with `own`, starts them first.
     ///
     /// # Errors
     /// Returns an error if pods do not start, or no pod is ready.
     pub(super) fn open(
-        servers: Vec<(Target, String)>,
-        own: Option<StartingPods>,
-        identity: &RequestIdentity,
+        servers: Vec<(TargetServer, String)>,
+        own: Option<StartPodsFuture>,
+        identity: &RequestHeaderNames,
     ) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
@@ -99,10 +99,10 @@ impl Backends {
         };
         let mut pods = Vec::new();
         for (target, url) in servers {
-            pods.push(runtime.block_on(Pod::connect(target, url, identity)));
+            pods.push(runtime.block_on(GatewayPod::inspect(target, url, identity)));
         }
         let backends = Self { runtime, own, pods };
-        if backends.ready() == 0 {
+        if backends.ready_pod_count() == 0 {
             let states = backends.pods.iter();
             let states = states.map(|pod| format!("{} is {}", pod.url, pod.state.name()));
             bail!("no pod is ready: {}", states.collect::<Vec<_>>().join(", "));
@@ -110,12 +110,12 @@ impl Backends {
         Ok(backends)
     }
 
-    pub(super) fn ready(&self) -> u32 {
+    pub(super) fn ready_pod_count(&self) -> u32 {
         let ready = self.pods.iter().filter(|pod| pod.state == PodState::Ready);
         ready.count() as u32
     }
 
-    pub(super) fn first_ready(&self) -> Option<&Pod> {
+    pub(super) fn first_ready(&self) -> Option<&GatewayPod> {
         self.pods.iter().find(|pod| pod.state == PodState::Ready)
     }
 
@@ -123,10 +123,10 @@ impl Backends {
     ///
     /// # Errors
     /// Returns an error after the timeout `within`.
-    pub(super) fn wait_for(&self, gateway: &Target, within: Duration) -> Result<()> {
+    pub(super) fn wait_for_gateway(&self, gateway: &TargetServer, within: Duration) -> Result<()> {
         let answers = async {
             loop {
-                let answer = gateway.call(
+                let answer = gateway.request_any_status(
                     Method::GET,
                     "/v1/models",
                     Bytes::new(),
@@ -152,9 +152,9 @@ impl Backends {
 
     /// Resets the prefix caches of all ready pods; returns false at the first pod that does not
     /// allow it.
-    pub(super) fn reset(&self) -> bool {
+    pub(super) fn reset_prefix_caches(&self) -> bool {
         let mut ready = self.pods.iter().filter(|pod| pod.state == PodState::Ready);
-        ready.all(|pod| self.runtime.block_on(pod.reset()))
+        ready.all(|pod| self.runtime.block_on(pod.reset_prefix_cache()))
     }
 
     /// Runs `sending`, which sends the workload to the gateway, while faults are injected into the
@@ -164,46 +164,48 @@ impl Backends {
     ///
     /// # Errors
     /// Returns an error for pods without fault injection, and the errors of `sending`.
-    pub(super) fn disturbed<T>(
+    pub(super) fn run_with_faults<T>(
         &self,
         (all, scenario): (&[ScheduledFault], Option<&FleetScenario>),
         sending: impl FnOnce() -> Result<T>,
-    ) -> Result<(T, Vec<String>, Vec<Outage>)> {
+    ) -> Result<(T, Vec<String>, Vec<PodOutage>)> {
         let troubles = self
             .runtime
             .block_on(FaultSchedule::prepare(all, &self.pods))?;
         if let Some(scenario) = scenario {
-            self.runtime.block_on(scenario.begin(&self.pods))?;
+            self.runtime.block_on(scenario.start_on_pods(&self.pods))?;
         }
         let troubles = Arc::new(troubles);
-        let running = self.runtime.spawn(troubles.clone().run());
+        let running = self.runtime.spawn(troubles.clone().run_until_end());
         let sent = sending();
         running.abort();
         // An aborted task needs no result.
         let _ = self.runtime.block_on(running);
-        let mut notes = self.runtime.block_on(troubles.end());
+        let mut notes = self.runtime.block_on(troubles.end_all_faults());
         if let Some(scenario) = scenario {
-            notes.extend(self.runtime.block_on(scenario.end(&self.pods)));
+            notes.extend(self.runtime.block_on(scenario.end_on_pods(&self.pods)));
         }
         Ok((sent?, notes, troubles.outages()))
     }
 
     /// Finds the pod that answered each request of a run, and counts retries and misrouted
     /// attempts.
-    pub(super) fn trace(
+    pub(super) fn trace_requests_to_pods(
         &self,
         play: &mut GatewayRun,
-        identity: &RequestIdentity,
-        outages: &[Outage],
-    ) -> Routing {
-        let mut routing = Routing::default();
+        identity: &RequestHeaderNames,
+        outages: &[PodOutage],
+    ) -> RoutingObservations {
+        let mut routing = RoutingObservations::default();
         let mut attempts = Vec::new();
         let mut remembers = Vec::new();
         let (mut hits, mut queries) = (0.0, 0.0);
         for (number, pod) in self.pods.iter().enumerate() {
             // A dead pod received no requests.
             let mut remembers_all = pod.state == PodState::Dead;
-            if let Some((found, is_whole)) = self.runtime.block_on(pod.attempts(number)) {
+            if let Some((found, is_whole)) =
+                self.runtime.block_on(pod.requests_since_connect(number))
+            {
                 attempts.extend(found);
                 remembers_all = is_whole;
                 if !is_whole {
@@ -213,15 +215,15 @@ impl Backends {
                 }
             }
             remembers.push(remembers_all);
-            if let Some(counted) = self.runtime.block_on(pod.hits()) {
+            if let Some(counted) = self.runtime.block_on(pod.prefix_cache_hits_and_queries()) {
                 (hits, queries) = (hits + counted.0, queries + counted.1);
                 play.counted = Some((hits, queries));
             }
         }
         let ready = || self.pods.iter().filter(|pod| pod.state == PodState::Ready);
-        let all_remember = ready().all(Pod::has_history);
+        let all_remember = ready().all(GatewayPod::has_history);
         let answers = play.turns.iter().filter(|turn| turn.completed).count() as u64;
-        let (evidence, unclaimed) = assign(
+        let (evidence, unclaimed) = assign_requests_to_pods(
             play,
             (&self.pods, outages),
             &attempts,
@@ -230,7 +232,7 @@ impl Backends {
         );
         let unclaimed = remembers.into_iter().zip(unclaimed);
         let unclaimed = unclaimed.map(|(all, n)| all.then_some(n)).collect();
-        judge(&mut play.turns, &evidence, unclaimed, &mut routing);
+        fail_invented_responses(&mut play.turns, &evidence, unclaimed, &mut routing);
         if !all_remember {
             routing.retries = None;
         }
@@ -265,15 +267,15 @@ impl Backends {
 ///
 /// Returns how the pod of each request is known. Also returns, for each pod, the number of requests
 /// in its history that it served and whose id belongs to no request of this run.
-fn assign(
+fn assign_requests_to_pods(
     play: &mut GatewayRun,
-    (pods, outages): (&[Pod], &[Outage]),
-    attempts: &[Attempt],
-    identity: &RequestIdentity,
-    routing: &mut Routing,
-) -> (Vec<Evidence>, Vec<u64>) {
+    (pods, outages): (&[GatewayPod], &[PodOutage]),
+    attempts: &[PodAttempt],
+    identity: &RequestHeaderNames,
+    routing: &mut RoutingObservations,
+) -> (Vec<PodEvidence>, Vec<u64>) {
     let named = pods_by_name(pods);
-    let mut remembered = HashMap::<&str, Vec<&Attempt>>::new();
+    let mut remembered = HashMap::<&str, Vec<&PodAttempt>>::new();
     for attempt in attempts.iter().filter(|a| !a.request_id.is_empty()) {
         let entry = remembered.entry(&attempt.request_id);
         entry.or_default().push(attempt);
@@ -282,7 +284,7 @@ fn assign(
     let mut shown = Vec::with_capacity(play.turns.len());
     let mut claimed = HashSet::new();
     for turn in &mut play.turns {
-        let ours = identity.request_id(turn.session, turn.turn);
+        let ours = identity.request_id_of_turn(turn.session, turn.turn);
         let completion = turn.reply.id.as_deref();
         let theirs = completion.and_then(|id| id.split_once('-')).map(|id| id.1);
         let tries = remembered
@@ -290,7 +292,7 @@ fn assign(
             .or_else(|| remembered.get(theirs?));
         let tries = tries.map_or(&[][..], Vec::as_slice);
         let by_header = turn.reply.pod.as_ref().and_then(|name| named.get(name));
-        let (pod, evidence) = Evidence::of(by_header.copied(), tries);
+        let (pod, evidence) = PodEvidence::find_answering_pod(by_header.copied(), tries);
         turn.pod = pod;
         shown.push(evidence);
         claimed.extend(tries.iter().map(|attempt| attempt.request_id.as_str()));
@@ -304,7 +306,7 @@ fn assign(
         let before = routing.misroutes;
         for attempt in tries {
             let is_out =
-                |o: &Outage| o.pod == attempt.pod && (o.from..o.to).contains(&attempt.started);
+                |o: &PodOutage| o.pod == attempt.pod && (o.from..o.to).contains(&attempt.started);
             if attempt.status >= Some(500) {
                 routing.misroutes.refused += 1;
             } else if pods[attempt.pod].state != PodState::Ready || outages.iter().any(is_out) {
@@ -331,7 +333,7 @@ fn assign(
 }
 
 /// Returns the index in `pods` by the address and the unique name of each pod.
-fn pods_by_name(pods: &[Pod]) -> HashMap<String, usize> {
+fn pods_by_name(pods: &[GatewayPod]) -> HashMap<String, usize> {
     let mut named = HashMap::new();
     for (number, pod) in pods.iter().enumerate() {
         named.insert(pod.authority().to_owned(), number);

@@ -1,9 +1,9 @@
 //! Collects the requests of one run behind a gateway, live or simulated.
 
 use vllm_sim_engine::SimTime;
-use vllm_sim_replay::outcome::{HttpResponseInfo, Outcome, Sink, Status};
+use vllm_sim_replay::outcome::{HttpResponseInfo, ReplaySink, RequestOutcome, RequestStatus};
 
-pub(super) struct RequestResult {
+pub(super) struct GatewayRequestResult {
     pub(super) session: u64,
     pub(super) turn: u32,
     pub(super) sent: SimTime,
@@ -22,7 +22,7 @@ pub(super) struct RequestResult {
 
 #[derive(Default)]
 pub(super) struct GatewayRun {
-    pub(super) turns: Vec<RequestResult>,
+    pub(super) turns: Vec<GatewayRequestResult>,
     /// Number of pods that accept requests in the run.
     pub(super) pods: usize,
     /// Numbers of prefix cache hits and queries, in tokens, from the pods' metrics, if responses
@@ -31,7 +31,7 @@ pub(super) struct GatewayRun {
 }
 
 impl GatewayRun {
-    pub(super) fn of(pods: usize) -> Self {
+    pub(super) fn for_pod_count(pods: usize) -> Self {
         Self {
             pods,
             ..Self::default()
@@ -39,18 +39,18 @@ impl GatewayRun {
     }
 }
 
-impl RequestResult {
+impl GatewayRequestResult {
     /// Marks the request as failed with the reason `why`, although a response was received.
-    pub(super) fn fail(&mut self, why: &str) {
+    pub(super) fn mark_failed(&mut self, why: &str) {
         self.completed = false;
         (self.ttft_ms, self.e2e_ms) = (None, None);
         self.error = Some(why.to_owned());
     }
 }
 
-impl Sink for GatewayRun {
-    fn request(&mut self, outcome: &Outcome<'_>) {
-        let completed = outcome.status == Status::Completed;
+impl ReplaySink for GatewayRun {
+    fn on_request_finished(&mut self, outcome: &RequestOutcome<'_>) {
+        let completed = outcome.status == RequestStatus::Completed;
         let after = |at: Option<SimTime>| {
             let at = at.filter(|_| completed)?;
             Some(at.since(outcome.arrival).as_secs_f64() * 1e3)
@@ -59,7 +59,7 @@ impl Sink for GatewayRun {
             let first = outcome.admissions.first()?;
             Some(first.reused.min(outcome.input))
         };
-        self.turns.push(RequestResult {
+        self.turns.push(GatewayRequestResult {
             session: outcome.session,
             turn: outcome.turn,
             sent: outcome.arrival,
@@ -81,5 +81,5 @@ impl Sink for GatewayRun {
         });
     }
 
-    fn gaps(&mut self, _: u64, _: u64) {}
+    fn on_token_gaps(&mut self, _: u64, _: u64) {}
 }

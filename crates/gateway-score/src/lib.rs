@@ -22,27 +22,30 @@ use anyhow::Result;
 use clap::{CommandFactory, Parser};
 
 use fault_schedule::{PROBLEM_PREFIX, ScheduledFault};
-use fleet::Backends;
+use fleet::GatewayBackends;
 use gateway_run::GatewayRun;
-use offline::{OfflineSetup, RouterCandidate};
+use offline::{OfflineSimulation, RouterCandidate};
 use report::ScoreReport;
-use require::requirement;
+use require::parse_score_requirement;
 use scenario::FleetScenario;
-use vllm_sim_command_line::requirement::Requirement;
-use vllm_sim_command_line::{RequirementFailed, UsageError, command_line, outputs, refuse};
-use vllm_sim_engine::sched::EngineSpec;
+use vllm_sim_command_line::requirement::MetricRequirement;
+use vllm_sim_command_line::{RequirementFailed, UsageError, format_command_line, outputs, refuse};
+use vllm_sim_engine::sched::SchedulerSpec;
 use vllm_sim_http_client::CertificateVerification;
 use vllm_sim_replay::ArrivalPacing;
-use vllm_sim_replay::online::{self, Api, OnlineOptions, RequestIdentity, Target};
-use vllm_sim_replay_cli::{
-    ApiName, Deployment, DeploymentFactory, FlagSplitter, WorkloadArgs, limit, open, split,
+use vllm_sim_replay::online::{
+    self, GenerationApi, OnlineOptions, RequestHeaderNames, TargetServer,
 };
-use workload::Workload;
+use vllm_sim_replay_cli::{
+    ApiName, Deployment, DeploymentFactory, FlagSplitter, WorkloadArgs, open_workload,
+    simulated_time_limit, split_known_args,
+};
+use workload::LoadedWorkload;
 
-pub use fleet::{RunningPods, StartingPods};
+pub use fleet::{StartPodsFuture, StopPodsFuture};
 
 /// Starts servers with these flags of `serve`, and rejects unknown flags.
-pub type PodFactory<'a> = &'a dyn Fn(&[String]) -> Result<StartingPods>;
+pub type PodFactory<'a> = &'a dyn Fn(&[String]) -> Result<StartPodsFuture>;
 
 /// Run a workload through a gateway with vllm-sim pods, simulate it behind ideal and known routers,
 /// and score the gateway against the best of them.
@@ -53,11 +56,11 @@ pub type PodFactory<'a> = &'a dyn Fn(&[String]) -> Result<StartingPods>;
 #[derive(Debug, Parser)]
 #[command(
     name = "vllm-sim gateway score",
-    after_help = EXAMPLES,
+    after_help = HELP_EXAMPLES,
     no_binary_name = true,
     args_override_self = true
 )]
-struct Args {
+struct GatewayScoreArgs {
     /// URL of the gateway.
     #[arg(long, value_name = "URL", help_heading = "Gateway")]
     target: String,
@@ -150,18 +153,18 @@ struct Args {
 }
 
 /// Returns the clap command of `gateway`.
-pub fn command() -> clap::Command {
+pub fn gateway_clap_command() -> clap::Command {
     clap::Command::new("gateway")
         .about("Score a gateway's routing against an ideal router")
         .disable_help_subcommand(true)
-        .subcommand(Args::command().name("score"))
+        .subcommand(GatewayScoreArgs::command().name("score"))
 }
 
 /// Runs `vllm-sim gateway score …` and returns the text to print.
 ///
 /// # Errors
 /// Returns a message for the user, or [`RequirementFailed`] if a requirement is missed.
-pub fn run(
+pub fn run_gateway_command(
     args: &[String],
     sort: FlagSplitter<'_>,
     deploy: DeploymentFactory<'_>,
@@ -171,8 +174,8 @@ pub fn run(
         .split_first()
         .map(|(first, rest)| (first.as_str(), rest))
     {
-        Some(("score", rest)) => score(rest, sort, deploy, serve),
-        Some(("-h" | "--help", _)) => Ok(command()
+        Some(("score", rest)) => score_gateway(rest, sort, deploy, serve),
+        Some(("-h" | "--help", _)) => Ok(gateway_clap_command()
             .bin_name("vllm-sim gateway")
             .render_help()
             .to_string()),
@@ -181,25 +184,28 @@ pub fn run(
     }
 }
 
-fn score(
+fn score_gateway(
     args: &[String],
     sort: FlagSplitter<'_>,
     deploy: DeploymentFactory<'_>,
     serve: PodFactory<'_>,
 ) -> Result<String> {
-    let typed = command_line("gateway score", args);
-    let parsed = split::<Args>(args)?;
+    let typed = format_command_line("gateway score", args);
+    let parsed = split_known_args::<GatewayScoreArgs>(args)?;
     let (flags, loose) = match parsed.wants_help() {
         true => Default::default(),
         false => sort(&parsed.others)?,
     };
-    let mut args = match parsed.parse(&loose)? {
+    let mut args = match parsed.parse_with_loose_words(&loose)? {
         Ok(args) => args,
         Err(help) => return Ok(help),
     };
-    workload::fill(&mut args.workload);
-    let requirements = args.require.iter().map(|text| requirement(text));
-    let requirements: Vec<Requirement> = requirements.collect::<Result<_>>()?;
+    workload::set_default_workload(&mut args.workload);
+    let requirements = args
+        .require
+        .iter()
+        .map(|text| parse_score_requirement(text));
+    let requirements: Vec<MetricRequirement> = requirements.collect::<Result<_>>()?;
     let disturb = args.disturb.iter().map(|text| ScheduledFault::parse(text));
     let disturb: Vec<ScheduledFault> = disturb.collect::<Result<_>>()?;
     let scenario = args.fleet_scenario.as_deref().map(FleetScenario::read);
@@ -208,10 +214,11 @@ fn score(
         refuse!("no pods: give --fleet URL,… or --replicas N");
     }
     let deployment = deploy(&flags)?;
-    let (mut source, pace) = open(&args.workload, deployment.engine.block_size())?;
-    let workload = Workload::read(source.as_mut(), limit(&args.workload)?)?;
-    let identity = identity(&args)?;
-    let plan = LivePlan {
+    let (mut source, pace) = open_workload(&args.workload, deployment.engine.block_size())?;
+    let workload =
+        LoadedWorkload::read_sessions(source.as_mut(), simulated_time_limit(&args.workload)?)?;
+    let identity = request_identity(&args)?;
+    let plan = LiveRunPlan {
         deployment: &deployment,
         workload: &workload,
         pace,
@@ -219,14 +226,14 @@ fn score(
         disturb: &disturb,
         scenario: scenario.as_ref(),
     };
-    let (live, policies) = play_live(&args, &plan, serve)?;
+    let (live, policies) = run_live_workload(&args, &plan, serve)?;
     let lost = live
         .notes
         .iter()
         .filter(|note| note.starts_with(PROBLEM_PREFIX));
     let lost: Vec<String> = lost.cloned().collect();
     let report = ScoreReport::new(live, policies, &workload, requirements, typed);
-    let printed = write(&report, &args)?;
+    let printed = write_score_report(&report, &args)?;
     if lost.is_empty() {
         return Ok(printed);
     }
@@ -235,9 +242,9 @@ fn score(
     Err(RequirementFailed { printed, missed }.into())
 }
 
-struct LivePlay {
+struct LiveRunResult {
     play: GatewayRun,
-    routing: fleet::Routing,
+    routing: fleet::RoutingObservations,
     /// URL and state (such as `ready`) of each pod.
     pods: Vec<(String, &'static str)>,
     /// Name of the simulated routing policy with the best score, and the live run that used its
@@ -246,50 +253,56 @@ struct LivePlay {
     notes: Vec<String>,
 }
 
-struct LivePlan<'a> {
+struct LiveRunPlan<'a> {
     deployment: &'a Deployment,
-    workload: &'a Workload,
+    workload: &'a LoadedWorkload,
     pace: ArrivalPacing,
-    identity: &'a RequestIdentity,
+    identity: &'a RequestHeaderNames,
     disturb: &'a [ScheduledFault],
     scenario: Option<&'a FleetScenario>,
 }
 
-fn play_live(
-    args: &Args,
-    plan: &LivePlan<'_>,
+fn run_live_workload(
+    args: &GatewayScoreArgs,
+    plan: &LiveRunPlan<'_>,
     serve: PodFactory<'_>,
-) -> Result<(LivePlay, Vec<RouterCandidate>)> {
+) -> Result<(LiveRunResult, Vec<RouterCandidate>)> {
     let (deployment, workload, identity) = (plan.deployment, plan.workload, plan.identity);
-    let wait = seconds("--wait", args.wait)?;
+    let wait = parse_seconds("--wait", args.wait)?;
     let mut options = online_options(args, plan)?;
-    let gateway = address("--target", &args.target, &options)?;
+    let gateway = parse_target("--target", &args.target, &options)?;
     let to_pods = OnlineOptions {
         api_key: args.admin_api_key.clone(),
         ..options.clone()
     };
     let (urls, own) = match args.replicas {
-        Some(replicas) => own_pods(args, deployment, workload, replicas, serve)?,
+        Some(replicas) => start_own_pods(args, deployment, workload, replicas, serve)?,
         None => (args.fleet.clone(), None),
     };
     let pods = urls.into_iter();
-    let pods = pods.map(|url| Ok((address("--fleet", &url, &to_pods)?, url)));
-    let backends = Backends::open(pods.collect::<Result<_>>()?, own, identity)?;
+    let pods = pods.map(|url| Ok((parse_target("--fleet", &url, &to_pods)?, url)));
+    let backends = GatewayBackends::open(pods.collect::<Result<_>>()?, own, identity)?;
     if args.replicas.is_some() {
         let urls: Vec<&str> = backends.pods.iter().map(|pod| pod.url.as_str()).collect();
         tracing::info!("the pods listen: {}", urls.join(", "));
     }
-    backends.wait_for(&gateway, wait)?;
+    backends.wait_for_gateway(&gateway, wait)?;
     // Some gateways do not forward /tokenize or the model list.
     let pod = backends.first_ready();
     options.tokenizer = pod.map(|pod| pod.url.clone());
     options.model = options.model.or_else(|| pod?.model.clone());
-    let mut notes = differences(&backends, &deployment.engine);
-    let mut play = GatewayRun::of(backends.ready() as usize);
-    let (sent, trouble, outages) = backends.disturbed((plan.disturb, plan.scenario), || {
-        let source = &mut workload.playback();
-        Ok(online::run(source, &options, &mut play, &mut |_| {})?)
-    })?;
+    let mut notes = describe_engine_differences(&backends, &deployment.engine);
+    let mut play = GatewayRun::for_pod_count(backends.ready_pod_count() as usize);
+    let (sent, trouble, outages) =
+        backends.run_with_faults((plan.disturb, plan.scenario), || {
+            let source = &mut workload.as_source();
+            Ok(online::run_online(
+                source,
+                &options,
+                &mut play,
+                &mut |_| {},
+            )?)
+        })?;
     notes.extend(trouble);
     if sent.latest > Duration::from_millis(250) {
         let late = sent.latest.as_millis();
@@ -297,18 +310,21 @@ fn play_live(
             "requests were sent up to {late} ms late: the sender was busy"
         ));
     }
-    let routing = backends.trace(&mut play, identity, &outages);
-    let offline_setup = OfflineSetup {
+    let routing = backends.trace_requests_to_pods(&mut play, identity, &outages);
+    let offline_setup = OfflineSimulation {
         workload,
         engine: &deployment.engine,
-        pods: backends.ready(),
-        scaling: fault_schedule::scaling(plan.disturb, backends.ready()),
+        pods: backends.ready_pod_count(),
+        scaling: fault_schedule::worker_counts_without_faulty_pods(
+            plan.disturb,
+            backends.ready_pod_count(),
+        ),
         pace: plan.pace,
-        limit: limit(&args.workload)?,
+        limit: simulated_time_limit(&args.workload)?,
         seed: deployment.seed,
     };
-    let policies = offline_setup.policies()?;
-    let ideal = match play_ideal(&backends, plan, &options, &policies)? {
+    let policies = offline_setup.simulate_all_routers()?;
+    let ideal = match run_ideal_placement(&backends, plan, &options, &policies)? {
         Ok(ideal) => Some(ideal),
         Err(why) => {
             notes.push(format!("times of the ideal router are simulated: {why}"));
@@ -320,7 +336,7 @@ fn play_live(
         .map(|pod| (pod.url.clone(), pod.state.name()))
         .collect();
     backends.shutdown();
-    let live = LivePlay {
+    let live = LiveRunResult {
         play,
         routing,
         pods,
@@ -335,37 +351,37 @@ fn play_live(
 ///
 /// Measures real servers and this sender without a gateway. The inner `Err` is the reason why such
 /// a run would be no comparison.
-fn play_ideal(
-    backends: &Backends,
-    plan: &LivePlan<'_>,
+fn run_ideal_placement(
+    backends: &GatewayBackends,
+    plan: &LiveRunPlan<'_>,
     options: &OnlineOptions,
     policies: &[RouterCandidate],
 ) -> Result<Result<(&'static str, GatewayRun), &'static str>> {
     if !plan.disturb.is_empty() || plan.scenario.is_some() {
         return Ok(Err("pods were disturbed"));
     }
-    let best = offline::best(policies);
-    let placement = best.and_then(|best| best.placement(plan.workload));
+    let best = offline::best_router(policies);
+    let placement = best.and_then(|best| best.pod_of_each_turn(plan.workload));
     let (Some(best), Some(placement)) = (best, placement) else {
         return Ok(Err("no policy placed all requests"));
     };
-    if !backends.reset() {
+    if !backends.reset_prefix_caches() {
         return Ok(Err("the cache of a pod cannot be reset (--dev-mode)"));
     }
     let ready = backends.pods.iter();
     let ready = ready.filter(|pod| pod.state == pod::PodState::Ready);
     let options = OnlineOptions {
         targets: ready.map(|pod| pod.url.clone()).collect(),
-        identity: Some(RequestIdentity {
+        identity: Some(RequestHeaderNames {
             run: format!("{}-ideal", plan.identity.run),
             ..plan.identity.clone()
         }),
         placement: Some(std::sync::Arc::new(placement.clone())),
         ..options.clone()
     };
-    let mut play = GatewayRun::of(backends.ready() as usize);
-    let source = &mut plan.workload.playback();
-    online::run(source, &options, &mut play, &mut |_| {})?;
+    let mut play = GatewayRun::for_pod_count(backends.ready_pod_count() as usize);
+    let source = &mut plan.workload.as_source();
+    online::run_online(source, &options, &mut play, &mut |_| {})?;
     for turn in &mut play.turns {
         let place = placement.get(turn.session as usize);
         let place = place.and_then(|turns| turns.get(turn.turn as usize));
@@ -374,13 +390,13 @@ fn play_ideal(
     Ok(Ok((best.name, play)))
 }
 
-fn online_options(args: &Args, plan: &LivePlan<'_>) -> Result<OnlineOptions> {
+fn online_options(args: &GatewayScoreArgs, plan: &LiveRunPlan<'_>) -> Result<OnlineOptions> {
     let pace = plan.pace;
     Ok(OnlineOptions {
         targets: vec![args.target.clone()],
         api: match args.target_api {
-            ApiName::Completions => Api::Completions,
-            ApiName::Chat => Api::Chat,
+            ApiName::Completions => GenerationApi::Completions,
+            ApiName::Chat => GenerationApi::Chat,
         },
         model: args.target_model.clone(),
         api_key: args.target_api_key.clone(),
@@ -392,27 +408,28 @@ fn online_options(args: &Args, plan: &LivePlan<'_>) -> Result<OnlineOptions> {
             .concurrency
             .map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
         speedup: pace.speedup,
-        timeout: seconds("--target-timeout", args.target_timeout)?,
-        limit: limit(&args.workload)?.map(|limit| Duration::from_nanos(limit.nanos())),
+        timeout: parse_seconds("--target-timeout", args.target_timeout)?,
+        limit: simulated_time_limit(&args.workload)?
+            .map(|limit| Duration::from_nanos(limit.nanos())),
         seed: args.workload.workload_seed,
         identity: Some(plan.identity.clone()),
         ..OnlineOptions::default()
     })
 }
 
-fn address(flag: &str, url: &str, options: &OnlineOptions) -> Result<Target> {
-    let parsed = Target::parse(flag, url, options);
+fn parse_target(flag: &str, url: &str, options: &OnlineOptions) -> Result<TargetServer> {
+    let parsed = TargetServer::parse_url(flag, url, options);
     parsed.map_err(|error| UsageError(error.to_string()).into())
 }
 
 /// Returns the URLs of the pods to start, and the future that starts them.
-fn own_pods(
-    args: &Args,
+fn start_own_pods(
+    args: &GatewayScoreArgs,
     deployment: &Deployment,
-    workload: &Workload,
+    workload: &LoadedWorkload,
     replicas: u16,
     serve: PodFactory<'_>,
-) -> Result<(Vec<String>, Option<StartingPods>)> {
+) -> Result<(Vec<String>, Option<StartPodsFuture>)> {
     let first = args.base_port;
     let Some(end) = first.checked_add(replicas) else {
         refuse!("--base-port {first} leaves no room for {replicas} pods");
@@ -425,7 +442,7 @@ fn own_pods(
         // A gateway may try each request several times.
         format!(
             "--request-history={}",
-            (workload.requests() * 4).min(1_000_000)
+            (workload.request_count() * 4).min(1_000_000)
         ),
         "--pod-name=gateway-score".to_owned(),
         "--enable-prompt-tokens-details".to_owned(),
@@ -440,14 +457,14 @@ fn own_pods(
     Ok((urls.collect(), Some(serve(&flags)?)))
 }
 
-fn identity(args: &Args) -> Result<RequestIdentity> {
+fn request_identity(args: &GatewayScoreArgs) -> Result<RequestHeaderNames> {
     let names = args.pod_header.iter().chain([&args.session_header]);
     for name in names.filter(|name| !name.is_empty()) {
         if http::HeaderName::from_bytes(name.as_bytes()).is_err() {
             refuse!("{name:?} cannot be the name of a header");
         }
     }
-    Ok(RequestIdentity {
+    Ok(RequestHeaderNames {
         run: format!("score-{:08x}", run_number()),
         session_header: Some(args.session_header.clone()).filter(|name| !name.is_empty()),
         pod_headers: args.pod_header.clone(),
@@ -462,10 +479,10 @@ fn identity(args: &Args) -> Result<RequestIdentity> {
 fn run_number() -> u32 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let nanos = now.unwrap_or_default().as_nanos() as u64;
-    (vllm_sim_random::mix(nanos, std::process::id().into()) >> 32) as u32
+    (vllm_sim_random::mix_u64_pair(nanos, std::process::id().into()) >> 32) as u32
 }
 
-fn seconds(flag: &str, value: f64) -> Result<Duration> {
+fn parse_seconds(flag: &str, value: f64) -> Result<Duration> {
     let duration = Duration::try_from_secs_f64(value).ok();
     match duration.filter(|duration| !duration.is_zero()) {
         Some(duration) => Ok(duration),
@@ -474,7 +491,7 @@ fn seconds(flag: &str, value: f64) -> Result<Duration> {
 }
 
 /// Describes the differences between the live pods and the simulated engine, one note each.
-fn differences(backends: &Backends, engine: &EngineSpec) -> Vec<String> {
+fn describe_engine_differences(backends: &GatewayBackends, engine: &SchedulerSpec) -> Vec<String> {
     let mut notes = Vec::new();
     for pod in &backends.pods {
         let url = &pod.url;
@@ -491,7 +508,7 @@ fn differences(backends: &Backends, engine: &EngineSpec) -> Vec<String> {
                  --dev-mode, which enables POST /reset_prefix_cache"
             ));
         }
-        let EngineSpec::Vllm(config) = engine else {
+        let SchedulerSpec::Vllm(config) = engine else {
             continue;
         };
         let planned = (config.block_size, config.num_gpu_blocks);
@@ -509,26 +526,26 @@ fn differences(backends: &Backends, engine: &EngineSpec) -> Vec<String> {
     notes
 }
 
-fn write(report: &ScoreReport, args: &Args) -> Result<String> {
-    let mut printed = report.table();
+fn write_score_report(report: &ScoreReport, args: &GatewayScoreArgs) -> Result<String> {
+    let mut printed = report.render_text_table();
     if let Some(file) = &args.html {
-        outputs::write(file, page::page(report))?;
+        outputs::write_atomically(file, page::render_score_page(report))?;
     }
     if let Some(file) = &args.json {
         let text = serde_json::to_string_pretty(&report.to_json())?;
         match file.as_str() {
             "-" => printed = text,
-            file => outputs::write(file.as_ref(), text + "\n")?,
+            file => outputs::write_atomically(file.as_ref(), text + "\n")?,
         }
     }
-    match report.missed() {
+    match report.describe_missed_requirements() {
         Some(missed) => Err(RequirementFailed { printed, missed }.into()),
         None => Ok(printed),
     }
 }
 
 /// Commands to begin with, below the help text.
-const EXAMPLES: &str = "\
+const HELP_EXAMPLES: &str = "\
 Examples:\n\
 \x20 vllm-sim gateway score --target http://localhost:8080 --replicas 3\n\
 \x20 vllm-sim gateway score --target http://localhost:8080 --replicas 3 --disturb 0=down@5..20";

@@ -3,12 +3,12 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use vllm_sim_replay::samples::Samples;
+use vllm_sim_replay::samples::SampleDistribution;
 
 use super::gateway_run::GatewayRun;
-use super::workload::Workload;
+use super::workload::LoadedWorkload;
 
-pub(super) struct Measure {
+pub(super) struct ScoreMeasure {
     /// Name of the measure in JSON and in `--require`.
     pub(super) name: &'static str,
     pub(super) label: &'static str,
@@ -17,45 +17,45 @@ pub(super) struct Measure {
     pub(super) is_time: bool,
 }
 
-const fn share(name: &'static str, label: &'static str) -> Measure {
-    Measure {
+const fn ratio_measure(name: &'static str, label: &'static str) -> ScoreMeasure {
+    ScoreMeasure {
         name,
         label,
         is_time: false,
     }
 }
 
-const fn time(name: &'static str, label: &'static str) -> Measure {
-    Measure {
+const fn time_measure(name: &'static str, label: &'static str) -> ScoreMeasure {
+    ScoreMeasure {
         name,
         label,
         is_time: true,
     }
 }
 
-pub(super) const COUNT: usize = 11;
+pub(super) const MEASURE_COUNT: usize = 11;
 
-/// All measures, in the order of [`measured`].
-pub(super) const MEASURES: [Measure; COUNT] = [
-    share("served", "Requests completed"),
-    share("reuse", "Prefix reuse"),
-    time("ttft", "TTFT mean (ms)"),
-    time("ttft-p50", "TTFT p50 (ms)"),
-    time("ttft-p99", "TTFT p99 (ms)"),
-    time("e2e", "E2E mean (ms)"),
-    time("e2e-p50", "E2E p50 (ms)"),
-    time("e2e-p99", "E2E p99 (ms)"),
-    share("balance", "Balance"),
-    share("stickiness", "Session stickiness"),
-    share("lora-affinity", "LoRA affinity"),
+/// All measures, in the order of [`measure_run`].
+pub(super) const MEASURES: [ScoreMeasure; MEASURE_COUNT] = [
+    ratio_measure("served", "Requests completed"),
+    ratio_measure("reuse", "Prefix reuse"),
+    time_measure("ttft", "TTFT mean (ms)"),
+    time_measure("ttft-p50", "TTFT p50 (ms)"),
+    time_measure("ttft-p99", "TTFT p99 (ms)"),
+    time_measure("e2e", "E2E mean (ms)"),
+    time_measure("e2e-p50", "E2E p50 (ms)"),
+    time_measure("e2e-p99", "E2E p99 (ms)"),
+    ratio_measure("balance", "Balance"),
+    ratio_measure("stickiness", "Session stickiness"),
+    ratio_measure("lora-affinity", "LoRA affinity"),
 ];
 
 /// Values of all measures of a run; `None` if unknown or not applicable to the workload.
-pub(super) type Values = [Option<f64>; COUNT];
+pub(super) type MeasureValues = [Option<f64>; MEASURE_COUNT];
 
-pub(super) fn measured(play: &GatewayRun, workload: &Workload) -> Values {
+pub(super) fn measure_run(play: &GatewayRun, workload: &LoadedWorkload) -> MeasureValues {
     let completed = play.turns.iter().filter(|turn| turn.completed).count();
-    let [ttft, e2e] = latencies(play).map(|mut samples| match samples.count() {
+    let [ttft, e2e] = ttft_and_e2e_samples(play).map(|mut samples| match samples.count() {
         0 => [None; 3],
         _ => {
             let [p50, p99] = samples.percentiles([50.0, 99.0]);
@@ -63,23 +63,23 @@ pub(super) fn measured(play: &GatewayRun, workload: &Workload) -> Values {
         }
     });
     [
-        Some(completed as f64 / workload.requests() as f64),
-        reuse(play),
+        Some(completed as f64 / workload.request_count() as f64),
+        prefix_reuse_fraction(play),
         ttft[0],
         ttft[1],
         ttft[2],
         e2e[0],
         e2e[1],
         e2e[2],
-        balance(play),
-        stickiness(play),
+        pod_load_balance(play),
+        session_stickiness(play),
         lora_affinity(play, workload),
     ]
 }
 
 /// Returns the distributions of TTFT and E2E latency of a run, in milliseconds.
-pub(super) fn latencies(play: &GatewayRun) -> [Samples; 2] {
-    let mut both = [Samples::new(), Samples::new()];
+pub(super) fn ttft_and_e2e_samples(play: &GatewayRun) -> [SampleDistribution; 2] {
+    let mut both = [SampleDistribution::new(), SampleDistribution::new()];
     for turn in &play.turns {
         let times = [turn.ttft_ms, turn.e2e_ms];
         for (samples, ms) in both.iter_mut().zip(times) {
@@ -92,7 +92,7 @@ pub(super) fn latencies(play: &GatewayRun) -> [Samples; 2] {
 }
 
 /// Returns the fraction of all prompt tokens that came from the prefix cache.
-fn reuse(play: &GatewayRun) -> Option<f64> {
+fn prefix_reuse_fraction(play: &GatewayRun) -> Option<f64> {
     let completed = || play.turns.iter().filter(|turn| turn.completed);
     if completed().any(|turn| turn.cached.is_some()) {
         let input: u64 = completed().map(|turn| u64::from(turn.input)).sum();
@@ -105,7 +105,7 @@ fn reuse(play: &GatewayRun) -> Option<f64> {
 
 /// Returns the ratio of the mean number of requests per pod to that of the busiest pod; 1 is
 /// balanced.
-fn balance(play: &GatewayRun) -> Option<f64> {
+fn pod_load_balance(play: &GatewayRun) -> Option<f64> {
     let mut counts = BTreeMap::<usize, u64>::new();
     for pod in play.turns.iter().filter_map(|turn| turn.pod) {
         *counts.entry(pod).or_default() += 1;
@@ -116,7 +116,7 @@ fn balance(play: &GatewayRun) -> Option<f64> {
 }
 
 /// Returns the fraction of a session's later turns that the pod of the previous turn served.
-fn stickiness(play: &GatewayRun) -> Option<f64> {
+fn session_stickiness(play: &GatewayRun) -> Option<f64> {
     let pods = play
         .turns
         .iter()
@@ -136,7 +136,7 @@ fn stickiness(play: &GatewayRun) -> Option<f64> {
 
 /// Returns the fraction of repeated requests for a LoRA adapter that went to a pod that had served
 /// the adapter before.
-fn lora_affinity(play: &GatewayRun, workload: &Workload) -> Option<f64> {
+fn lora_affinity(play: &GatewayRun, workload: &LoadedWorkload) -> Option<f64> {
     let with_adapter = play.turns.iter().filter_map(|turn| {
         let planned = workload.turn(turn.session, turn.turn)?;
         Some((turn.sent, turn.pod?, planned.lora.as_deref()?))
@@ -159,7 +159,10 @@ fn lora_affinity(play: &GatewayRun, workload: &Workload) -> Option<f64> {
 /// gateway, `live`.
 ///
 /// Only times of the direct run are comparable with those of a gateway.
-pub(super) fn ideal(plays: &[Values], live: Option<&Values>) -> Values {
+pub(super) fn best_measure_values(
+    plays: &[MeasureValues],
+    live: Option<&MeasureValues>,
+) -> MeasureValues {
     std::array::from_fn(|at| {
         let live = live.and_then(|values| values[at]);
         let values = plays.iter().filter_map(|values| values[at]);
@@ -171,7 +174,7 @@ pub(super) fn ideal(plays: &[Values], live: Option<&Values>) -> Values {
 }
 
 /// Returns the ratio of each measure to the ideal; 1 is as good as the ideal, less is worse.
-pub(super) fn shares(live: &Values, ideal: &Values) -> Values {
+pub(super) fn ratios_to_ideal(live: &MeasureValues, ideal: &MeasureValues) -> MeasureValues {
     std::array::from_fn(|at| {
         let (live, ideal) = (live[at]?, ideal[at]?);
         match MEASURES[at].is_time {
@@ -186,7 +189,7 @@ pub(super) fn shares(live: &Values, ideal: &Values) -> Values {
 /// Returns a gateway's score: the fraction of completed requests, times a mean ratio to the ideal.
 ///
 /// The mean covers prefix reuse, mean TTFT and mean E2E latency, each at most 1.
-pub(super) fn score(shares: &Values) -> Option<f64> {
+pub(super) fn gateway_score(shares: &MeasureValues) -> Option<f64> {
     let of = |name: &str| {
         let at = MEASURES.iter().position(|measure| measure.name == name)?;
         shares[at].map(|share| share.min(1.0))

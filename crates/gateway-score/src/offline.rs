@@ -3,30 +3,33 @@
 use anyhow::Result;
 
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::sched::EngineSpec;
+use vllm_sim_engine::sched::SchedulerSpec;
 use vllm_sim_replay::{
-    ArrivalPacing, KvConfig, PoolSpec, RouterConfig, Scaling, Scorer, ScorersConfig, Settings,
+    ArrivalPacing, EndpointPickerConfig, EndpointScorer, KvAwareRouterConfig, PoolSpec,
+    ReplaySettings, RouterConfig, WorkerScaling,
 };
 
 use super::gateway_run::GatewayRun;
-use super::measure::{MEASURES, Values, ideal, measured, score, shares};
-use super::workload::Workload;
+use super::measure::{
+    MEASURES, MeasureValues, best_measure_values, gateway_score, measure_run, ratios_to_ideal,
+};
+use super::workload::LoadedWorkload;
 
 /// Values of the KV router's `prefill_load_scale` from which the oracle chooses the best.
-const WEIGHTS: [f64; 7] = [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0];
+const ORACLE_PREFILL_LOAD_SCALES: [f64; 7] = [0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 64.0];
 
 pub(super) struct RouterCandidate {
     pub(super) name: &'static str,
     pub(super) play: GatewayRun,
-    pub(super) values: Values,
+    pub(super) values: MeasureValues,
 }
 
-pub(super) struct OfflineSetup<'a> {
-    pub(super) workload: &'a Workload,
-    pub(super) engine: &'a EngineSpec,
+pub(super) struct OfflineSimulation<'a> {
+    pub(super) workload: &'a LoadedWorkload,
+    pub(super) engine: &'a SchedulerSpec,
     pub(super) pods: u32,
     /// Number of simulated pods over time, lower during faults.
-    pub(super) scaling: Scaling,
+    pub(super) scaling: WorkerScaling,
     pub(super) pace: ArrivalPacing,
     pub(super) limit: Option<SimTime>,
     pub(super) seed: u64,
@@ -35,7 +38,7 @@ pub(super) struct OfflineSetup<'a> {
 impl RouterCandidate {
     /// Returns the pod index of each turn, as `[session][turn]`; `None` if a request was not
     /// placed.
-    pub(super) fn placement(&self, workload: &Workload) -> Option<Vec<Vec<u32>>> {
+    pub(super) fn pod_of_each_turn(&self, workload: &LoadedWorkload) -> Option<Vec<Vec<u32>>> {
         let turns = workload.sessions.iter().map(|s| vec![0; s.turns.len()]);
         let mut places: Vec<Vec<u32>> = turns.collect();
         for turn in &self.play.turns {
@@ -46,12 +49,15 @@ impl RouterCandidate {
     }
 }
 
-pub(super) fn best(policies: &[RouterCandidate]) -> Option<&RouterCandidate> {
-    let all: Vec<Values> = policies.iter().map(|policy| policy.values).collect();
-    let ideal = ideal(&all, None);
-    let scored = policies
-        .iter()
-        .map(|policy| (score(&shares(&policy.values, &ideal)), policy));
+pub(super) fn best_router(policies: &[RouterCandidate]) -> Option<&RouterCandidate> {
+    let all: Vec<MeasureValues> = policies.iter().map(|policy| policy.values).collect();
+    let ideal = best_measure_values(&all, None);
+    let scored = policies.iter().map(|policy| {
+        (
+            gateway_score(&ratios_to_ideal(&policy.values, &ideal)),
+            policy,
+        )
+    });
     // Of equal scores, the first policy wins.
     let best = scored
         .rev()
@@ -59,58 +65,61 @@ pub(super) fn best(policies: &[RouterCandidate]) -> Option<&RouterCandidate> {
     best.map(|(_, policy)| policy)
 }
 
-impl OfflineSetup<'_> {
+impl OfflineSimulation<'_> {
     /// Simulates the workload behind all known routers; the oracle comes first.
     ///
     /// # Errors
     /// Returns the errors of the simulated runs.
-    pub(super) fn policies(&self) -> Result<Vec<RouterCandidate>> {
-        let mut policies = vec![self.oracle()?];
+    pub(super) fn simulate_all_routers(&self) -> Result<Vec<RouterCandidate>> {
+        let mut policies = vec![self.simulate_oracle_router()?];
         let with = |scorer, weight| {
-            let mut config = ScorersConfig::default();
+            let mut config = EndpointPickerConfig::default();
             config.weights.push((scorer, weight));
             RouterConfig::Scorers(config)
         };
         let mut turns = self.workload.sessions.iter().flat_map(|s| &s.turns);
         if turns.any(|turn| turn.lora.is_some()) {
-            policies.push(self.play("llm-d+lora", with(Scorer::Lora, 1.0))?);
+            policies.push(self.simulate_router("llm-d+lora", with(EndpointScorer::Lora, 1.0))?);
         }
         for (name, router) in [
-            ("kv-aware", RouterConfig::Kv(KvConfig::default())),
-            ("llm-d", RouterConfig::Scorers(ScorersConfig::default())),
-            ("llm-d+session", with(Scorer::Session, 2.0)),
+            ("kv-aware", RouterConfig::Kv(KvAwareRouterConfig::default())),
+            (
+                "llm-d",
+                RouterConfig::Scorers(EndpointPickerConfig::default()),
+            ),
+            ("llm-d+session", with(EndpointScorer::Session, 2.0)),
             ("session-hash", RouterConfig::SessionHash),
             ("least-loaded", RouterConfig::LeastLoaded),
             ("round-robin", RouterConfig::RoundRobin),
             ("random", RouterConfig::Random),
         ] {
-            policies.push(self.play(name, router)?);
+            policies.push(self.simulate_router(name, router)?);
         }
         Ok(policies)
     }
 
-    fn play(&self, name: &'static str, router: RouterConfig) -> Result<RouterCandidate> {
+    fn simulate_router(&self, name: &'static str, router: RouterConfig) -> Result<RouterCandidate> {
         let pool = PoolSpec {
             scaling: self.scaling.clone(),
             ..PoolSpec::new(self.engine.clone(), self.pods, router)
         };
-        let settings = Settings {
+        let settings = ReplaySettings {
             pace: self.pace,
             limit: self.limit,
             seed: self.seed,
-            ..Settings::new(pool)
+            ..ReplaySettings::new(pool)
         };
-        let mut play = GatewayRun::of(self.pods as usize);
-        vllm_sim_replay::run(&settings, &mut self.workload.playback(), &mut play)?;
-        let values = measured(&play, self.workload);
+        let mut play = GatewayRun::for_pod_count(self.pods as usize);
+        vllm_sim_replay::run_replay(&settings, &mut self.workload.as_source(), &mut play)?;
+        let values = measure_run(&play, self.workload);
         Ok(RouterCandidate { name, play, values })
     }
 
     /// Simulates a KV router with current knowledge of all blocks and queues, for each of
-    /// [`WEIGHTS`].
+    /// [`ORACLE_PREFILL_LOAD_SCALES`].
     ///
     /// Returns the run with the lowest mean TTFT, of equal ones that with the highest reuse.
-    fn oracle(&self) -> Result<RouterCandidate> {
+    fn simulate_oracle_router(&self) -> Result<RouterCandidate> {
         let at = |name: &str| MEASURES.iter().position(|m| m.name == name).unwrap_or(0);
         let (reuse, ttft) = (at("reuse"), at("ttft"));
         let rank = |policy: &RouterCandidate| {
@@ -121,14 +130,14 @@ impl OfflineSetup<'_> {
             )
         };
         let with = |weight: f64| {
-            let config = KvConfig {
+            let config = KvAwareRouterConfig {
                 prefill_load_scale: weight,
-                ..KvConfig::default()
+                ..KvAwareRouterConfig::default()
             };
-            self.play("oracle", RouterConfig::Kv(config))
+            self.simulate_router("oracle", RouterConfig::Kv(config))
         };
-        let mut best = with(WEIGHTS[0])?;
-        for weight in &WEIGHTS[1..] {
+        let mut best = with(ORACLE_PREFILL_LOAD_SCALES[0])?;
+        for weight in &ORACLE_PREFILL_LOAD_SCALES[1..] {
             let other = with(*weight)?;
             if rank(&other) < rank(&best) {
                 best = other;

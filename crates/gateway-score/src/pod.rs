@@ -7,7 +7,7 @@ use hyper::body::Bytes;
 use hyper::{Method, Response};
 use serde_json::Value;
 
-use vllm_sim_replay::online::{RequestIdentity, Target};
+use vllm_sim_replay::online::{RequestHeaderNames, TargetServer};
 
 /// Timeout of admin and metrics requests to pods.
 pub(super) const POD_TIMEOUT: Duration = Duration::from_secs(10);
@@ -33,7 +33,7 @@ impl PodState {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Attempt {
+pub(super) struct PodAttempt {
     pub(super) pod: usize,
     pub(super) request_id: String,
     pub(super) status: Option<u16>,
@@ -43,8 +43,8 @@ pub(super) struct Attempt {
     pub(super) started: f64,
 }
 
-pub(super) struct Pod {
-    pub(super) target: Arc<Target>,
+pub(super) struct GatewayPod {
+    pub(super) target: Arc<TargetServer>,
     pub(super) url: String,
     pub(super) state: PodState,
     /// Identity of the pod, as in the headers of its responses.
@@ -59,9 +59,13 @@ pub(super) struct Pod {
     newest: Option<u64>,
 }
 
-impl Pod {
+impl GatewayPod {
     /// Inspects a pod's state, identity and metrics, and resets its prefix cache if allowed.
-    pub(super) async fn connect(target: Target, url: String, identity: &RequestIdentity) -> Self {
+    pub(super) async fn inspect(
+        target: TargetServer,
+        url: String,
+        identity: &RequestHeaderNames,
+    ) -> Self {
         let mut pod = Self {
             target: Arc::new(target),
             url,
@@ -73,38 +77,38 @@ impl Pod {
             is_cold: false,
             newest: None,
         };
-        let Ok(health) = pod.get_any("/health").await else {
+        let Ok(health) = pod.get_any_status("/health").await else {
             return pod;
         };
-        pod.identity = identity.pod(health.headers());
-        let sleep = pod.json("/is_sleeping").await;
+        pod.identity = identity.pod_from_headers(health.headers());
+        let sleep = pod.get_json("/is_sleeping").await;
         pod.state = match () {
             () if sleep.is_some_and(|sleep| sleep["is_sleeping"] == true) => PodState::Asleep,
             () if health.status().is_success() => PodState::Ready,
             () => PodState::Starting,
         };
         // The history also shows what a gateway sends to a pod that is not ready.
-        let history = pod.json("/admin/requests?limit=1").await;
+        let history = pod.get_json("/admin/requests?limit=1").await;
         pod.newest = history.map(|page| page["requests"][0]["id"].as_u64().unwrap_or(0));
         if pod.state != PodState::Ready {
             return pod;
         }
-        let is_reset = pod.reset().await;
-        let page = pod.metrics().await.unwrap_or_default();
-        pod.cache = cache(&page);
-        pod.counted = counted(&page);
+        let is_reset = pod.reset_prefix_cache().await;
+        let page = pod.get_metrics_page().await.unwrap_or_default();
+        pod.cache = block_size_and_block_count(&page);
+        pod.counted = sum_prefix_cache_counters(&page);
         pod.is_cold = is_reset || pod.counted.is_none_or(|(_, queries)| queries == 0.0);
-        let models = pod.json("/v1/models").await;
+        let models = pod.get_json("/v1/models").await;
         pod.model = models.and_then(|list| Some(list["data"][0]["id"].as_str()?.to_owned()));
         pod
     }
 
     /// Resets the pod's prefix cache; returns false if the pod does not allow it.
-    pub(super) async fn reset(&self) -> bool {
+    pub(super) async fn reset_prefix_cache(&self) -> bool {
         let path = "/reset_prefix_cache";
         let reset = self
             .target
-            .call(Method::POST, path, Bytes::new(), POD_TIMEOUT);
+            .request_any_status(Method::POST, path, Bytes::new(), POD_TIMEOUT);
         reset.await.is_ok_and(|answer| answer.status().is_success())
     }
 
@@ -116,45 +120,48 @@ impl Pod {
         self.newest.is_some()
     }
 
-    async fn get_any(&self, path: &str) -> Result<Response<Bytes>, String> {
+    async fn get_any_status(&self, path: &str) -> Result<Response<Bytes>, String> {
         let nothing = Bytes::new();
         self.target
-            .call(Method::GET, path, nothing, POD_TIMEOUT)
+            .request_any_status(Method::GET, path, nothing, POD_TIMEOUT)
             .await
     }
 
-    async fn get(&self, path: &str) -> Option<Bytes> {
-        let answer = self.get_any(path).await.ok()?;
+    async fn get_successful(&self, path: &str) -> Option<Bytes> {
+        let answer = self.get_any_status(path).await.ok()?;
         answer.status().is_success().then(|| answer.into_body())
     }
 
-    pub(super) async fn json(&self, path: &str) -> Option<Value> {
-        serde_json::from_slice(&self.get(path).await?).ok()
+    pub(super) async fn get_json(&self, path: &str) -> Option<Value> {
+        serde_json::from_slice(&self.get_successful(path).await?).ok()
     }
 
-    async fn metrics(&self) -> Option<String> {
-        String::from_utf8(self.get("/metrics").await?.to_vec()).ok()
+    async fn get_metrics_page(&self) -> Option<String> {
+        String::from_utf8(self.get_successful("/metrics").await?.to_vec()).ok()
     }
 
-    /// Returns the numbers of prefix cache hits and queries, in tokens, since [`Pod::connect`].
-    pub(super) async fn hits(&self) -> Option<(f64, f64)> {
-        let (hits, queries) = counted(&self.metrics().await?)?;
+    /// Returns the numbers of prefix cache hits and queries, in tokens, since [`GatewayPod::connect`].
+    pub(super) async fn prefix_cache_hits_and_queries(&self) -> Option<(f64, f64)> {
+        let (hits, queries) = sum_prefix_cache_counters(&self.get_metrics_page().await?)?;
         let before = self.counted?;
         Some((hits - before.0, queries - before.1))
     }
 
-    /// Returns the requests that the pod received since [`Pod::connect`], and whether the history
+    /// Returns the requests that the pod received since [`GatewayPod::connect`], and whether the history
     /// is complete.
-    pub(super) async fn attempts(&self, number: usize) -> Option<(Vec<Attempt>, bool)> {
+    pub(super) async fn requests_since_connect(
+        &self,
+        number: usize,
+    ) -> Option<(Vec<PodAttempt>, bool)> {
         let newest = self.newest?;
         let path = format!("/admin/requests?after={newest}&limit=1000000");
-        let page = self.json(&path).await?;
+        let page = self.get_json(&path).await?;
         let records = page["requests"].as_array()?;
         let oldest = records.first().and_then(|record| record["id"].as_u64());
         let attempts = records.iter().map(|record| {
             let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
             let status: Option<u16> = record["status"].as_u64().and_then(|s| s.try_into().ok());
-            Attempt {
+            PodAttempt {
                 pod: number,
                 request_id: text(&record["headers"]["x-request-id"]),
                 status,
@@ -169,7 +176,7 @@ impl Pod {
 }
 
 /// Sums `vllm:prefix_cache_hits_total` and `…_queries_total` over the lines of a metrics page.
-fn counted(page: &str) -> Option<(f64, f64)> {
+fn sum_prefix_cache_counters(page: &str) -> Option<(f64, f64)> {
     let sum = |name: &str| {
         let lines = page.lines().filter(|line| line.starts_with(name));
         let values = lines.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
@@ -180,7 +187,7 @@ fn counted(page: &str) -> Option<(f64, f64)> {
 }
 
 /// Reads KV block size and number of blocks from `vllm:cache_config_info` on a metrics page.
-fn cache(page: &str) -> Option<(u32, u32)> {
+fn block_size_and_block_count(page: &str) -> Option<(u32, u32)> {
     let line = page
         .lines()
         .find(|line| line.starts_with("vllm:cache_config_info"))?;
@@ -196,14 +203,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn metrics_are_read() {
+    fn metrics_page_gives_counters_and_block_size() {
         let page = "# HELP x\n\
             vllm:prefix_cache_hits_total{engine=\"0\"} 32.0\n\
             vllm:prefix_cache_hits_total{engine=\"1\"} 1.0\n\
             vllm:prefix_cache_queries_total{engine=\"0\"} 64.0\n\
             vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"200\"} 1.0\n";
-        assert_eq!(counted(page), Some((33.0, 64.0)));
-        assert_eq!(cache(page), Some((16, 200)));
-        assert_eq!((counted(""), cache("")), (None, None));
+        assert_eq!(sum_prefix_cache_counters(page), Some((33.0, 64.0)));
+        assert_eq!(block_size_and_block_count(page), Some((16, 200)));
+        assert_eq!(
+            (
+                sum_prefix_cache_counters(""),
+                block_size_and_block_count("")
+            ),
+            (None, None)
+        );
     }
 }

@@ -2,58 +2,61 @@
 
 use serde_json::{Map, Value, json};
 
-use super::LivePlay;
+use super::LiveRunResult;
 use super::gateway_run::GatewayRun;
-use super::measure::{COUNT, MEASURES, Values, ideal, latencies, measured, score, shares};
+use super::measure::{
+    MEASURE_COUNT, MEASURES, MeasureValues, best_measure_values, gateway_score, measure_run,
+    ratios_to_ideal, ttft_and_e2e_samples,
+};
 use super::offline::RouterCandidate;
-use super::require::bounded;
-use super::workload::Workload;
-use vllm_sim_command_line::requirement::{self, Requirement};
+use super::require::value_of_requirement;
+use super::workload::LoadedWorkload;
+use vllm_sim_command_line::requirement::{self, MetricRequirement};
 
 /// Version of the report's JSON; it changes when a key is removed or changes its meaning.
-const VERSION: u32 = 1;
+const REPORT_FORMAT_VERSION: u32 = 1;
 
-const POINTS: usize = 201;
+const CURVE_POINTS: usize = 201;
 
-pub(super) type Curves<'a> = Vec<(&'a str, Vec<f64>)>;
+pub(super) type LatencyCurves<'a> = Vec<(&'a str, Vec<f64>)>;
 
 pub(super) struct ScoreReport {
     pub(super) command: String,
     pub(super) score: Option<f64>,
     pub(super) policies: Vec<RouterCandidate>,
-    pub(super) live: LivePlay,
+    pub(super) live: LiveRunResult,
     /// Measures of the live run that sent the best simulated placements directly to the pods,
     /// without the gateway.
-    live_ideal: Option<Values>,
-    values: Values,
-    ideal: Values,
-    shares: Values,
-    requirements: Vec<Requirement>,
+    live_ideal: Option<MeasureValues>,
+    values: MeasureValues,
+    ideal: MeasureValues,
+    shares: MeasureValues,
+    requirements: Vec<MetricRequirement>,
     requests: usize,
     sessions: usize,
 }
 
 impl ScoreReport {
     pub(super) fn new(
-        live: LivePlay,
+        live: LiveRunResult,
         policies: Vec<RouterCandidate>,
-        workload: &Workload,
-        requirements: Vec<Requirement>,
+        workload: &LoadedWorkload,
+        requirements: Vec<MetricRequirement>,
         command: String,
     ) -> Self {
-        let values = measured(&live.play, workload);
-        let offline: Vec<Values> = policies.iter().map(|policy| policy.values).collect();
+        let values = measure_run(&live.play, workload);
+        let offline: Vec<MeasureValues> = policies.iter().map(|policy| policy.values).collect();
         let live_ideal = live.ideal.as_ref();
-        let live_ideal = live_ideal.map(|(_, play)| measured(play, workload));
-        let ideal = ideal(&offline, live_ideal.as_ref());
+        let live_ideal = live_ideal.map(|(_, play)| measure_run(play, workload));
+        let ideal = best_measure_values(&offline, live_ideal.as_ref());
         // Otherwise a gateway that sends no request to a pod would get the best score.
         let shares = match live.routing.unseen {
-            0 => shares(&values, &ideal),
-            _ => [None; COUNT],
+            0 => ratios_to_ideal(&values, &ideal),
+            _ => [None; MEASURE_COUNT],
         };
         Self {
             command,
-            score: score(&shares),
+            score: gateway_score(&shares),
             policies,
             live,
             live_ideal,
@@ -61,12 +64,12 @@ impl ScoreReport {
             ideal,
             shares,
             requirements,
-            requests: workload.requests(),
+            requests: workload.request_count(),
             sessions: workload.sessions.len(),
         }
     }
 
-    pub(super) fn cells(&self) -> (Vec<String>, Vec<Vec<String>>) {
+    pub(super) fn table_cells(&self) -> (Vec<String>, Vec<Vec<String>>) {
         let policies = self.policies.iter().map(|policy| policy.name);
         let direct = self.live_ideal.as_ref();
         let head = ["", "gateway", "ideal", "share"]
@@ -93,7 +96,7 @@ impl ScoreReport {
         (head.map(str::to_owned).collect(), rows.collect())
     }
 
-    pub(super) fn lines(&self) -> Vec<String> {
+    pub(super) fn summary_lines(&self) -> Vec<String> {
         let routing = &self.live.routing;
         let score = self.score.map_or_else(
             || "unknown".to_owned(),
@@ -136,7 +139,7 @@ impl ScoreReport {
         }
         lines.extend(self.notes().map(|note| format!("Note: {note}")));
         for requirement in &self.requirements {
-            let value = self.required(requirement);
+            let value = self.required_value(requirement);
             let shown = value.map_or_else(|| "unknown".to_owned(), |value| format!("{value:.3}"));
             let verdict = match requirement.is_met(value) {
                 true => "met",
@@ -181,8 +184,8 @@ impl ScoreReport {
         both.cloned().chain(failed).chain(fast).chain(unknown)
     }
 
-    pub(super) fn table(&self) -> String {
-        let (head, rows) = self.cells();
+    pub(super) fn render_text_table(&self) -> String {
+        let (head, rows) = self.table_cells();
         let width = |column: usize| {
             let all = rows.iter().chain([&head]);
             all.map(|row| row[column].chars().count())
@@ -199,10 +202,13 @@ impl ScoreReport {
             cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
         };
         let table = [&head].into_iter().chain(&rows).map(line);
-        table.chain(self.lines()).collect::<Vec<_>>().join("\n")
+        table
+            .chain(self.summary_lines())
+            .collect::<Vec<_>>()
+            .join("\n")
     }
 
-    fn required(&self, requirement: &Requirement) -> Option<f64> {
+    fn required_value(&self, requirement: &MetricRequirement) -> Option<f64> {
         let routing = &self.live.routing;
         let count = |n: u64| n as f64;
         let others = [
@@ -210,19 +216,21 @@ impl ScoreReport {
             Some(count(routing.misroutes.total())),
             routing.retries.map(count),
         ];
-        bounded(requirement, &self.shares, others)
+        value_of_requirement(requirement, &self.shares, others)
     }
 
     /// Describes the missed requirements of `--require`, if any.
-    pub(super) fn missed(&self) -> Option<String> {
-        requirement::missed(&self.requirements, |requirement| self.required(requirement))
+    pub(super) fn describe_missed_requirements(&self) -> Option<String> {
+        requirement::describe_missed_requirements(&self.requirements, |requirement| {
+            self.required_value(requirement)
+        })
     }
 
     /// Returns the distributions of TTFT and E2E latency behind the gateway and behind some
     /// simulated routers.
-    pub(super) fn curves(&self) -> [(&'static str, Curves<'_>); 2] {
-        let percents: [f64; POINTS] =
-            std::array::from_fn(|at| at as f64 * 100.0 / (POINTS - 1) as f64);
+    pub(super) fn latency_curves(&self) -> [(&'static str, LatencyCurves<'_>); 2] {
+        let percents: [f64; CURVE_POINTS] =
+            std::array::from_fn(|at| at as f64 * 100.0 / (CURVE_POINTS - 1) as f64);
         let shown = ["oracle", "round-robin"];
         let others = self.policies.iter().filter(|p| shown.contains(&p.name));
         let direct = self.live.ideal.as_ref().map(|(_, play)| ("direct", play));
@@ -231,7 +239,7 @@ impl ScoreReport {
             plays.chain(others.map(|p| (p.name, &p.play))).collect();
         [("Time to first token", 0), ("Request latency", 1)].map(|(title, which)| {
             let curves = plays.iter().filter_map(|(name, play)| {
-                let samples = &mut latencies(play)[which];
+                let samples = &mut ttft_and_e2e_samples(play)[which];
                 (samples.count() > 0).then(|| (*name, samples.percentiles(percents).to_vec()))
             });
             (title, curves.collect())
@@ -240,7 +248,7 @@ impl ScoreReport {
 
     pub(super) fn to_json(&self) -> Value {
         let routing = &self.live.routing;
-        let named = |values: &Values| {
+        let named = |values: &MeasureValues| {
             let pairs = MEASURES.iter().zip(values);
             let pairs = pairs.map(|(measure, value)| (measure.name.to_owned(), json!(value)));
             Value::Object(pairs.collect::<Map<_, _>>())
@@ -253,12 +261,12 @@ impl ScoreReport {
             json!({"url": url, "state": state, "requests": requests})
         });
         let requirements = self.requirements.iter().map(|requirement| {
-            let value = self.required(requirement);
+            let value = self.required_value(requirement);
             let is_met = requirement.is_met(value);
             json!({"bound": requirement.to_string(), "value": value, "met": is_met})
         });
         json!({
-            "version": VERSION,
+            "version": REPORT_FORMAT_VERSION,
             "command": self.command,
             "requests": self.requests,
             "sessions": self.sessions,

@@ -2,20 +2,25 @@
 
 use anyhow::Result;
 
-use super::measure::{MEASURES, Values};
+use super::measure::{MEASURES, MeasureValues};
 use vllm_sim_command_line::refuse;
-use vllm_sim_command_line::requirement::Requirement;
+use vllm_sim_command_line::requirement::MetricRequirement;
 
 /// Names of values for `--require` that are not relative to the ideal.
-const OTHER_MEASURES: [&str; 3] = ["score", "misroutes", "retries"];
+const OTHER_REQUIRABLE_VALUES: [&str; 3] = ["score", "misroutes", "retries"];
 
-/// Parses a requirement on a measure or on one of [`OTHER_MEASURES`].
+/// Parses a requirement on a measure or on one of [`OTHER_REQUIRABLE_VALUES`].
 ///
 /// # Errors
 /// Returns a usage error for an invalid requirement.
-pub(super) fn requirement(text: &str) -> Result<Requirement> {
-    let requirement = Requirement::parse(text, "reuse>=0.9")?;
-    let names = || MEASURES.iter().map(|m| m.name).chain(OTHER_MEASURES);
+pub(super) fn parse_score_requirement(text: &str) -> Result<MetricRequirement> {
+    let requirement = MetricRequirement::parse(text, "reuse>=0.9")?;
+    let names = || {
+        MEASURES
+            .iter()
+            .map(|m| m.name)
+            .chain(OTHER_REQUIRABLE_VALUES)
+    };
     if !names().any(|known| known == requirement.name) {
         let known = names().collect::<Vec<_>>().join(", ");
         refuse!("--require {text:?}: unknown measure; known are {known}");
@@ -24,15 +29,19 @@ pub(super) fn requirement(text: &str) -> Result<Requirement> {
 }
 
 /// Returns the value that a requirement bounds; for a measure, its ratio to the ideal.
-pub(super) fn bounded(
-    requirement: &Requirement,
-    shares: &Values,
+pub(super) fn value_of_requirement(
+    requirement: &MetricRequirement,
+    shares: &MeasureValues,
     others: [Option<f64>; 3],
 ) -> Option<f64> {
     let name = requirement.name.as_str();
     match MEASURES.iter().position(|m| m.name == name) {
         Some(at) => shares[at],
-        None => others[OTHER_MEASURES.iter().position(|other| *other == name)?],
+        None => {
+            others[OTHER_REQUIRABLE_VALUES
+                .iter()
+                .position(|other| *other == name)?]
+        }
     }
 }
 
@@ -41,17 +50,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bound_is_read_and_held() {
-        let reuse = requirement("reuse>=0.9").unwrap();
+    fn requirement_is_parsed_and_checked() {
+        let reuse = parse_score_requirement("reuse>=0.9").unwrap();
         assert_eq!(reuse.to_string(), "reuse>=0.9");
         assert!(reuse.is_met(Some(0.9)) && !reuse.is_met(Some(0.89)) && !reuse.is_met(None));
-        assert!(requirement("retries < 1").unwrap().is_met(Some(0.0)));
+        assert!(
+            parse_score_requirement("retries < 1")
+                .unwrap()
+                .is_met(Some(0.0))
+        );
         for (text, told) in [
             ("reuse", "must be NAME>=NUMBER"),
             ("reuze>=1", "unknown measure"),
             ("reuse>=x", "is not a number"),
         ] {
-            let error = requirement(text).unwrap_err().to_string();
+            let error = parse_score_requirement(text).unwrap_err().to_string();
             assert!(error.contains(told), "{text}: {error}");
         }
     }

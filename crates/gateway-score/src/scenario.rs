@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail};
 use hyper::Method;
 use hyper::body::Bytes;
 
-use super::pod::{POD_TIMEOUT, Pod};
+use super::pod::{GatewayPod, POD_TIMEOUT};
 use vllm_sim_command_line::refuse;
 use vllm_sim_service::scenario::Scenario;
 
@@ -34,7 +34,7 @@ impl FleetScenario {
     ///
     /// # Errors
     /// Returns an error if the scenario names missing pods, or a pod rejects it.
-    pub(super) async fn begin(&self, pods: &[Pod]) -> Result<()> {
+    pub(super) async fn start_on_pods(&self, pods: &[GatewayPod]) -> Result<()> {
         if let Err(error) = self.scenario.check_replicas(pods.len() as u32) {
             refuse!("--fleet-scenario: {error}");
         }
@@ -43,7 +43,7 @@ impl FleetScenario {
             let body = Bytes::from(self.text.clone());
             let answer = pod
                 .target
-                .call(Method::POST, &path, body, POD_TIMEOUT)
+                .request_any_status(Method::POST, &path, body, POD_TIMEOUT)
                 .await;
             match answer {
                 Ok(answer) if answer.status().is_success() => {}
@@ -61,13 +61,13 @@ impl FleetScenario {
 
     /// Ends the scenario on all pods; errors become notes, because the scenario may have stopped a
     /// pod.
-    pub(super) async fn end(&self, pods: &[Pod]) -> Vec<String> {
+    pub(super) async fn end_on_pods(&self, pods: &[GatewayPod]) -> Vec<String> {
         let mut notes = Vec::new();
         for pod in pods {
             let path = "/admin/scenario";
-            let ended = pod
-                .target
-                .call(Method::DELETE, path, Bytes::new(), POD_TIMEOUT);
+            let ended =
+                pod.target
+                    .request_any_status(Method::DELETE, path, Bytes::new(), POD_TIMEOUT);
             if let Err(error) = ended.await {
                 notes.push(format!(
                     "--fleet-scenario: {} did not end the scenario: {error}",

@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use vllm_sim_engine::SimTime;
-use vllm_sim_replay::workload::{Session, Turn, WorkloadError, WorkloadSource};
+use vllm_sim_replay::workload::{ClientSession, SessionTurn, WorkloadError, WorkloadSource};
 
 use vllm_sim_command_line::refuse;
 use vllm_sim_replay_cli::WorkloadArgs;
@@ -14,11 +14,11 @@ const MAX_REQUESTS: usize = 1_000_000;
 /// Sets a default workload that distinguishes routers, if the arguments give none.
 ///
 /// Sessions of three turns arrive in bursts; a dozen groups share 60 % of the first prompt.
-pub(super) fn fill(args: &mut WorkloadArgs) {
+pub(super) fn set_default_workload(args: &mut WorkloadArgs) {
     if !args.files.is_empty() || args.input_tokens.is_some() || args.workload.is_some() {
         return;
     }
-    let constant = vllm_sim_replay::synth::Lengths::Constant;
+    let constant = vllm_sim_replay::synth::TokenLengthDistribution::Constant;
     args.input_tokens = Some(constant(1024));
     args.output_tokens = constant(32);
     args.turns_per_session = constant(3);
@@ -32,18 +32,21 @@ pub(super) fn fill(args: &mut WorkloadArgs) {
     }
 }
 
-pub(super) struct Workload {
-    pub(super) sessions: Vec<Session>,
+pub(super) struct LoadedWorkload {
+    pub(super) sessions: Vec<ClientSession>,
 }
 
-impl Workload {
+impl LoadedWorkload {
     /// Reads all sessions of a workload that start up to the time `limit`.
     ///
     /// # Errors
     /// Returns the errors of the source, or a usage error for too many requests.
-    pub(super) fn read(source: &mut dyn WorkloadSource, limit: Option<SimTime>) -> Result<Self> {
+    pub(super) fn read_sessions(
+        source: &mut dyn WorkloadSource,
+        limit: Option<SimTime>,
+    ) -> Result<Self> {
         let (mut sessions, mut requests) = (Vec::new(), 0);
-        while let Some(session) = source.next()? {
+        while let Some(session) = source.next_session()? {
             if limit.is_some_and(|limit| session.start > limit) {
                 break;
             }
@@ -59,30 +62,30 @@ impl Workload {
         Ok(Self { sessions })
     }
 
-    pub(super) fn requests(&self) -> usize {
+    pub(super) fn request_count(&self) -> usize {
         self.sessions.iter().map(|s| s.turns.len()).sum()
     }
 
-    pub(super) fn turn(&self, session: u64, turn: u32) -> Option<&Turn> {
+    pub(super) fn turn(&self, session: u64, turn: u32) -> Option<&SessionTurn> {
         let session = self.sessions.get(usize::try_from(session).ok()?)?;
         session.turns.get(turn as usize)
     }
 
-    pub(super) fn playback(&self) -> Playback<'_> {
-        Playback {
+    pub(super) fn as_source(&self) -> WorkloadPlayback<'_> {
+        WorkloadPlayback {
             sessions: &self.sessions,
             at: 0,
         }
     }
 }
 
-pub(super) struct Playback<'a> {
-    sessions: &'a [Session],
+pub(super) struct WorkloadPlayback<'a> {
+    sessions: &'a [ClientSession],
     at: usize,
 }
 
-impl WorkloadSource for Playback<'_> {
-    fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
+impl WorkloadSource for WorkloadPlayback<'_> {
+    fn next_session(&mut self) -> Result<Option<ClientSession>, WorkloadError> {
         let next = self.sessions.get(self.at).cloned();
         self.at += 1;
         Ok(next)

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tonic::{Code, Request, Response, Status};
 
-use super::generate::GenerateMessages;
+use super::generate::GenerateMessageStream;
 use super::parts::GrpcState;
 use super::proto::vllm_engine_server::VllmEngine;
 use super::proto::{
@@ -15,19 +15,19 @@ use super::proto::{
 };
 use super::read::CallMetadata;
 use super::{fault, read, status};
-use vllm_sim_engine::driver::unix_now;
+use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::RequestContext;
 use vllm_sim_service::pooling::llmd_embedding;
 
 /// Implements the gRPC methods of `vllm.grpc.engine.VllmEngine`.
-pub(super) struct Engine {
+pub(super) struct VllmEngineService {
     parts: GrpcState,
     /// Time of the latest `Generate` call, in seconds since the Unix epoch, as the bits of an
     /// `f64`.
     last_receive: AtomicU64,
 }
 
-impl Engine {
+impl VllmEngineService {
     pub(super) fn new(parts: GrpcState) -> Self {
         Self {
             parts,
@@ -42,7 +42,7 @@ impl Engine {
             Some(seconds)
                 if matches!(status.code(), Code::ResourceExhausted | Code::Unavailable) =>
             {
-                status::retry_after(status, seconds)
+                status::add_retry_after(status, seconds)
             }
             _ => status,
         }
@@ -50,26 +50,26 @@ impl Engine {
 }
 
 #[tonic::async_trait]
-impl VllmEngine for Engine {
-    type GenerateStream = GenerateMessages;
+impl VllmEngine for VllmEngineService {
+    type GenerateStream = GenerateMessageStream;
 
     async fn generate(
         &self,
         request: Request<GenerateRequest>,
-    ) -> Result<Response<GenerateMessages>, Status> {
+    ) -> Result<Response<GenerateMessageStream>, Status> {
         self.last_receive
-            .store(unix_now().to_bits(), Ordering::Relaxed);
-        let health = self.parts.health();
+            .store(unix_now_secs().to_bits(), Ordering::Relaxed);
+        let health = self.parts.check_health();
         health.map_err(|why| self.with_retry_after(Status::unavailable(why)))?;
         let rank = request.metadata().get("x-data-parallel-rank");
         let rank = rank.and_then(|rank| rank.to_str().ok()?.trim().parse().ok());
         let text = |name: &str| request.metadata().get(name)?.to_str().ok().map(Into::into);
         let trace = text("traceparent").map(|parent| (parent, text("tracestate")));
-        let mut faults = fault::decide(&self.parts, &request)?;
-        faults.delay(&self.parts.service).await;
-        let failed = fault::inject(&self.parts, &faults);
+        let mut faults = fault::decide_call_faults(&self.parts, &request)?;
+        faults.wait_first_byte_delay(&self.parts.service).await;
+        let failed = fault::fail_if_injected(&self.parts, &faults);
         failed.map_err(|status| self.with_retry_after(status))?;
-        fault::keep_possible(&mut faults);
+        fault::remove_http_only_faults(&mut faults);
         let context = request.extensions().get::<RequestContext>();
         let usage = context.and_then(|context| context.usage.clone());
         let request = request.into_inner();
@@ -84,22 +84,22 @@ impl VllmEngine for Engine {
             faults: Arc::new(faults),
             usage,
         };
-        let request = read::request(
+        let request = read::to_generation_request(
             &self.parts,
             &self.parts.settings.rules.limits,
             request,
             metadata,
         );
-        let refused = |refusal| self.with_retry_after(status::refused(refusal));
+        let refused = |refusal| self.with_retry_after(status::rejection_status(refusal));
         let service = &self.parts.service;
         let resolved = service
-            .resolve(&self.parts.settings.rules, None)
+            .resolve_model(&self.parts.settings.rules, None)
             .map_err(refused)?;
         let generated = service
             .generate(&self.parts.settings.rules, resolved, Box::new(request))
             .await;
         let generated = generated.map_err(|refusal| refused(refusal.into_error()))?;
-        Ok(Response::new(GenerateMessages::new(
+        Ok(Response::new(GenerateMessageStream::new(
             generated.reply,
             stream,
             injector,
@@ -111,7 +111,7 @@ impl VllmEngine for Engine {
         request: Request<EmbedRequest>,
     ) -> Result<Response<EmbedResponse>, Status> {
         let input = request.into_inner().tokenized.unwrap_or_default();
-        let tokens = read::tokens(&self.parts, input).await;
+        let tokens = read::read_prompt_ids(&self.parts, input).await;
         if tokens.is_empty() {
             return Err(Status::invalid_argument(
                 "input is required and must be a non-empty string or array",
@@ -129,7 +129,7 @@ impl VllmEngine for Engine {
         &self,
         _: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
-        let health = self.parts.health();
+        let health = self.parts.check_health();
         Ok(Response::new(HealthCheckResponse {
             healthy: health.is_ok(),
             message: health.err().unwrap_or("Health").to_owned(),
@@ -143,7 +143,7 @@ impl VllmEngine for Engine {
         // An empty list aborts no request; `None` would abort all.
         self.parts
             .service
-            .abort(Some(&request.into_inner().request_ids));
+            .abort_requests(Some(&request.into_inner().request_ids));
         Ok(Response::new(AbortResponse {}))
     }
 
@@ -166,10 +166,10 @@ impl VllmEngine for Engine {
         _: Request<GetServerInfoRequest>,
     ) -> Result<Response<GetServerInfoResponse>, Status> {
         Ok(Response::new(GetServerInfoResponse {
-            active_requests: self.parts.service.in_flight(),
+            active_requests: self.parts.service.in_flight_sequences(),
             is_paused: self.parts.service.control.is_paused(),
             last_receive_timestamp: f64::from_bits(self.last_receive.load(Ordering::Relaxed)),
-            uptime_seconds: self.parts.uptime(),
+            uptime_seconds: self.parts.uptime_seconds(),
             server_type: "vllm-grpc".to_owned(),
         }))
     }

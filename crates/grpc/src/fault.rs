@@ -12,7 +12,10 @@ use vllm_sim_wire::fault::{ErrorType, Fault};
 ///
 /// # Errors
 /// `INVALID_ARGUMENT` if the metadata `x-sim-fault` is not a valid fault spec.
-pub(super) fn decide<T>(parts: &GrpcState, request: &Request<T>) -> Result<RequestFaults, Status> {
+pub(super) fn decide_call_faults<T>(
+    parts: &GrpcState,
+    request: &Request<T>,
+) -> Result<RequestFaults, Status> {
     let text = |name| {
         let value = request.metadata().get(name);
         value.and_then(|value| value.to_str().ok())
@@ -28,19 +31,19 @@ pub(super) fn decide<T>(parts: &GrpcState, request: &Request<T>) -> Result<Reque
 ///
 /// # Errors
 /// The gRPC status of the injected failure.
-pub(super) fn inject(parts: &GrpcState, faults: &RequestFaults) -> Result<(), Status> {
+pub(super) fn fail_if_injected(parts: &GrpcState, faults: &RequestFaults) -> Result<(), Status> {
     let Some(failure) = faults.failure else {
         return Ok(());
     };
     let service = &parts.service;
-    faults.count(service, failure.name());
-    let message = failure.message(service.models.displayed());
-    let fault = Fault::new(failure.status(), ErrorType::BadRequest, message);
-    Err(status::fault(&fault))
+    faults.report_fault(service, failure.name());
+    let message = failure.error_message(service.models.displayed_name());
+    let fault = Fault::new(failure.http_status(), ErrorType::BadRequest, message);
+    Err(status::fault_status(&fault))
 }
 
 /// Removes the stream faults that do not apply to gRPC: malformed events, and faults of `[DONE]`.
-pub(super) fn keep_possible(faults: &mut RequestFaults) {
+pub(super) fn remove_http_only_faults(faults: &mut RequestFaults) {
     faults.stream_faults.retain(|stream_fault| {
         matches!(
             stream_fault,

@@ -13,15 +13,15 @@ use tonic::Status;
 
 use super::proto::generate_response::Response;
 use super::proto::{GenerateComplete, GenerateResponse, GenerateStreamChunk};
-use vllm_sim_engine::End;
+use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_engine::driver::SequenceState;
-use vllm_sim_service::generate::Reason;
+use vllm_sim_service::generate::EndReason;
 use vllm_sim_service::{Choice, FaultInjector, InjectorAction, Reply};
 
 /// The stream of gRPC messages of one `Generate` call.
 ///
 /// Of several choices only the first is sent, as in vLLM; the final message waits for all choices.
-pub(super) struct GenerateMessages {
+pub(super) struct GenerateMessageStream {
     reply: Reply,
     /// Whether tokens are sent one by one as the engine releases them.
     stream: bool,
@@ -33,7 +33,7 @@ pub(super) struct GenerateMessages {
     faults: Option<Box<FaultInjector>>,
 }
 
-impl GenerateMessages {
+impl GenerateMessageStream {
     pub(super) fn new(reply: Reply, stream: bool, faults: Option<Box<FaultInjector>>) -> Self {
         Self {
             reply,
@@ -48,34 +48,37 @@ impl GenerateMessages {
     /// Returns the next message if the engine has released tokens for it.
     ///
     /// Tokens that are released together become separate messages, sent in one write.
-    fn due(&mut self) -> Option<Response> {
+    fn next_due_message(&mut self) -> Option<Response> {
         // Reads the states first: an ended sequence has released all its tokens.
         let ended = self
             .reply
             .choices
             .iter()
-            .all(|c| matches!(c.state(), SequenceState::Ended(_)));
+            .all(|c| matches!(c.sequence_state(), SequenceState::Ended(_)));
         let prompt_tokens = self.reply.prompt_tokens();
         let choice = self.reply.choices.first_mut()?;
-        let cached_tokens = choice.progress().reused(prompt_tokens);
-        while choice.sent < choice.released() {
+        let cached_tokens = choice.progress().reused_tokens(prompt_tokens);
+        while choice.sent < choice.released_tokens() {
             if let Some(faults) = &mut self.faults {
-                if faults.room() == 0 {
+                if faults.tokens_until_fault() == 0 {
                     return None;
                 }
-                faults.sent(1);
+                faults.count_sent_tokens(1);
             }
             choice.sent += 1;
-            let Some(token) = choice.script.next(&mut choice.cursor) else {
+            let Some(token) = choice.script.next_token(&mut choice.cursor) else {
                 break;
             };
             if self.stream {
                 self.output = vec![token.id];
-                return Some(chunk(&self.output, prompt_tokens, cached_tokens));
+                return Some(stream_chunk(&self.output, prompt_tokens, cached_tokens));
             }
             self.output.push(token.id);
         }
-        let whole = self.faults.as_ref().is_none_or(|faults| faults.room() > 0);
+        let whole = self
+            .faults
+            .as_ref()
+            .is_none_or(|faults| faults.tokens_until_fault() > 0);
         if !ended || !whole {
             return None;
         }
@@ -83,7 +86,7 @@ impl GenerateMessages {
         if self.stream && finish_reason == "abort" && !std::mem::replace(&mut self.aborted, true) {
             // vLLM sends an empty chunk for an abort.
             self.output.clear();
-            return Some(chunk(&[], prompt_tokens, cached_tokens));
+            return Some(stream_chunk(&[], prompt_tokens, cached_tokens));
         }
         self.closed = true;
         Some(Response::Complete(GenerateComplete {
@@ -96,7 +99,7 @@ impl GenerateMessages {
     }
 }
 
-fn chunk(token_ids: &[u32], prompt_tokens: u32, cached_tokens: u32) -> Response {
+fn stream_chunk(token_ids: &[u32], prompt_tokens: u32, cached_tokens: u32) -> Response {
     Response::Chunk(GenerateStreamChunk {
         token_ids: token_ids.to_vec(),
         prompt_tokens,
@@ -107,20 +110,20 @@ fn chunk(token_ids: &[u32], prompt_tokens: u32, cached_tokens: u32) -> Response 
 
 /// Returns vLLM's finish reason of an ended choice.
 fn finish_reason(choice: &Choice) -> &'static str {
-    match choice.state() {
-        SequenceState::Ended(End::Aborted | End::Cancelled) => "abort",
-        SequenceState::Ended(End::Threshold) => "cache_threshold",
-        SequenceState::Ended(End::Failed) => "error",
-        SequenceState::Ended(End::Finished) | SequenceState::Running | SequenceState::Waiting => {
-            match choice.script.finish.reason {
-                Reason::Length => "length",
-                Reason::Stop => "stop",
-            }
-        }
+    match choice.sequence_state() {
+        SequenceState::Ended(SequenceEndReason::Aborted | SequenceEndReason::Cancelled) => "abort",
+        SequenceState::Ended(SequenceEndReason::Threshold) => "cache_threshold",
+        SequenceState::Ended(SequenceEndReason::Failed) => "error",
+        SequenceState::Ended(SequenceEndReason::Finished)
+        | SequenceState::Running
+        | SequenceState::Waiting => match choice.script.finish.reason {
+            EndReason::Length => "length",
+            EndReason::Stop => "stop",
+        },
     }
 }
 
-impl Stream for GenerateMessages {
+impl Stream for GenerateMessageStream {
     type Item = Result<GenerateResponse, Status>;
 
     fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
@@ -129,7 +132,7 @@ impl Stream for GenerateMessages {
             return Poll::Ready(None);
         }
         while let Some(faults) = &mut this.faults {
-            match faults.poll(cx) {
+            match faults.poll_action(cx) {
                 Poll::Pending => return Poll::Pending,
                 // Protobuf messages are not garbled.
                 Poll::Ready(InjectorAction::Garble) => {}
@@ -142,12 +145,12 @@ impl Stream for GenerateMessages {
                 }
             }
         }
-        let due = this.due().or_else(|| {
+        let due = this.next_due_message().or_else(|| {
             for choice in &this.reply.choices {
-                choice.register(cx);
+                choice.register_waker(cx);
             }
             // Checks again for tokens released before the registration.
-            this.due()
+            this.next_due_message()
         });
         match due {
             Some(response) => Poll::Ready(Some(Ok(GenerateResponse {
@@ -157,7 +160,7 @@ impl Stream for GenerateMessages {
                 if this
                     .faults
                     .as_ref()
-                    .is_some_and(|faults| faults.room() == 0)
+                    .is_some_and(|faults| faults.tokens_until_fault() == 0)
                 {
                     // Polls again to apply the fault.
                     cx.waker().wake_by_ref();

@@ -11,10 +11,10 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 use super::parts::GrpcState;
 
-const POLL_INTERVAL: Duration = Duration::from_millis(200);
+const HEALTH_POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Service names of a health check; the empty name is the whole server.
-const KNOWN: [&str; 5] = [
+const KNOWN_SERVICES: [&str; 5] = [
     "",
     "vllm.grpc.engine.VllmEngine",
     "grpc.health.v1.Health",
@@ -22,43 +22,43 @@ const KNOWN: [&str; 5] = [
     "grpc.reflection.v1alpha.ServerReflection",
 ];
 
-pub(super) struct Health {
+pub(super) struct HealthService {
     parts: GrpcState,
 }
 
-impl Health {
+impl HealthService {
     pub(super) fn new(parts: GrpcState) -> Self {
         Self { parts }
     }
 }
 
-fn status(parts: &GrpcState, service: &str) -> ServingStatus {
-    if !KNOWN.contains(&service) {
+fn serving_status(parts: &GrpcState, service: &str) -> ServingStatus {
+    if !KNOWN_SERVICES.contains(&service) {
         ServingStatus::ServiceUnknown
-    } else if parts.health().is_ok() {
+    } else if parts.check_health().is_ok() {
         ServingStatus::Serving
     } else {
         ServingStatus::NotServing
     }
 }
 
-fn response(status: ServingStatus) -> HealthCheckResponse {
+fn health_response(status: ServingStatus) -> HealthCheckResponse {
     HealthCheckResponse {
         status: status.into(),
     }
 }
 
 #[tonic::async_trait]
-impl health_server::Health for Health {
+impl health_server::Health for HealthService {
     type WatchStream = Pin<Box<dyn Stream<Item = Result<HealthCheckResponse, Status>> + Send>>;
 
     async fn check(
         &self,
         request: Request<HealthCheckRequest>,
     ) -> Result<Response<HealthCheckResponse>, Status> {
-        match status(&self.parts, &request.get_ref().service) {
+        match serving_status(&self.parts, &request.get_ref().service) {
             ServingStatus::ServiceUnknown => Err(Status::not_found("service not registered")),
-            known => Ok(Response::new(response(known))),
+            known => Ok(Response::new(health_response(known))),
         }
     }
 
@@ -75,11 +75,11 @@ impl health_server::Health for Health {
             let (parts, service) = (parts.clone(), service.clone());
             async move {
                 loop {
-                    let now = status(&parts, &service);
+                    let now = serving_status(&parts, &service);
                     if last != Some(now) {
-                        return Some((Ok(response(now)), Some(now)));
+                        return Some((Ok(health_response(now)), Some(now)));
                     }
-                    tokio::time::sleep(POLL_INTERVAL).await;
+                    tokio::time::sleep(HEALTH_POLL_INTERVAL).await;
                 }
             }
         });

@@ -26,23 +26,23 @@ use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_reflection::server::Builder;
 
-use engine::Engine;
-use health::Health;
-pub use parts::{GrpcState, Settings};
+use engine::VllmEngineService;
+use health::HealthService;
+pub use parts::{GrpcSettings, GrpcState};
 use proto::vllm_engine_server::VllmEngineServer;
 
 /// Protobuf descriptor set of [`proto`], served by gRPC reflection.
-const DESCRIPTOR: &[u8] = include_bytes!("descriptor.bin");
+const PROTO_DESCRIPTOR_SET: &[u8] = include_bytes!("descriptor.bin");
 
 /// Returns the router of all gRPC services, to be served over HTTP/2.
-pub fn router(parts: GrpcState) -> Router {
+pub fn grpc_router(parts: GrpcState) -> Router {
     let largest = parts.settings.max_message_bytes;
-    let engine =
-        VllmEngineServer::new(Engine::new(parts.clone())).max_decoding_message_size(largest);
-    let routes = Routes::new(engine).add_service(HealthServer::new(Health::new(parts)));
+    let engine = VllmEngineServer::new(VllmEngineService::new(parts.clone()))
+        .max_decoding_message_size(largest);
+    let routes = Routes::new(engine).add_service(HealthServer::new(HealthService::new(parts)));
     let described = || {
         Builder::configure()
-            .register_encoded_file_descriptor_set(DESCRIPTOR)
+            .register_encoded_file_descriptor_set(PROTO_DESCRIPTOR_SET)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
     let v1 = described()

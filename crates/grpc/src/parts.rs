@@ -1,21 +1,21 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use vllm_sim_service::{RequestRules, Service};
+use vllm_sim_service::{InferenceService, RequestRules};
 
 /// State shared by all gRPC calls of a server.
 #[derive(Clone)]
 pub struct GrpcState {
     /// Service for all requests, which owns the engines.
-    pub service: Arc<Service>,
+    pub service: Arc<InferenceService>,
     /// Settings of the gRPC server.
-    pub settings: Arc<Settings>,
+    pub settings: Arc<GrpcSettings>,
     /// Start time of the simulator process.
     pub started: Instant,
 }
 
 /// Settings of the gRPC server.
-pub struct Settings {
+pub struct GrpcSettings {
     /// Limits and defaults of request values.
     pub rules: RequestRules,
     /// Path or name of the served model.
@@ -33,12 +33,12 @@ pub struct Settings {
 }
 
 impl GrpcState {
-    pub(crate) fn uptime(&self) -> f64 {
+    pub(crate) fn uptime_seconds(&self) -> f64 {
         self.since_start().as_secs_f64()
     }
 
     /// Checks whether requests are accepted; the error is the reason.
-    pub(crate) fn health(&self) -> Result<(), &'static str> {
+    pub(crate) fn check_health(&self) -> Result<(), &'static str> {
         if self.service.is_draining() {
             return Err("server is shutting down");
         }

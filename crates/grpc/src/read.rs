@@ -7,13 +7,13 @@ use super::proto::generate_request::Input;
 use super::proto::sampling_params::Constraint as Asked;
 use super::proto::{self, GenerateRequest, TokenizedInput};
 use vllm_sim_schema_sampler::Constraint;
-use vllm_sim_service::prompt::{PromptInput, PromptInputs, PromptSource, Truncation};
+use vllm_sim_service::prompt::{PromptInput, PromptInputs, PromptSource, PromptTruncation};
 use vllm_sim_service::{
     GenerationRequest, OutputBudget, RequestFaults, TokenUsage, run_blocking_if_large,
 };
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::sampling::{StringOrList, TokenBias};
-use vllm_sim_wire::{Limits, SamplingParams};
+use vllm_sim_wire::{SamplingParams, ServerLimits};
 
 /// Properties of a gRPC call that its message does not contain.
 pub(super) struct CallMetadata {
@@ -25,9 +25,9 @@ pub(super) struct CallMetadata {
 }
 
 /// Converts a `GenerateRequest` message to a generation request.
-pub(super) fn request(
+pub(super) fn to_generation_request(
     parts: &GrpcState,
-    limits: &Limits,
+    limits: &ServerLimits,
     asked: GenerateRequest,
     metadata: CallMetadata,
 ) -> GenerationRequest {
@@ -36,22 +36,22 @@ pub(super) fn request(
         given => given.to_owned(),
     };
     let sampling = asked.sampling_params.unwrap_or_default();
-    let params = params(&sampling);
+    let params = to_sampling_params(&sampling);
     let keep = sampling.truncate_prompt_tokens.map(i64::from);
-    let validation = limits.asked("max_tokens", params.max_tokens, keep);
+    let validation = limits.check_requested_lengths("max_tokens", params.max_tokens, keep);
     GenerationRequest {
         id: id.into(),
         arrived: parts.service.now(),
         prompts: PromptSource::Inputs(PromptInputs {
             inputs: vec![match asked.input {
-                Some(Input::Tokenized(input)) => prompt(input),
+                Some(Input::Tokenized(input)) => read_prompt(input),
                 Some(Input::Text(text)) => PromptInput::Text(text),
-                None => prompt(TokenizedInput::default()),
+                None => read_prompt(TokenizedInput::default()),
             }],
             add_special_tokens: true,
-            truncation: Truncation {
+            truncation: PromptTruncation {
                 keep,
-                ..Truncation::default()
+                ..PromptTruncation::default()
             },
         }),
         n: params.n,
@@ -59,7 +59,7 @@ pub(super) fn request(
         room: OutputBudget::PerPrompt,
         validation: validation.into(),
         sampling: Ok(params.into()).into(),
-        constraint: sampling.constraint.and_then(constraint),
+        constraint: sampling.constraint.and_then(read_constraint),
         rank: metadata.rank,
         trace: metadata.trace,
         faults: Some(metadata.faults),
@@ -69,7 +69,7 @@ pub(super) fn request(
 }
 
 /// Returns the prompt of a message. Token ids take precedence over their text.
-fn prompt(input: TokenizedInput) -> PromptInput {
+fn read_prompt(input: TokenizedInput) -> PromptInput {
     let TokenizedInput {
         original_text: text,
         input_ids: ids,
@@ -85,7 +85,7 @@ fn prompt(input: TokenizedInput) -> PromptInput {
 }
 
 /// Returns the token ids of a message's prompt. Token ids take precedence over their text.
-pub(super) async fn tokens(parts: &GrpcState, input: TokenizedInput) -> Vec<u32> {
+pub(super) async fn read_prompt_ids(parts: &GrpcState, input: TokenizedInput) -> Vec<u32> {
     let TokenizedInput {
         original_text: text,
         input_ids: ids,
@@ -102,7 +102,7 @@ pub(super) async fn tokens(parts: &GrpcState, input: TokenizedInput) -> Vec<u32>
 /// Converts sampling parameters of a gRPC message as vLLM does: some fields treat 0 as unset.
 ///
 /// Source: `_sampling_params_from_proto` of `vllm/entrypoints/grpc_server.py`.
-fn params(asked: &proto::SamplingParams) -> SamplingParams {
+fn to_sampling_params(asked: &proto::SamplingParams) -> SamplingParams {
     let or_one = |value: f32| if value == 0.0 { 1.0 } else { f64::from(value) };
     let mut biases: Vec<_> = asked.logit_bias.iter().collect();
     biases.sort_unstable_by_key(|(id, _)| **id);
@@ -142,7 +142,7 @@ fn params(asked: &proto::SamplingParams) -> SamplingParams {
 }
 
 /// Converts the structured-output constraint of a gRPC message.
-fn constraint(asked: Asked) -> Option<Constraint> {
+fn read_constraint(asked: Asked) -> Option<Constraint> {
     let parsed =
         |text: String| serde_json::from_str(&text).unwrap_or(serde_json::Value::String(text));
     Some(match asked {

@@ -5,38 +5,38 @@ use tonic::{Code, Status};
 use vllm_sim_service::{RequestError, ServeError};
 use vllm_sim_wire::fault::Fault;
 
-const RETRY_AFTER: &str = "retry-after";
+const RETRY_AFTER_KEY: &str = "retry-after";
 
 /// Converts an error of a request to the gRPC status that llm-d-inference-sim uses for its HTTP
 /// status.
-pub(super) fn fault(fault: &Fault) -> Status {
-    let status = Status::new(code(fault.status), fault.message.clone());
+pub(super) fn fault_status(fault: &Fault) -> Status {
+    let status = Status::new(grpc_code(fault.status), fault.message.clone());
     match fault.retry_after_seconds {
-        Some(seconds) => retry_after(status, seconds),
+        Some(seconds) => add_retry_after(status, seconds),
         None => status,
     }
 }
 
 /// Adds the metadata `retry-after`, unless the status already has it.
-pub(super) fn retry_after(mut status: Status, seconds: u32) -> Status {
+pub(super) fn add_retry_after(mut status: Status, seconds: u32) -> Status {
     let metadata = status.metadata_mut();
-    if !metadata.contains_key(RETRY_AFTER) {
-        metadata.insert(RETRY_AFTER, seconds.into());
+    if !metadata.contains_key(RETRY_AFTER_KEY) {
+        metadata.insert(RETRY_AFTER_KEY, seconds.into());
     }
     status
 }
 
 /// Converts the rejection of a request to a gRPC status.
-pub(super) fn refused(refusal: RequestError) -> Status {
+pub(super) fn rejection_status(refusal: RequestError) -> Status {
     let status = match &refusal {
-        RequestError::Invalid(refused) => return fault(refused),
+        RequestError::Invalid(refused) => return fault_status(refused),
         RequestError::UnknownModel(_) => 404,
-        RequestError::Serve(error) => serve_status(error),
+        RequestError::Serve(error) => serve_error_status(error),
     };
-    Status::new(code(status), refusal.to_string())
+    Status::new(grpc_code(status), refusal.to_string())
 }
 
-fn serve_status(error: &ServeError) -> u16 {
+fn serve_error_status(error: &ServeError) -> u16 {
     match error {
         ServeError::QueueFull => 429,
         ServeError::TooManyRequests
@@ -55,7 +55,7 @@ fn serve_status(error: &ServeError) -> u16 {
 }
 
 /// Returns the gRPC code of an HTTP status. Source: llm-d-inference-sim, `pkg/communication/grpc`.
-fn code(status: u16) -> Code {
+fn grpc_code(status: u16) -> Code {
     match status {
         200..=299 => Code::Ok,
         401 => Code::Unauthenticated,
@@ -77,8 +77,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_status_of_llm_ds_list_has_its_code() {
-        let listed = [400, 401, 403, 404, 409, 429, 500, 501, 503, 504].map(code);
+    fn every_llm_d_http_status_has_its_grpc_code() {
+        let listed = [400, 401, 403, 404, 409, 429, 500, 501, 503, 504].map(grpc_code);
         assert_eq!(
             listed,
             [

@@ -16,29 +16,29 @@ use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 
 use super::connect::Connector;
-use super::socket::{Arrival, now};
-use super::stream::Stream;
+use super::socket::{ArrivalTime, instant_now};
+use super::stream::ClientStream;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// HTTP/1.1 client for one server with a pool of connections; clones share the pool.
-pub struct Client<B: Body + 'static>(Arc<Shared<B>>);
+pub struct PooledHttpClient<B: Body + 'static>(Arc<SharedPool<B>>);
 
-impl<B: Body + 'static> std::fmt::Debug for Client<B> {
+impl<B: Body + 'static> std::fmt::Debug for PooledHttpClient<B> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Client").finish_non_exhaustive()
     }
 }
 
-impl<B: Body + 'static> Clone for Client<B> {
+impl<B: Body + 'static> Clone for PooledHttpClient<B> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
 }
 
-struct Shared<B: Body + 'static> {
+struct SharedPool<B: Body + 'static> {
     connector: Connector,
     idle: Mutex<VecDeque<(Instant, PooledConnection<B>)>>,
     preparing: AtomicBool,
@@ -53,7 +53,7 @@ pub struct SendError {
     stale: bool,
 }
 
-impl<B> Client<B>
+impl<B> PooledHttpClient<B>
 where
     B: Body + 'static,
     B::Data: Send,
@@ -61,7 +61,7 @@ where
 {
     /// Creates a client that opens its first connection for the first request.
     pub fn new(connector: Connector) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(SharedPool {
             connector,
             idle: Mutex::default(),
             preparing: AtomicBool::new(false),
@@ -80,26 +80,26 @@ where
             let link = self.0.idle.lock().pop_back();
             let (mut link, used) = match link {
                 Some((_, link)) => (link, true),
-                None => (self.link().await?, false),
+                None => (self.take_connection().await?, false),
             };
             let failed = |error: hyper::Error| SendError {
                 stale: used && (error.is_canceled() || error.is_incomplete_message()),
-                why: format!("cannot send: {}", root(&error)),
+                why: format!("cannot send: {}", root_cause(&error)),
             };
             // A connection that the server has closed is not ready; try the next.
-            match link.ready().await {
+            match link.wait_until_ready().await {
                 Ok(()) => {}
                 Err(_) if used => continue,
                 Err(error) => return Err(failed(error)),
             }
-            let sent = now();
+            let sent = instant_now();
             let response = {
                 let PooledConnection {
                     sender, connection, ..
                 } = &mut link;
                 let mut response = pin!(sender.try_send_request(request));
                 poll_fn(|cx| {
-                    drive(connection, cx);
+                    drive_connection(connection, cx);
                     response.as_mut().poll(cx)
                 })
                 .await
@@ -147,7 +147,7 @@ where
     ///
     /// # Errors
     /// A message about the connection, or about a response body of more than `most_bytes`.
-    pub async fn fetch(
+    pub async fn fetch_body(
         &self,
         request: Request<B>,
         most_bytes: usize,
@@ -166,25 +166,25 @@ where
     }
 
     /// Opens a connection if none is idle, so that the next request need not wait for it.
-    pub async fn prepare(&self) {
+    pub async fn open_idle_connection(&self) {
         if !self.0.idle.lock().is_empty() || self.0.preparing.swap(true, Ordering::Relaxed) {
             return;
         }
         // The next request reports a permanent error.
-        if let Ok(link) = self.link().await {
-            self.keep(link);
+        if let Ok(link) = self.take_connection().await {
+            self.return_connection(link);
         }
         self.0.preparing.store(false, Ordering::Relaxed);
     }
 
-    async fn link(&self) -> Result<PooledConnection<B>, SendError> {
+    async fn take_connection(&self) -> Result<PooledConnection<B>, SendError> {
         let failed = |why: String| SendError {
             why: format!("cannot connect: {why}"),
             stale: false,
         };
         let stream = self.0.connector.connect().await;
         let stream = stream.map_err(|error| failed(error.to_string()))?;
-        let arrival = stream.arrival();
+        let arrival = stream.arrival_time();
         let shaken = http1::handshake(TokioIo::new(stream)).await;
         let (sender, connection) = shaken.map_err(|error| failed(error.to_string()))?;
         Ok(PooledConnection {
@@ -195,9 +195,9 @@ where
     }
 }
 
-impl<B: Body + 'static> Client<B> {
-    fn keep(&self, link: PooledConnection<B>) {
-        let now = now();
+impl<B: Body + 'static> PooledHttpClient<B> {
+    fn return_connection(&self, link: PooledConnection<B>) {
+        let now = instant_now();
         let mut idle = self.0.idle.lock();
         idle.push_back((now, link));
         while idle.front().is_some_and(|(at, _)| now - *at > IDLE_TIMEOUT) {
@@ -210,11 +210,11 @@ impl<B: Body + 'static> Client<B> {
 struct PooledConnection<B: Body + 'static> {
     sender: SendRequest<B>,
     /// Driver of the connection; `None` after the connection has ended.
-    connection: Option<Connection<TokioIo<Stream>, B>>,
-    arrival: Arrival,
+    connection: Option<Connection<TokioIo<ClientStream>, B>>,
+    arrival: ArrivalTime,
 }
 
-fn root(error: &hyper::Error) -> String {
+fn root_cause(error: &hyper::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(deeper) = cause.source() {
         cause = deeper;
@@ -223,8 +223,10 @@ fn root(error: &hyper::Error) -> String {
 }
 
 /// Drives an HTTP connection; an error reaches the task that waits for the response.
-fn drive<B>(connection: &mut Option<Connection<TokioIo<Stream>, B>>, cx: &mut Context<'_>)
-where
+fn drive_connection<B>(
+    connection: &mut Option<Connection<TokioIo<ClientStream>, B>>,
+    cx: &mut Context<'_>,
+) where
     B: Body + 'static,
     B::Data: Send,
     B::Error: Into<BoxError>,
@@ -243,9 +245,9 @@ where
     B::Error: Into<BoxError>,
 {
     /// Waits until the connection accepts a request; returns an error if the connection is closed.
-    async fn ready(&mut self) -> hyper::Result<()> {
+    async fn wait_until_ready(&mut self) -> hyper::Result<()> {
         poll_fn(|cx| {
-            drive(&mut self.connection, cx);
+            drive_connection(&mut self.connection, cx);
             self.sender.poll_ready(cx)
         })
         .await
@@ -256,28 +258,28 @@ where
 pub struct ResponseBody<B: Body + 'static> {
     body: Incoming,
     sent: Instant,
-    arrival: Arrival,
+    arrival: ArrivalTime,
     link: Option<PooledConnection<B>>,
-    client: Client<B>,
+    client: PooledHttpClient<B>,
 }
 
 impl<B: Body + 'static> ResponseBody<B> {
     /// Returns the time at which the request was passed to its connection.
-    pub fn sent(&self) -> Instant {
+    pub fn sent_at(&self) -> Instant {
         self.sent
     }
 
     /// Returns the time at which the bytes of the last frame arrived; before the first frame, those
     /// of the head.
-    pub fn arrived(&self) -> Instant {
-        self.arrival.latest()
+    pub fn last_frame_arrived_at(&self) -> Instant {
+        self.arrival.latest_arrival()
     }
 
     fn return_to_pool(&mut self) {
         if let Some(link) = self.link.take()
             && link.connection.is_some()
         {
-            self.client.keep(link);
+            self.client.return_connection(link);
         }
     }
 }
@@ -310,7 +312,7 @@ where
     ) -> Poll<Option<hyper::Result<Frame<Bytes>>>> {
         let this = self.get_mut();
         if let Some(link) = &mut this.link {
-            drive(&mut link.connection, cx);
+            drive_connection(&mut link.connection, cx);
         }
         let polled = Pin::new(&mut this.body).poll_frame(cx);
         if let Poll::Ready(None) = polled {
@@ -338,11 +340,13 @@ mod tests {
     use tokio::sync::Semaphore;
 
     use super::*;
-    use crate::{CertificateVerification, Endpoint};
+    use crate::{CertificateVerification, ServerEndpoint};
 
     /// Starts a server that sends these responses on each connection and then closes it; returns
     /// the number of connections, too.
-    async fn server(answers: &'static [&'static str]) -> (Client<Full<Bytes>>, Arc<AtomicUsize>) {
+    async fn server(
+        answers: &'static [&'static str],
+    ) -> (PooledHttpClient<Full<Bytes>>, Arc<AtomicUsize>) {
         let (client, made, _) = closing_server(answers).await;
         (client, made)
     }
@@ -350,7 +354,11 @@ mod tests {
     /// Starts such a server; returns also a permit for each connection that it has closed.
     async fn closing_server(
         answers: &'static [&'static str],
-    ) -> (Client<Full<Bytes>>, Arc<AtomicUsize>, Arc<Semaphore>) {
+    ) -> (
+        PooledHttpClient<Full<Bytes>>,
+        Arc<AtomicUsize>,
+        Arc<Semaphore>,
+    ) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("it has one");
         let made = Arc::new(AtomicUsize::new(0));
@@ -374,14 +382,14 @@ mod tests {
                 });
             }
         });
-        let endpoint = Endpoint {
+        let endpoint = ServerEndpoint {
             secure: false,
             host: address.ip().to_string(),
             port: address.port(),
         };
         let connector = Connector::new(endpoint, &CertificateVerification::PublicAuthorities)
             .expect("needs none");
-        (Client::new(connector), made, closed)
+        (PooledHttpClient::new(connector), made, closed)
     }
 
     fn request() -> Request<Full<Bytes>> {
@@ -401,7 +409,7 @@ mod tests {
             let frame = answer.body_mut().frame().await.expect("has a body");
             let data = frame.expect("is whole").into_data().expect("is data");
             assert_eq!(&data[..], b"ok");
-            assert!(answer.body().arrived() >= answer.body().sent());
+            assert!(answer.body().last_frame_arrived_at() >= answer.body().sent_at());
             // The end of a body with a known length need not be polled.
             if number == 1 {
                 assert!(answer.body_mut().frame().await.is_none());

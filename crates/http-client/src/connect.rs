@@ -9,13 +9,13 @@ use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::socket::Socket;
-use super::stream::Stream;
+use super::socket::TimedSocket;
+use super::stream::ClientStream;
 use super::{CertificateVerification, TlsSetupError};
 
 /// Address of an HTTP server: host, port and whether it uses TLS.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Endpoint {
+pub struct ServerEndpoint {
     /// Whether the server uses TLS.
     pub secure: bool,
     /// Host name, as in certificates; IPv6 addresses without brackets.
@@ -24,7 +24,7 @@ pub struct Endpoint {
     pub port: u16,
 }
 
-impl Endpoint {
+impl ServerEndpoint {
     /// Returns the endpoint of a URL's authority (host and optional port); `None` without a host.
     pub fn new(secure: bool, authority: &http::uri::Authority) -> Option<Self> {
         let host = authority.host().trim_matches(['[', ']']);
@@ -40,7 +40,7 @@ impl Endpoint {
 /// Opens TCP or TLS connections to one HTTP server.
 #[derive(Clone)]
 pub struct Connector {
-    endpoint: Endpoint,
+    endpoint: ServerEndpoint,
     tls: Option<TlsConnector>,
 }
 
@@ -49,9 +49,12 @@ impl Connector {
     ///
     /// # Errors
     /// [`TlsSetupError`] if the certificates of authorities cannot be read.
-    pub fn new(endpoint: Endpoint, trust: &CertificateVerification) -> Result<Self, TlsSetupError> {
+    pub fn new(
+        endpoint: ServerEndpoint,
+        trust: &CertificateVerification,
+    ) -> Result<Self, TlsSetupError> {
         let tls = match endpoint.secure {
-            true => Some(Arc::new(tls(trust)?).into()),
+            true => Some(Arc::new(tls_config(trust)?).into()),
             false => None,
         };
         Ok(Self { endpoint, tls })
@@ -61,18 +64,18 @@ impl Connector {
     ///
     /// # Errors
     /// An I/O error of the network or of TLS.
-    pub async fn connect(&self) -> io::Result<Stream> {
-        let Endpoint { host, port, .. } = &self.endpoint;
-        let socket = Socket::new(TcpStream::connect((host.as_str(), *port)).await?)?;
+    pub async fn connect(&self) -> io::Result<ClientStream> {
+        let ServerEndpoint { host, port, .. } = &self.endpoint;
+        let socket = TimedSocket::new(TcpStream::connect((host.as_str(), *port)).await?)?;
         let Some(tls) = &self.tls else {
-            return Ok(Stream::plain(socket));
+            return Ok(ClientStream::from_tcp(socket));
         };
         let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
-        Ok(Stream::tls(tls.connect(name, socket).await?))
+        Ok(ClientStream::from_tls(tls.connect(name, socket).await?))
     }
 }
 
-fn tls(trust: &CertificateVerification) -> Result<ClientConfig, TlsSetupError> {
+fn tls_config(trust: &CertificateVerification) -> Result<ClientConfig, TlsSetupError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let builder = ClientConfig::builder_with_provider(provider.clone())
         .with_safe_default_protocol_versions()

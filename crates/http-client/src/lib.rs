@@ -7,10 +7,10 @@ mod stream;
 
 use std::path::PathBuf;
 
-pub use client::{Client, ResponseBody, SendError};
-pub use connect::{Connector, Endpoint};
-pub use socket::Arrival;
-pub use stream::Stream;
+pub use client::{PooledHttpClient, ResponseBody, SendError};
+pub use connect::{Connector, ServerEndpoint};
+pub use socket::ArrivalTime;
+pub use stream::ClientStream;
 
 /// The way in which a client verifies server certificates.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

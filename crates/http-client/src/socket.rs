@@ -10,21 +10,21 @@ use tokio::net::TcpStream;
 
 /// Arrival time of the latest bytes on a connection.
 #[derive(Debug, Clone)]
-pub struct Arrival {
+pub struct ArrivalTime {
     epoch: Instant,
     nanos: Arc<AtomicU64>,
 }
 
-impl Arrival {
+impl ArrivalTime {
     fn new() -> Self {
         Self {
-            epoch: now(),
+            epoch: instant_now(),
             nanos: Arc::default(),
         }
     }
 
     /// Returns the arrival time of the latest bytes; before any, the time of connecting.
-    pub fn latest(&self) -> Instant {
+    pub fn latest_arrival(&self) -> Instant {
         self.epoch + Duration::from_nanos(self.nanos.load(Ordering::Relaxed))
     }
 
@@ -35,26 +35,26 @@ impl Arrival {
     }
 }
 
-pub(super) struct Socket {
+pub(super) struct TimedSocket {
     tcp: TcpStream,
-    arrival: Arrival,
+    arrival: ArrivalTime,
 }
 
-impl Socket {
+impl TimedSocket {
     pub(super) fn new(tcp: TcpStream) -> io::Result<Self> {
         tcp.set_nodelay(true)?;
         Ok(Self {
-            arrival: Arrival::new(),
+            arrival: ArrivalTime::new(),
             tcp,
         })
     }
 
-    pub(super) fn arrival(&self) -> Arrival {
+    pub(super) fn arrival_time(&self) -> ArrivalTime {
         self.arrival.clone()
     }
 }
 
-impl AsyncRead for Socket {
+impl AsyncRead for TimedSocket {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -63,13 +63,13 @@ impl AsyncRead for Socket {
         let Self { tcp, arrival } = self.get_mut();
         let read = Pin::new(tcp).poll_read(cx, buffer);
         if read.is_ready() {
-            arrival.set(now());
+            arrival.set(instant_now());
         }
         read
     }
 }
 
-impl AsyncWrite for Socket {
+impl AsyncWrite for TimedSocket {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -91,7 +91,7 @@ impl AsyncWrite for Socket {
     clippy::disallowed_methods,
     reason = "arrivals from real servers are measured"
 )]
-pub(super) fn now() -> Instant {
+pub(super) fn instant_now() -> Instant {
     Instant::now()
 }
 
@@ -106,7 +106,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("it has one");
         let tcp = TcpStream::connect(address).await.expect("it listens");
-        let mut socket = Socket::new(tcp).expect("is open");
+        let mut socket = TimedSocket::new(tcp).expect("is open");
         let (mut peer, _) = listener.accept().await.expect("somebody came");
         let sent: Vec<u8> = (0..100_000u32).map(|n| n as u8).collect();
         let copy = sent.clone();
@@ -114,10 +114,10 @@ mod tests {
             peer.write_all(&copy).await.expect("is open");
         });
         let mut got = Vec::new();
-        let (mut room, mut before) = (vec![0; 40_000], socket.arrival().latest());
+        let (mut room, mut before) = (vec![0; 40_000], socket.arrival_time().latest_arrival());
         loop {
             let read = socket.read(&mut room).await.expect("is open");
-            let at = socket.arrival().latest();
+            let at = socket.arrival_time().latest_arrival();
             assert!(at >= before);
             before = at;
             if read == 0 {

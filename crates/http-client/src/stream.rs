@@ -5,41 +5,41 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::client::TlsStream;
 
-use super::socket::{Arrival, Socket};
+use super::socket::{ArrivalTime, TimedSocket};
 
 /// TCP connection with or without TLS, as a byte stream.
-pub struct Stream {
+pub struct ClientStream {
     through: Transport,
-    arrival: Arrival,
+    arrival: ArrivalTime,
 }
 
 enum Transport {
-    Plain(Socket),
-    Tls(Box<TlsStream<Socket>>),
+    Plain(TimedSocket),
+    Tls(Box<TlsStream<TimedSocket>>),
 }
 
-impl Stream {
-    pub(super) fn plain(socket: Socket) -> Self {
+impl ClientStream {
+    pub(super) fn from_tcp(socket: TimedSocket) -> Self {
         Self {
-            arrival: socket.arrival(),
+            arrival: socket.arrival_time(),
             through: Transport::Plain(socket),
         }
     }
 
-    pub(super) fn tls(stream: TlsStream<Socket>) -> Self {
+    pub(super) fn from_tls(stream: TlsStream<TimedSocket>) -> Self {
         Self {
-            arrival: stream.get_ref().0.arrival(),
+            arrival: stream.get_ref().0.arrival_time(),
             through: Transport::Tls(Box::new(stream)),
         }
     }
 
     /// Returns a handle to the arrival time of the latest bytes read.
-    pub fn arrival(&self) -> Arrival {
+    pub fn arrival_time(&self) -> ArrivalTime {
         self.arrival.clone()
     }
 }
 
-impl AsyncRead for Stream {
+impl AsyncRead for ClientStream {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -52,7 +52,7 @@ impl AsyncRead for Stream {
     }
 }
 
-impl AsyncWrite for Stream {
+impl AsyncWrite for ClientStream {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -18,39 +18,39 @@ use axum::http::{StatusCode, Version};
 use axum::response::Response;
 use parking_lot::{Condvar, Mutex};
 
-use super::around::Around;
-use vllm_sim_config::{Log, LogFormat, LogLevel};
+use super::around::Middleware;
+use vllm_sim_config::{LogConfig, LogFormat, LogLevel};
 use vllm_sim_service::RequestContext;
 
 /// Approximate maximum size of the buffer of log lines, in bytes.
-const MAX_BYTES: usize = 8 << 20;
+const MAX_BUFFERED_BYTES: usize = 8 << 20;
 /// Capacity of the buffer of log lines between two writes, in bytes.
-const KEPT_BYTES: usize = 64 << 10;
+const KEPT_BUFFER_BYTES: usize = 64 << 10;
 /// Waiting time of the log thread for further lines before a write.
-const GATHERED: Duration = Duration::from_millis(5);
+const LINE_GATHER_TIME: Duration = Duration::from_millis(5);
 
 /// Prints a line to the access log for each request.
 #[derive(Clone, Debug)]
-pub(super) struct AccessLog(Arc<Writer>);
+pub(super) struct AccessLog(Arc<AccessLogThread>);
 
 /// The thread that writes the access log; it ends when this is dropped.
 #[derive(Debug)]
-struct Writer {
+struct AccessLogThread {
     /// Request paths for which no line is logged.
     excluded: Vec<String>,
     format: LogFormat,
-    lines: Arc<Lines>,
+    lines: Arc<LineQueue>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug, Default)]
-struct Lines {
-    waiting: Mutex<Waiting>,
+struct LineQueue {
+    waiting: Mutex<QueuedLines>,
     some: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct QueuedLines {
     lines: String,
     lost: u64,
     closed: bool,
@@ -58,16 +58,16 @@ struct Waiting {
 
 impl AccessLog {
     /// Creates the access log of a server; `None` if it is disabled.
-    pub(super) fn new(log: &Log) -> Option<Self> {
+    pub(super) fn new(log: &LogConfig) -> Option<Self> {
         if !log.access || matches!(log.level, LogLevel::Error | LogLevel::Warn) {
             return None;
         }
-        let lines = Arc::new(Lines::default());
+        let lines = Arc::new(LineQueue::default());
         let (written, format) = (lines.clone(), log.format);
         let thread = std::thread::Builder::new()
             .name("access-log".to_owned())
-            .spawn(move || written.write_all(format));
-        Some(Self(Arc::new(Writer {
+            .spawn(move || written.write_until_closed(format));
+        Some(Self(Arc::new(AccessLogThread {
             excluded: log.access_excluded.clone(),
             format,
             lines,
@@ -75,7 +75,7 @@ impl AccessLog {
         })))
     }
 
-    fn has_line(&self, path: &str) -> bool {
+    fn is_logged_path(&self, path: &str) -> bool {
         !self.0.excluded.iter().any(|excluded| excluded == path)
     }
 
@@ -83,9 +83,9 @@ impl AccessLog {
     ///
     /// The request line is copied before the request is handled, because keeping the request's URI
     /// would keep the read buffer of its connection.
-    fn append(&self, client: Option<SocketAddr>, request: &str, status: StatusCode) {
+    fn append_request_line(&self, client: Option<SocketAddr>, request: &str, status: StatusCode) {
         let mut waiting = self.0.lines.waiting.lock();
-        if waiting.lines.len() >= MAX_BYTES {
+        if waiting.lines.len() >= MAX_BUFFERED_BYTES {
             waiting.lost += 1;
             return;
         }
@@ -110,13 +110,13 @@ impl AccessLog {
     }
 }
 
-impl Around for AccessLog {
+impl Middleware for AccessLog {
     /// Client address and request line of a request, kept until its response; `None` if its path is
     /// not logged.
-    type Kept = Option<(Option<SocketAddr>, String)>;
+    type RequestData = Option<(Option<SocketAddr>, String)>;
 
-    fn before(&self, request: &mut Request) -> Result<Self::Kept, Response> {
-        if !self.has_line(request.uri().path()) {
+    fn on_request(&self, request: &mut Request) -> Result<Self::RequestData, Response> {
+        if !self.is_logged_path(request.uri().path()) {
             return Ok(None);
         }
         let context = request.extensions().get::<RequestContext>();
@@ -132,15 +132,15 @@ impl Around for AccessLog {
         Ok(Some((client, line)))
     }
 
-    fn after(&self, kept: Self::Kept, response: Response) -> Response {
+    fn on_response(&self, kept: Self::RequestData, response: Response) -> Response {
         if let Some((client, line)) = kept {
-            self.append(client, &line, response.status());
+            self.append_request_line(client, &line, response.status());
         }
         response
     }
 }
 
-impl Drop for Writer {
+impl Drop for AccessLogThread {
     fn drop(&mut self) {
         self.lines.waiting.lock().closed = true;
         self.lines.some.notify_one();
@@ -150,8 +150,8 @@ impl Drop for Writer {
     }
 }
 
-impl Lines {
-    fn write_all(&self, format: LogFormat) {
+impl LineQueue {
+    fn write_until_closed(&self, format: LogFormat) {
         let mut lines = String::new();
         loop {
             let mut waiting = self.waiting.lock();
@@ -159,14 +159,14 @@ impl Lines {
                 self.some.wait(&mut waiting);
                 // Collects further lines, except when closing.
                 if !waiting.closed {
-                    self.some.wait_for(&mut waiting, GATHERED);
+                    self.some.wait_for(&mut waiting, LINE_GATHER_TIME);
                 }
             }
             std::mem::swap(&mut lines, &mut waiting.lines);
             let lost = std::mem::take(&mut waiting.lost);
             let closed = waiting.closed;
             drop(waiting);
-            write(&lines, format);
+            print_lines(&lines, format);
             if lost > 0 {
                 tracing::warn!(
                     "{lost} lines of requests were dropped: the reader of the log is too slow"
@@ -176,12 +176,12 @@ impl Lines {
                 return;
             }
             lines.clear();
-            lines.shrink_to(KEPT_BYTES);
+            lines.shrink_to(KEPT_BUFFER_BYTES);
         }
     }
 }
 
-fn write(lines: &str, format: LogFormat) {
+fn print_lines(lines: &str, format: LogFormat) {
     match format {
         LogFormat::Json => {
             for line in lines.lines() {

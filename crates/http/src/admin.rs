@@ -11,11 +11,11 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use serde_json::{Map, Value, json};
 
 use super::admin_state::{AdminError, RankSelector};
-use super::annotations::SettingValues;
+use super::annotations::SettingValueVisibility;
 use super::app::App;
-use super::bearer::is_bearer;
+use super::bearer::has_valid_bearer_token;
 use super::dialect::OperatorRouteStyle;
-use super::vllm::ok;
+use super::vllm::ok_json;
 use super::{body, error, query};
 use crate::error::HandlerResult;
 use vllm_sim_service::scenario::Scenario;
@@ -23,18 +23,23 @@ use vllm_sim_wire::fault::{ErrorType, Fault};
 
 /// Handles `GET /admin/config`: returns all flags with secrets masked; `changed=true` limits them
 /// to flags changed since the start.
-pub(super) async fn show(
+pub(super) async fn get_config(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
     uri: Uri,
 ) -> HandlerResult {
-    allowed(&app, &headers)?;
-    let rank = rank(&uri)?;
-    match query::all(&uri, "changed").last().map(String::as_str) {
+    check_admin_key(&app, &headers)?;
+    let rank = parse_rank_query(&uri)?;
+    match query::query_values(&uri, "changed")
+        .last()
+        .map(String::as_str)
+    {
         None | Some("false") => {}
         Some("true") => {
-            let changed = app.admin_state.show_changed(&app.controls, rank);
-            return Ok(ok(&Value::Object(hidden(changed.map_err(admin_fault)?))));
+            let changed = app.admin_state.changed_settings(&app.controls, rank);
+            return Ok(ok_json(&Value::Object(mask_secret_flags(
+                changed.map_err(admin_fault)?,
+            ))));
         }
         Some(text) => {
             let words = format!("'changed' must be true or false, not {text:?}");
@@ -43,17 +48,17 @@ pub(super) async fn show(
     }
     let shown = app
         .admin_state
-        .show(&app.controls, rank)
+        .effective_settings(&app.controls, rank)
         .map_err(admin_fault)?;
-    Ok(ok(&Value::Object(with_pod(&app, shown))))
+    Ok(ok_json(&Value::Object(add_pod_names(&app, shown))))
 }
 
 /// Handles `POST /admin/config`: applies an update of settings to all data-parallel ranks, or
 /// nothing on an error.
-pub(super) async fn change(State(app): State<Arc<App>>, request: Request) -> HandlerResult {
-    allowed(&app, request.headers())?;
-    let rank = rank(request.uri())?;
-    let bytes = body::read(&app, request.into_body()).await?;
+pub(super) async fn update_config(State(app): State<Arc<App>>, request: Request) -> HandlerResult {
+    check_admin_key(&app, request.headers())?;
+    let rank = parse_rank_query(request.uri())?;
+    let bytes = body::read_body(&app, request.into_body()).await?;
     let update: Map<String, Value> = serde_json::from_slice(&bytes).map_err(|error| {
         Fault::bad_request(format!(
             "failed to read and parse the configuration, {error}"
@@ -61,10 +66,10 @@ pub(super) async fn change(State(app): State<Arc<App>>, request: Request) -> Han
     })?;
     let shown = app
         .admin_state
-        .change(&app.controls, rank, &update)
+        .update_settings(&app.controls, rank, &update)
         .map_err(admin_fault)?;
-    let mut answer = ok(&Value::Object(with_pod(&app, shown)));
-    for text in app.admin_state.without_effect(&update) {
+    let mut answer = ok_json(&Value::Object(add_pod_names(&app, shown)));
+    for text in app.admin_state.ineffective_field_warnings(&update) {
         tracing::warn!("/admin/config: {text}");
         if let Ok(value) = HeaderValue::try_from(format!("199 vllm-sim {text:?}")) {
             answer.headers_mut().append(header::WARNING, value);
@@ -74,35 +79,38 @@ pub(super) async fn change(State(app): State<Arc<App>>, request: Request) -> Han
 }
 
 /// Handles `POST /fake_metrics`: updates the metric values given in the body; others stay.
-pub(super) async fn fake_metrics(State(app): State<Arc<App>>, request: Request) -> HandlerResult {
-    allowed(&app, request.headers())?;
+pub(super) async fn set_fake_metrics(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> HandlerResult {
+    check_admin_key(&app, request.headers())?;
     let failed = |text: String| {
         let text = format!("Failed to update fake metrics: {text}");
         Fault::new(500, ErrorType::InternalServer, text)
     };
-    let bytes = body::read(&app, request.into_body()).await?;
+    let bytes = body::read_body(&app, request.into_body()).await?;
     let update: Value =
         serde_json::from_slice(&bytes).map_err(|error| failed(error.to_string()))?;
     // Changes the configuration, so that `/admin/config` reports the values too.
     let whole = Map::from_iter([("fake-metrics".to_owned(), update)]);
     app.admin_state
-        .change(&app.controls, RankSelector::All, &whole)
+        .update_settings(&app.controls, RankSelector::All, &whole)
         .map_err(|error| failed(error.to_string()))?;
-    Ok(error::empty(StatusCode::NO_CONTENT))
+    Ok(error::empty_response(StatusCode::NO_CONTENT))
 }
 
 /// Handles `GET /admin/scenario`: returns the fault scenario and its current phase.
-pub(super) async fn scenario(State(app): State<Arc<App>>, headers: HeaderMap) -> HandlerResult {
-    allowed(&app, &headers)?;
-    Ok(ok(&app.admin_state.scenario_status()))
+pub(super) async fn get_scenario(State(app): State<Arc<App>>, headers: HeaderMap) -> HandlerResult {
+    check_admin_key(&app, &headers)?;
+    Ok(ok_json(&app.admin_state.scenario_status_json()))
 }
 
 /// Handles `POST /admin/scenario`: starts a fault scenario (YAML or JSON) from its first phase.
 ///
 /// `?replica=N` selects the part of replica N of a fleet.
 pub(super) async fn run_scenario(State(app): State<Arc<App>>, request: Request) -> HandlerResult {
-    allowed(&app, request.headers())?;
-    let number = query::all(request.uri(), "replica").pop();
+    check_admin_key(&app, request.headers())?;
+    let number = query::query_values(request.uri(), "replica").pop();
     let number = number.map(|number| {
         let parsed = number.parse::<u32>();
         parsed.map_err(|_| {
@@ -112,7 +120,7 @@ pub(super) async fn run_scenario(State(app): State<Arc<App>>, request: Request) 
         })
     });
     let number = number.transpose()?;
-    let bytes: Bytes = body::read(&app, request.into_body()).await?;
+    let bytes: Bytes = body::read_body(&app, request.into_body()).await?;
     let text =
         std::str::from_utf8(&bytes).map_err(|_| Fault::bad_request("the scenario is not UTF-8"))?;
     let scenario =
@@ -120,23 +128,23 @@ pub(super) async fn run_scenario(State(app): State<Arc<App>>, request: Request) 
     app.admin_state
         .run_scenario(scenario, number)
         .map_err(admin_fault)?;
-    Ok(ok(&app.admin_state.scenario_status()))
+    Ok(ok_json(&app.admin_state.scenario_status_json()))
 }
 
 /// Handles `DELETE /admin/scenario`: ends the fault scenario and restores the settings from before
 /// it.
 pub(super) async fn end_scenario(State(app): State<Arc<App>>, headers: HeaderMap) -> HandlerResult {
-    allowed(&app, &headers)?;
-    Ok(ok(&json!({"ended": app.admin_state.end_scenario()})))
+    check_admin_key(&app, &headers)?;
+    Ok(ok_json(&json!({"ended": app.admin_state.end_scenario()})))
 }
 
 /// Checks that a request has the key of `--admin-api-key`, if one is set.
-pub(super) fn allowed(app: &App, headers: &HeaderMap) -> Result<(), Fault> {
+pub(super) fn check_admin_key(app: &App, headers: &HeaderMap) -> Result<(), Fault> {
     let Some(key) = &app.settings.server.admin_key else {
         return Ok(());
     };
     let given = headers.get(header::AUTHORIZATION).map(|v| v.as_bytes());
-    if is_bearer(given, std::slice::from_ref(key)) {
+    if has_valid_bearer_token(given, std::slice::from_ref(key)) {
         return Ok(());
     }
     let text = "this route needs the bearer key of --admin-api-key";
@@ -144,16 +152,16 @@ pub(super) fn allowed(app: &App, headers: &HeaderMap) -> Result<(), Fault> {
 }
 
 /// Returns whether a client may see the values of settings: if it may use `/admin/config`.
-pub(super) fn setting_values(app: &App, headers: &HeaderMap) -> SettingValues {
-    match allowed(app, headers) {
-        Ok(()) => SettingValues::Shown,
-        Err(_) => SettingValues::Hidden,
+pub(super) fn visible_setting_values(app: &App, headers: &HeaderMap) -> SettingValueVisibility {
+    match check_admin_key(app, headers) {
+        Ok(()) => SettingValueVisibility::Shown,
+        Err(_) => SettingValueVisibility::Hidden,
     }
 }
 
 /// Parses the data-parallel rank in the query `?rank=N`; without it, all ranks are selected.
-fn rank(uri: &Uri) -> Result<RankSelector, Fault> {
-    match query::all(uri, "rank").last() {
+fn parse_rank_query(uri: &Uri) -> Result<RankSelector, Fault> {
+    match query::query_values(uri, "rank").last() {
         None => Ok(RankSelector::All),
         Some(text) => text.parse().map(RankSelector::One).map_err(|_| {
             Fault::bad_request(format!(
@@ -177,14 +185,14 @@ fn admin_fault(error: AdminError) -> Fault {
 
 /// Returns the flags to show to a client; for llm-d, with the names of model and pod and the
 /// address of the pod.
-fn with_pod(app: &App, flags: Map<String, Value>) -> Map<String, Value> {
-    let mut flags = hidden(flags);
-    if app.dialect.operations() == OperatorRouteStyle::Lenient {
+fn add_pod_names(app: &App, flags: Map<String, Value>) -> Map<String, Value> {
+    let mut flags = mask_secret_flags(flags);
+    if app.dialect.operator_route_style() == OperatorRouteStyle::Lenient {
         let pod = &app.settings.server.pod;
         let text = |text: &Option<String>| json!(text.as_deref().unwrap_or_default());
         flags.insert(
             "DisplayModelName".to_owned(),
-            json!(&**app.service.models.displayed()),
+            json!(&**app.service.models.displayed_name()),
         );
         flags.insert("IP".to_owned(), text(&pod.ip));
         flags.insert("PodName".to_owned(), text(&pod.name));
@@ -197,7 +205,7 @@ fn with_pod(app: &App, flags: Map<String, Value>) -> Map<String, Value> {
     flags
 }
 
-fn hidden(mut flags: Map<String, Value>) -> Map<String, Value> {
+fn mask_secret_flags(mut flags: Map<String, Value>) -> Map<String, Value> {
     for key in ["api-key", "admin-api-key", "hf-token"] {
         if let Some(value) = flags
             .get_mut(key)

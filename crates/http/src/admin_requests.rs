@@ -8,10 +8,10 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, Uri};
 use serde_json::{Value, json};
 
-use super::admin::allowed;
+use super::admin::check_admin_key;
 use super::app::App;
 use super::request_history::{RequestFilter, RequestHistory};
-use super::vllm::ok;
+use super::vllm::ok_json;
 use super::{body, query};
 use crate::error::{self, HandlerResult};
 use vllm_sim_engine::duration;
@@ -19,19 +19,20 @@ use vllm_sim_service::scripted::ReplyRules;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
 /// Default maximum number of requests that `GET /admin/requests` lists.
-const DEFAULT_LIMIT: usize = 1000;
+const DEFAULT_LIST_LIMIT: usize = 1000;
 /// Default and maximum of the query parameter `timeout` of `GET /admin/requests`.
-const TIMEOUT_BOUNDS: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
+const DEFAULT_AND_MAX_WAIT: (Duration, Duration) =
+    (Duration::from_secs(5), Duration::from_secs(300));
 
 /// Handles `GET /admin/requests`: lists recorded requests; `wait=N` waits until N have ended.
-pub(super) async fn list(
+pub(super) async fn list_requests(
     State(app): State<Arc<App>>,
     headers: HeaderMap,
     uri: Uri,
 ) -> HandlerResult {
-    allowed(&app, &headers)?;
-    let history = history(&app)?;
-    let query = RequestQuery::read(&uri)?;
+    check_admin_key(&app, &headers)?;
+    let history = request_history(&app)?;
+    let query = RequestListQuery::read(&uri)?;
     if let Some(wanted) = query.wait {
         let kept = app.settings.server.request_history;
         if wanted > kept {
@@ -39,90 +40,104 @@ pub(super) async fn list(
                 "wait is {wanted}, but --request-history keeps {kept} requests"
             )));
         }
-        let waited = history.wait(&query.filter, wanted, query.timeout).await;
+        let waited = history
+            .wait_for_ended(&query.filter, wanted, query.timeout)
+            .await;
         waited.map_err(|have| {
-            let within = duration::show(query.timeout);
+            let within = duration::format_go_duration(query.timeout);
             let words = format!("{have} of {wanted} requests have ended within {within}");
             Fault::new(408, ErrorType::RequestTimeoutPhrase, words)
         })?;
     }
-    let shown = history.show(&query.filter, query.limit);
-    Ok(error::json(StatusCode::OK, shown))
+    let shown = history.list_json(&query.filter, query.limit);
+    Ok(error::json_response(StatusCode::OK, shown))
 }
 
 /// Handles `DELETE /admin/requests`: clears the history of recorded requests.
-pub(super) async fn clear(State(app): State<Arc<App>>, headers: HeaderMap) -> HandlerResult {
-    allowed(&app, &headers)?;
-    Ok(ok(&json!({"removed": history(&app)?.clear()})))
+pub(super) async fn clear_requests(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+) -> HandlerResult {
+    check_admin_key(&app, &headers)?;
+    Ok(ok_json(&json!({"removed": request_history(&app)?.clear()})))
 }
 
 /// Handles `GET /admin/replies`: returns the scripted replies and how often each was used.
-pub(super) async fn replies(State(app): State<Arc<App>>, headers: HeaderMap) -> HandlerResult {
-    allowed(&app, &headers)?;
-    Ok(ok(&shown_replies(&app)))
+pub(super) async fn get_scripted_replies(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+) -> HandlerResult {
+    check_admin_key(&app, &headers)?;
+    Ok(ok_json(&scripted_replies_json(&app)))
 }
 
 /// Handles `POST /admin/replies`: replaces the scripted replies (YAML or JSON).
-pub(super) async fn set_replies(State(app): State<Arc<App>>, request: Request) -> HandlerResult {
-    allowed(&app, request.headers())?;
-    let bytes = body::read(&app, request.into_body()).await?;
+pub(super) async fn set_scripted_replies(
+    State(app): State<Arc<App>>,
+    request: Request,
+) -> HandlerResult {
+    check_admin_key(&app, request.headers())?;
+    let bytes = body::read_body(&app, request.into_body()).await?;
     let text =
         std::str::from_utf8(&bytes).map_err(|_| Fault::bad_request("the replies are not UTF-8"))?;
     let rules = ReplyRules::from_yaml(text).map_err(|e| Fault::bad_request(e.to_string()))?;
-    app.service.replies.set(Some(Arc::new(rules)));
-    Ok(ok(&shown_replies(&app)))
+    app.service.replies.replace_rules(Some(Arc::new(rules)));
+    Ok(ok_json(&scripted_replies_json(&app)))
 }
 
 /// Handles `DELETE /admin/replies`: removes all scripted replies.
-pub(super) async fn end_replies(State(app): State<Arc<App>>, headers: HeaderMap) -> HandlerResult {
-    allowed(&app, &headers)?;
-    app.service.replies.set(None);
-    Ok(ok(&shown_replies(&app)))
+pub(super) async fn remove_scripted_replies(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+) -> HandlerResult {
+    check_admin_key(&app, &headers)?;
+    app.service.replies.replace_rules(None);
+    Ok(ok_json(&scripted_replies_json(&app)))
 }
 
-fn shown_replies(app: &App) -> Value {
+fn scripted_replies_json(app: &App) -> Value {
     let rules = app.service.replies.rules();
     json!({"replies": rules.map_or(json!([]), |rules| rules.to_json())})
 }
 
-fn history(app: &App) -> Result<&RequestHistory, Fault> {
+fn request_history(app: &App) -> Result<&RequestHistory, Fault> {
     app.history.as_deref().ok_or_else(|| {
         let words = "no requests are recorded: start the server with --request-history N";
         Fault::new(404, ErrorType::NotFound, words)
     })
 }
 
-struct RequestQuery {
+struct RequestListQuery {
     filter: RequestFilter,
     limit: usize,
     wait: Option<usize>,
     timeout: Duration,
 }
 
-impl RequestQuery {
+impl RequestListQuery {
     fn read(uri: &Uri) -> Result<Self, Fault> {
         let mut query = Self {
             filter: RequestFilter::default(),
-            limit: DEFAULT_LIMIT,
+            limit: DEFAULT_LIST_LIMIT,
             wait: None,
-            timeout: TIMEOUT_BOUNDS.0,
+            timeout: DEFAULT_AND_MAX_WAIT.0,
         };
         let filter = &mut query.filter;
-        for (name, value) in query::pairs(uri) {
+        for (name, value) in query::query_pairs(uri) {
             match name.as_str() {
                 "path" => filter.path = Some(value),
                 "model" => filter.model = Some(value),
                 "key" => filter.key = Some(value),
-                "status" => filter.status = Some(number(&name, &value)?),
-                "after" => filter.after = Some(number(&name, &value)?),
-                "limit" => query.limit = number(&name, &value)?,
-                "wait" => query.wait = Some(number(&name, &value)?),
+                "status" => filter.status = Some(parse_query_number(&name, &value)?),
+                "after" => filter.after = Some(parse_query_number(&name, &value)?),
+                "limit" => query.limit = parse_query_number(&name, &value)?,
+                "wait" => query.wait = Some(parse_query_number(&name, &value)?),
                 "timeout" => {
-                    let time = duration::read(&value)
+                    let time = duration::parse_duration(&value)
                         .ok()
-                        .filter(|time| *time <= TIMEOUT_BOUNDS.1);
+                        .filter(|time| *time <= DEFAULT_AND_MAX_WAIT.1);
                     query.timeout = time.ok_or_else(|| {
-                        let most = duration::show(TIMEOUT_BOUNDS.1);
+                        let most = duration::format_go_duration(DEFAULT_AND_MAX_WAIT.1);
                         let words = format!(
                             "'timeout' must be a duration of at most {most}, not \
                              {value:?}"
@@ -143,7 +158,7 @@ impl RequestQuery {
     }
 }
 
-fn number<T: std::str::FromStr>(name: &str, value: &str) -> Result<T, Fault> {
+fn parse_query_number<T: std::str::FromStr>(name: &str, value: &str) -> Result<T, Fault> {
     let words = || {
         Fault::bad_request(format!(
             "'{name}' must be a whole number of at least 0, not \

@@ -10,17 +10,19 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
-use super::annotations::{AnnotationKind, AnnotationLog};
+use super::annotations::{ChartAnnotationKind, ChartAnnotationLog};
 use super::applied_settings::AppliedSettings;
 use super::server_controls::ServerControls;
-use vllm_sim_config::{ConfigError, Loaded, Scope, live};
+use vllm_sim_config::{
+    ConfigError, LoadedConfig, RuntimeChangeScope, find_runtime_changeable_flag,
+};
 use vllm_sim_service::fault::FaultOrigin;
 use vllm_sim_service::scenario::{
     PhaseChange, ReplicaId, Scenario, ScenarioError, ScenarioPosition, ScenarioRun,
 };
 
 /// Longest interval between two checks for the next phase of a fault scenario.
-const POLL_INTERVAL: Duration = Duration::from_millis(100);
+const SCENARIO_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Run-time settings of the data-parallel ranks behind one port.
 struct ManagedServer {
@@ -30,7 +32,7 @@ struct ManagedServer {
     local_ranks: (u32, u32),
     /// Replica number of this process, and the number of replicas.
     replica: (ReplicaId, u32),
-    ranks: Vec<Loaded>,
+    ranks: Vec<LoadedConfig>,
 }
 
 /// Run-time settings of a deployment, and the fault scenario that overrides them.
@@ -38,19 +40,19 @@ struct ManagedServer {
 pub struct AdminState {
     servers: Mutex<Vec<ManagedServer>>,
     scenario: Mutex<Option<ActiveScenario>>,
-    pub(super) drills: Arc<AnnotationLog>,
+    pub(super) drills: Arc<ChartAnnotationLog>,
 }
 
 struct ActiveScenario {
     run: Arc<ScenarioRun>,
-    phases: Arc<PhaseSettings>,
+    phases: Arc<ScenarioPhaseSettings>,
 }
 
 /// Applies the settings of a fault scenario's phases to the servers.
-struct PhaseSettings {
+struct ScenarioPhaseSettings {
     servers: Vec<Weak<ServerControls>>,
     scenario: Arc<Scenario>,
-    drills: Arc<AnnotationLog>,
+    drills: Arc<ChartAnnotationLog>,
     /// Settings of the fault scenario, as `[server][phase]`; the last entry restores the settings
     /// from before it.
     settings: Mutex<Vec<Vec<AppliedSettings>>>,
@@ -79,7 +81,7 @@ pub(super) enum AdminError {
 
 impl AdminState {
     /// Adds a server whose settings can be changed at run time.
-    pub fn join(&self, controls: &Arc<ServerControls>, loaded: Loaded) {
+    pub fn add_server(&self, controls: &Arc<ServerControls>, loaded: LoadedConfig) {
         let engine = &loaded.config.engine;
         let local_ranks = engine.parallel.local_ranks;
         let id = ReplicaId {
@@ -87,8 +89,8 @@ impl AdminState {
             pod: loaded.config.server.pod.name.clone(),
         };
         let replica = (id, engine.replicas.count);
-        let ranks = vec![loaded; controls.service.ranks().len()];
-        AppliedSettings::of(&ranks, FaultOrigin::default()).begin(controls);
+        let ranks = vec![loaded; controls.service.rank_engines().len()];
+        AppliedSettings::from_ranks(&ranks, FaultOrigin::default()).apply_at_start(controls);
         self.servers.lock().push(ManagedServer {
             controls: Arc::downgrade(controls),
             local_ranks,
@@ -99,13 +101,14 @@ impl AdminState {
 
     /// Returns a warning for each field of a settings update that has no effect with the other
     /// settings.
-    pub(super) fn without_effect(&self, update: &Map<String, Value>) -> Vec<String> {
+    pub(super) fn ineffective_field_warnings(&self, update: &Map<String, Value>) -> Vec<String> {
         let servers = self.servers.lock();
         let ranks = servers.first().map(|server| &server.ranks[..]);
         let said = ranks.and_then(|ranks| ranks.first()).into_iter();
         let said = said.flat_map(|loaded| &loaded.without_effect);
         let concerns = |text: &&String| {
-            Loaded::fields(update).any(|field| text.contains(&format!("--{field}")))
+            LoadedConfig::updated_flag_names(update)
+                .any(|field| text.contains(&format!("--{field}")))
         };
         said.filter(concerns).cloned().collect()
     }
@@ -114,50 +117,52 @@ impl AdminState {
     /// phase.
     ///
     /// `RankSelector::All` selects the server itself.
-    pub(super) fn show(
+    pub(super) fn effective_settings(
         &self,
         controls: &Arc<ServerControls>,
         rank: RankSelector,
     ) -> Result<Map<String, Value>, AdminError> {
-        self.shown(controls, rank, |loaded| {
-            Ok(match self.phase_settings() {
-                Some(set) => loaded.tuned(&set)?.to_json(),
-                None => loaded.to_json(),
+        self.read_rank_settings(controls, rank, |loaded| {
+            Ok(match self.current_phase_settings() {
+                Some(set) => loaded.with_admin_update(&set)?.to_admin_json(),
+                None => loaded.to_admin_json(),
             })
         })
     }
 
     /// Returns the settings of a data-parallel rank that were changed since the start, without
     /// those of the scenario's phase.
-    pub(super) fn show_changed(
+    pub(super) fn changed_settings(
         &self,
         controls: &Arc<ServerControls>,
         rank: RankSelector,
     ) -> Result<Map<String, Value>, AdminError> {
-        self.shown(controls, rank, |loaded| Ok(loaded.to_json_changed()))
+        self.read_rank_settings(controls, rank, |loaded| {
+            Ok(loaded.to_admin_json_runtime_changed())
+        })
     }
 
-    fn shown(
+    fn read_rank_settings(
         &self,
         controls: &Arc<ServerControls>,
         rank: RankSelector,
-        read: impl Fn(&Loaded) -> Result<Map<String, Value>, AdminError>,
+        read: impl Fn(&LoadedConfig) -> Result<Map<String, Value>, AdminError>,
     ) -> Result<Map<String, Value>, AdminError> {
         let servers = self.servers.lock();
         let own = Arc::downgrade(controls);
         let found = servers.iter().find_map(|server| match rank {
             RankSelector::All => Weak::ptr_eq(&server.controls, &own).then(|| &server.ranks[0]),
-            RankSelector::One(rank) => Some(&server.ranks[local_index(server, rank)?]),
+            RankSelector::One(rank) => Some(&server.ranks[local_rank_index(server, rank)?]),
         });
         match (found, rank) {
             (Some(loaded), _) => read(loaded),
-            (None, RankSelector::One(rank)) => Err(no_rank(&servers, rank)),
+            (None, RankSelector::One(rank)) => Err(unknown_rank_error(&servers, rank)),
             (None, RankSelector::All) => Err(AdminError::Fixed),
         }
     }
 
     /// Changes settings on all selected data-parallel ranks, or on none if the update is invalid.
-    pub(super) fn change(
+    pub(super) fn update_settings(
         &self,
         controls: &Arc<ServerControls>,
         rank: RankSelector,
@@ -168,7 +173,7 @@ impl AdminState {
             if servers.is_empty() {
                 return Err(AdminError::Fixed);
             }
-            let new = changed(&servers, rank, update)?;
+            let new = updated_configs(&servers, rank, update)?;
             let active = self.scenario.lock();
             if let Some(active) = active.as_ref() {
                 let settings = settings_by_phase(&active.phases.scenario, &new)?;
@@ -177,11 +182,11 @@ impl AdminState {
             for (server, ranks) in servers.iter_mut().zip(new) {
                 server.ranks = ranks;
             }
-            let changed = Loaded::fields(update).map(|field| {
+            let changed = LoadedConfig::updated_flag_names(update).map(|field| {
                 let value = update.get(field).cloned().unwrap_or_default();
                 (field.to_owned(), value)
             });
-            self.drills.add(AnnotationKind::Settings {
+            self.drills.add_annotation(ChartAnnotationKind::Settings {
                 changed: changed.collect(),
                 rank: match rank {
                     RankSelector::All => None,
@@ -189,18 +194,20 @@ impl AdminState {
                 },
             });
             match active.as_ref() {
-                Some(active) if active.run.position().place().is_some() => active.run.again(),
+                Some(active) if active.run.position().round_and_phase().is_some() => {
+                    active.run.repeat_phase_callback()
+                }
                 _ => {
                     for server in servers.iter() {
                         if let Some(controls) = server.controls.upgrade() {
-                            AppliedSettings::of(&server.ranks, FaultOrigin::default())
+                            AppliedSettings::from_ranks(&server.ranks, FaultOrigin::default())
                                 .apply(&controls);
                         }
                     }
                 }
             }
         }
-        self.show(controls, rank)
+        self.effective_settings(controls, rank)
     }
 
     /// Starts a fault scenario on all data-parallel ranks, in place of one that is running.
@@ -223,8 +230,8 @@ impl AdminState {
             None => scenario.check_replicas(count)?,
         }
         let scenario = Arc::new(scenario.for_replica(&id));
-        let all: Vec<Vec<Loaded>> = servers.iter().map(|s| s.ranks.clone()).collect();
-        let phases = Arc::new(PhaseSettings {
+        let all: Vec<Vec<LoadedConfig>> = servers.iter().map(|s| s.ranks.clone()).collect();
+        let phases = Arc::new(ScenarioPhaseSettings {
             servers: servers.iter().map(|s| s.controls.clone()).collect(),
             settings: Mutex::new(settings_by_phase(&scenario, &all)?),
             scenario: scenario.clone(),
@@ -232,7 +239,7 @@ impl AdminState {
         });
         let mut active = self.scenario.lock();
         if let Some(active) = active.take() {
-            active.run.end();
+            active.run.end_scenario();
         }
         let entered = phases.clone();
         let now = clock.service.now();
@@ -243,15 +250,15 @@ impl AdminState {
             phases = scenario.phases.len(),
             "scenario started"
         );
-        let run = Arc::new(ScenarioRun::begin(
+        let run = Arc::new(ScenarioRun::start_scenario(
             scenario,
             now,
-            Box::new(move |_, place, change| entered.enter(place, change)),
+            Box::new(move |_, place, change| entered.apply_phase(place, change)),
         ));
         for server in phases.servers.iter().filter_map(Weak::upgrade) {
-            server.service.faults.run_scenario(Some(run.clone()));
+            server.service.faults.set_scenario(Some(run.clone()));
         }
-        tokio::spawn(tick_scenario(run.clone(), Arc::downgrade(&clock)));
+        tokio::spawn(drive_scenario_phases(run.clone(), Arc::downgrade(&clock)));
         *active = Some(ActiveScenario { run, phases });
         Ok(())
     }
@@ -260,7 +267,7 @@ impl AdminState {
     ///
     /// # Errors
     /// A message if the scenario is invalid.
-    pub fn start(&self, scenario: Scenario) -> Result<(), String> {
+    pub fn start_configured_scenario(&self, scenario: Scenario) -> Result<(), String> {
         self.run_scenario(scenario, None)
             .map_err(|error| error.to_string())
     }
@@ -270,19 +277,21 @@ impl AdminState {
         let Some(active) = self.scenario.lock().take() else {
             return false;
         };
-        let running = active.run.position().place().is_some();
-        active.run.end();
+        let running = active.run.position().round_and_phase().is_some();
+        active.run.end_scenario();
         for server in active.phases.servers.iter().filter_map(Weak::upgrade) {
-            server.service.faults.run_scenario(None);
+            server.service.faults.set_scenario(None);
         }
         running
     }
 
     /// Returns the name of the running fault scenario and of its phase; null if none is running.
-    pub(super) fn running_phase(&self) -> Value {
+    pub(super) fn running_phase_json(&self) -> Value {
         let active = self.scenario.lock();
         let position = active.as_ref().map(|active| active.run.position());
-        let place = position.as_ref().and_then(ScenarioPosition::place);
+        let place = position
+            .as_ref()
+            .and_then(ScenarioPosition::round_and_phase);
         let (Some(position), Some((_, phase))) = (position, place) else {
             return Value::Null;
         };
@@ -292,30 +301,32 @@ impl AdminState {
 
     /// Returns the settings of a server that were changed since the start, overridden by those of
     /// the scenario's phase.
-    pub(super) fn overlay(&self, controls: &Arc<ServerControls>) -> Map<String, Value> {
-        let changed = self.show_changed(controls, RankSelector::All);
+    pub(super) fn overridden_settings(&self, controls: &Arc<ServerControls>) -> Map<String, Value> {
+        let changed = self.changed_settings(controls, RankSelector::All);
         let mut changed = changed.unwrap_or_default();
-        changed.extend(self.phase_settings().unwrap_or_default());
+        changed.extend(self.current_phase_settings().unwrap_or_default());
         changed
     }
 
-    fn phase_settings(&self) -> Option<Map<String, Value>> {
+    fn current_phase_settings(&self) -> Option<Map<String, Value>> {
         let active = self.scenario.lock();
         let position = active.as_ref()?.run.position();
-        let (_, phase) = position.place()?;
+        let (_, phase) = position.round_and_phase()?;
         Some(position.scenario().phases[phase].set.clone())
     }
 
-    pub(super) fn scenario_status(&self) -> Value {
+    pub(super) fn scenario_status_json(&self) -> Value {
         let position = self.scenario.lock().as_ref().map(|s| s.run.position());
-        position.map_or(json!({"scenario": null}), |position| status(&position))
+        position.map_or(json!({"scenario": null}), |position| {
+            scenario_position_json(&position)
+        })
     }
 }
 
-fn status(position: &ScenarioPosition) -> Value {
+fn scenario_position_json(position: &ScenarioPosition) -> Value {
     let scenario = position.scenario();
     let names: Vec<_> = scenario.phases.iter().map(|phase| &phase.name).collect();
-    let place = position.place();
+    let place = position.round_and_phase();
     json!({
         "scenario": scenario.name,
         "seed": scenario.seed,
@@ -324,33 +335,35 @@ fn status(position: &ScenarioPosition) -> Value {
         "running": place.is_some(),
         "round": place.map(|(round, _)| round + 1),
         "phase": place.map(|(_, phase)| &scenario.phases[phase].name),
-        "requests": position.requests(),
+        "requests": position.requests_in_phase(),
     })
 }
 
 /// Moves a fault scenario to its next phases when they are due, until it ends or its server is
 /// gone.
-async fn tick_scenario(run: Arc<ScenarioRun>, clock: Weak<ServerControls>) {
+async fn drive_scenario_phases(run: Arc<ScenarioRun>, clock: Weak<ServerControls>) {
     while let Some(server) = clock.upgrade() {
         let now = server.service.now();
         drop(server);
-        let due = run.tick(now);
-        if run.position().place().is_none() {
+        let due = run.enter_due_phases(now);
+        if run.position().round_and_phase().is_none() {
             return;
         }
         // Requests may move a scenario to a phase that ends by time.
-        let wait = due.map_or(POLL_INTERVAL, |due| (due - now).min(POLL_INTERVAL));
+        let wait = due.map_or(SCENARIO_POLL_INTERVAL, |due| {
+            (due - now).min(SCENARIO_POLL_INTERVAL)
+        });
         tokio::time::sleep(wait).await;
     }
 }
 
-fn local_index(server: &ManagedServer, rank: u32) -> Option<usize> {
+fn local_rank_index(server: &ManagedServer, rank: u32) -> Option<usize> {
     let (first, count) = server.local_ranks;
     let index = rank.checked_sub(first).filter(|index| *index < count)?;
     Some(index as usize)
 }
 
-fn no_rank(servers: &[ManagedServer], rank: u32) -> AdminError {
+fn unknown_rank_error(servers: &[ManagedServer], rank: u32) -> AdminError {
     let ranks = servers.iter().flat_map(|server| {
         let (first, count) = server.local_ranks;
         first..first + count
@@ -362,67 +375,71 @@ fn no_rank(servers: &[ManagedServer], rank: u32) -> AdminError {
     }
 }
 
-fn changed(
+fn updated_configs(
     servers: &[ManagedServer],
     rank: RankSelector,
     update: &Map<String, Value>,
-) -> Result<Vec<Vec<Loaded>>, AdminError> {
-    let mut all: Vec<Vec<Loaded>> = servers.iter().map(|s| s.ranks.clone()).collect();
+) -> Result<Vec<Vec<LoadedConfig>>, AdminError> {
+    let mut all: Vec<Vec<LoadedConfig>> = servers.iter().map(|s| s.ranks.clone()).collect();
     let RankSelector::One(rank) = rank else {
         for loaded in all.iter_mut().flatten() {
-            *loaded = loaded.tuned(update)?;
+            *loaded = loaded.with_admin_update(update)?;
         }
         return Ok(all);
     };
     for (server, ranks) in servers.iter().zip(&mut all) {
-        let Some(index) = local_index(server, rank) else {
+        let Some(index) = local_rank_index(server, rank) else {
             continue;
         };
         if ranks.len() > 1
-            && let Some(field) = Loaded::fields(update).find(|field| !is_engines_own(field))
+            && let Some(field) =
+                LoadedConfig::updated_flag_names(update).find(|field| !is_engine_setting(field))
         {
             let field = field.to_owned();
             return Err(AdminError::Shared { field });
         }
-        ranks[index] = ranks[index].tuned(update)?;
+        ranks[index] = ranks[index].with_admin_update(update)?;
         return Ok(all);
     }
-    Err(no_rank(servers, rank))
+    Err(unknown_rank_error(servers, rank))
 }
 
-fn is_engines_own(field: &str) -> bool {
-    live(field).is_some_and(|(_, scope)| scope == Scope::Engine)
+fn is_engine_setting(field: &str) -> bool {
+    find_runtime_changeable_flag(field)
+        .is_some_and(|(_, scope)| scope == RuntimeChangeScope::Engine)
 }
 
 /// Returns the settings of each phase of a fault scenario on each server; the last entry restores
 /// the current settings.
 fn settings_by_phase(
     scenario: &Scenario,
-    servers: &[Vec<Loaded>],
+    servers: &[Vec<LoadedConfig>],
 ) -> Result<Vec<Vec<AppliedSettings>>, ScenarioError> {
-    let one = |ranks: &Vec<Loaded>| {
+    let one = |ranks: &Vec<LoadedConfig>| {
         let phases = scenario.phases.iter().enumerate();
         let phases = phases.map(|(index, phase)| {
-            let ranks = ranks.iter().map(|loaded| loaded.tuned(&phase.set));
-            let ranks: Result<Vec<Loaded>, ConfigError> = ranks.collect();
+            let ranks = ranks
+                .iter()
+                .map(|loaded| loaded.with_admin_update(&phase.set));
+            let ranks: Result<Vec<LoadedConfig>, ConfigError> = ranks.collect();
             let fail = |error| ScenarioError::in_phase(index, &phase.name, error);
             let origin = FaultOrigin {
                 scenario: scenario.name.as_str().into(),
                 phase: phase.name.as_str().into(),
             };
-            Ok(AppliedSettings::of(&ranks.map_err(fail)?, origin))
+            Ok(AppliedSettings::from_ranks(&ranks.map_err(fail)?, origin))
         });
         let mut all: Vec<AppliedSettings> = phases.collect::<Result<_, ScenarioError>>()?;
-        all.push(AppliedSettings::of(ranks, FaultOrigin::default()));
+        all.push(AppliedSettings::from_ranks(ranks, FaultOrigin::default()));
         Ok(all)
     };
     servers.iter().map(one).collect()
 }
 
-impl PhaseSettings {
+impl ScenarioPhaseSettings {
     /// Applies a phase of the fault scenario to all servers; `None` restores the settings from
     /// before the scenario.
-    fn enter(&self, place: Option<(u32, usize)>, change: PhaseChange) {
+    fn apply_phase(&self, place: Option<(u32, usize)>, change: PhaseChange) {
         let phases = &self.scenario.phases;
         let index = place.map_or(phases.len(), |(_, phase)| phase);
         let phase = phases.get(index);
@@ -436,19 +453,19 @@ impl PhaseSettings {
             server.metrics.on_phase(name);
             if change == PhaseChange::Begin {
                 for action in phase.iter().flat_map(|phase| &phase.actions) {
-                    server.run(action);
+                    server.run_phase_action(action);
                 }
             }
         }
         let scenario = &self.scenario.name;
         if change == PhaseChange::Begin {
-            self.drills.add(match (phase, place) {
-                (Some(phase), Some((round, _))) => AnnotationKind::Phase {
+            self.drills.add_annotation(match (phase, place) {
+                (Some(phase), Some((round, _))) => ChartAnnotationKind::Phase {
                     scenario: scenario.clone(),
                     phase: phase.name.clone(),
                     round: round + 1,
                 },
-                _ => AnnotationKind::End {
+                _ => ChartAnnotationKind::End {
                     scenario: scenario.clone(),
                 },
             });

@@ -5,24 +5,24 @@ use std::collections::VecDeque;
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
-use vllm_sim_engine::driver::unix_now;
+use vllm_sim_engine::driver::unix_now_secs;
 
 /// Maximum number of chart annotations kept; the oldest is dropped.
 const MAX_ANNOTATIONS: usize = 200;
 
 #[derive(Default)]
-pub(super) struct AnnotationLog {
-    events: Mutex<VecDeque<Annotation>>,
+pub(super) struct ChartAnnotationLog {
+    events: Mutex<VecDeque<ChartAnnotation>>,
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Annotation {
+pub(super) struct ChartAnnotation {
     time: f64,
-    kind: AnnotationKind,
+    kind: ChartAnnotationKind,
 }
 
 #[derive(Debug, Clone)]
-pub(super) enum AnnotationKind {
+pub(super) enum ChartAnnotationKind {
     /// Start of a phase of a fault scenario; `round` is the repetition of the scenario, from 1.
     Phase {
         scenario: String,
@@ -38,39 +38,39 @@ pub(super) enum AnnotationKind {
     },
 }
 
-impl AnnotationLog {
-    pub(super) fn add(&self, kind: AnnotationKind) {
-        let time = unix_now();
+impl ChartAnnotationLog {
+    pub(super) fn add_annotation(&self, kind: ChartAnnotationKind) {
+        let time = unix_now_secs();
         let mut events = self.events.lock();
-        events.push_back(Annotation { time, kind });
+        events.push_back(ChartAnnotation { time, kind });
         if events.len() > MAX_ANNOTATIONS {
             events.pop_front();
         }
     }
 
     /// Returns all chart annotations as JSON, oldest first.
-    pub(super) fn to_json(&self, values: SettingValues) -> Vec<Value> {
+    pub(super) fn to_json(&self, values: SettingValueVisibility) -> Vec<Value> {
         let events = self.events.lock();
         events.iter().map(|event| event.to_json(values)).collect()
     }
 }
 
-impl Annotation {
-    fn to_json(&self, values: SettingValues) -> Value {
+impl ChartAnnotation {
+    fn to_json(&self, values: SettingValueVisibility) -> Value {
         let time = self.time;
         match &self.kind {
-            AnnotationKind::Phase {
+            ChartAnnotationKind::Phase {
                 scenario,
                 phase,
                 round,
             } => {
                 json!({"time": time, "event": "phase", "scenario": scenario, "phase": phase, "round": round})
             }
-            AnnotationKind::End { scenario } => {
+            ChartAnnotationKind::End { scenario } => {
                 json!({"time": time, "event": "end", "scenario": scenario})
             }
-            AnnotationKind::Settings { changed, rank } => {
-                let changed = shown_settings(changed, values);
+            ChartAnnotationKind::Settings { changed, rank } => {
+                let changed = settings_json(changed, values);
                 json!({"time": time, "event": "settings", "changed": changed, "rank": rank})
             }
         }
@@ -79,20 +79,20 @@ impl Annotation {
 
 /// Selects whether clients see the values of run-time settings or only their names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum SettingValues {
+pub(super) enum SettingValueVisibility {
     Shown,
     Hidden,
 }
 
 /// Returns run-time settings by name, with values or with `null` for hidden values.
-pub(super) fn shown_settings(
+pub(super) fn settings_json(
     settings: &Map<String, Value>,
-    values: SettingValues,
+    values: SettingValueVisibility,
 ) -> Map<String, Value> {
     let settings = settings.iter();
     let shown = settings.map(|(name, value)| match values {
-        SettingValues::Shown => (name.clone(), value.clone()),
-        SettingValues::Hidden => (name.clone(), Value::Null),
+        SettingValueVisibility::Shown => (name.clone(), value.clone()),
+        SettingValueVisibility::Hidden => (name.clone(), Value::Null),
     });
     shown.collect()
 }

@@ -6,19 +6,19 @@ use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::response::Response;
 
-use super::around::Around;
-use super::bearer::is_bearer;
+use super::around::Middleware;
+use super::bearer::has_valid_bearer_token;
 use super::error;
 use super::layers::LayerSettings;
 
 /// Path prefixes of requests that need an API key.
 ///
 /// Source: vLLM 0.33 `entrypoints/serve/middleware.py`, `AuthenticationMiddleware`.
-const GUARDED: [&str; 4] = ["/v1", "/v2", "/inference", "/cohere"];
+const GUARDED_PATH_PREFIXES: [&str; 4] = ["/v1", "/v2", "/inference", "/cohere"];
 
 /// Prefix of the gRPC calls that need an API key, and the call that needs none, like `/health`.
-const GUARDED_SERVICE: &str = "/vllm.grpc.engine.VllmEngine/";
-const HEALTH_CHECK: &str = "/vllm.grpc.engine.VllmEngine/HealthCheck";
+const GUARDED_GRPC_PREFIX: &str = "/vllm.grpc.engine.VllmEngine/";
+const UNGUARDED_HEALTH_CHECK: &str = "/vllm.grpc.engine.VllmEngine/HealthCheck";
 
 /// Middleware that rejects requests without a required API key.
 #[derive(Clone)]
@@ -30,16 +30,20 @@ pub(super) struct ApiKeyCheck {
 
 impl ApiKeyCheck {
     /// Creates the middleware that checks API keys of HTTP requests; `None` without `--api-key`.
-    pub(super) fn http(settings: &LayerSettings) -> Option<Self> {
+    pub(super) fn for_http(settings: &LayerSettings) -> Option<Self> {
         Self::new(settings, is_guarded_request, || {
             let body = "{\"error\":\"Unauthorized\"}".to_owned();
-            error::json(StatusCode::UNAUTHORIZED, body)
+            error::json_response(StatusCode::UNAUTHORIZED, body)
         })
     }
 
     /// Creates the middleware that checks API keys of gRPC calls; `None` without `--api-key`.
-    pub(super) fn grpc(settings: &LayerSettings) -> Option<Self> {
-        Self::new(settings, is_guarded_call, unauthenticated)
+    pub(super) fn for_grpc(settings: &LayerSettings) -> Option<Self> {
+        Self::new(
+            settings,
+            is_guarded_grpc_call,
+            unauthenticated_grpc_response,
+        )
     }
 
     fn new(
@@ -56,34 +60,36 @@ impl ApiKeyCheck {
     }
 }
 
-impl Around for ApiKeyCheck {
-    type Kept = ();
+impl Middleware for ApiKeyCheck {
+    type RequestData = ();
 
-    fn before(&self, request: &mut Request) -> Result<(), Response> {
-        match (self.is_guarded)(request) && !has_key(&self.keys, request.headers()) {
+    fn on_request(&self, request: &mut Request) -> Result<(), Response> {
+        match (self.is_guarded)(request) && !has_api_key(&self.keys, request.headers()) {
             true => Err((self.refusal)()),
             false => Ok(()),
         }
     }
 
-    fn after(&self, (): (), response: Response) -> Response {
+    fn on_response(&self, (): (), response: Response) -> Response {
         response
     }
 }
 
 fn is_guarded_request(request: &Request) -> bool {
     let path = request.uri().path();
-    let guarded = GUARDED.iter().any(|prefix| path.starts_with(prefix));
+    let guarded = GUARDED_PATH_PREFIXES
+        .iter()
+        .any(|prefix| path.starts_with(prefix));
     guarded && request.method() != Method::OPTIONS
 }
 
-fn is_guarded_call(call: &Request) -> bool {
+fn is_guarded_grpc_call(call: &Request) -> bool {
     let path = call.uri().path();
-    path.starts_with(GUARDED_SERVICE) && path != HEALTH_CHECK
+    path.starts_with(GUARDED_GRPC_PREFIX) && path != UNGUARDED_HEALTH_CHECK
 }
 
-fn unauthenticated() -> Response {
-    let mut response = error::empty(StatusCode::OK);
+fn unauthenticated_grpc_response() -> Response {
+    let mut response = error::empty_response(StatusCode::OK);
     for (name, value) in [
         ("content-type", "application/grpc"),
         ("grpc-status", "16"),
@@ -95,7 +101,7 @@ fn unauthenticated() -> Response {
     response
 }
 
-fn has_key(keys: &[String], headers: &HeaderMap) -> bool {
+fn has_api_key(keys: &[String], headers: &HeaderMap) -> bool {
     let given = headers.get(header::AUTHORIZATION);
-    is_bearer(given.map(HeaderValue::as_bytes), keys)
+    has_valid_bearer_token(given.map(HeaderValue::as_bytes), keys)
 }

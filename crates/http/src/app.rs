@@ -11,24 +11,24 @@ use super::admin_state::AdminState;
 use super::availability::Availability;
 use super::dialect::{self, ApiDialect};
 use super::openai::responses::store::ResponseStore;
-use super::peers::{DashboardPeer, Peers};
+use super::peers::{DashboardPeer, DashboardPeers};
 use super::request_history::RequestHistory;
 use super::route_index::RouteIndex;
 use super::server_controls::ServerControls;
-use super::settings::{ServerSettings, Settings};
+use super::settings::{HttpSettings, ServerSettings};
 use super::transfer::TransferWarnings;
-use vllm_sim_config::Loaded;
-use vllm_sim_observe::kv_events::EventLoss;
+use vllm_sim_config::LoadedConfig;
+use vllm_sim_observe::kv_events::EventLossSwitch;
 use vllm_sim_observe::metrics::Metrics;
-use vllm_sim_service::{RequestRules, Service};
-use vllm_sim_wire::Version;
+use vllm_sim_service::{InferenceService, RequestRules};
+use vllm_sim_wire::VllmVersion;
 
 /// The values from which an [`App`] is created.
 pub struct AppParts {
     /// Settings of the HTTP API.
-    pub settings: Settings,
+    pub settings: HttpSettings,
     /// The service that runs generation requests.
-    pub service: Arc<Service>,
+    pub service: Arc<InferenceService>,
     /// Limits and defaults of request fields.
     pub rules: RequestRules,
     /// The metrics that `GET /metrics` returns.
@@ -42,19 +42,19 @@ pub struct AppParts {
     /// Run-time settings of the deployment; settings of a server that does not join them are fixed.
     pub admin_state: Arc<AdminState>,
     /// Switch that makes the engines drop their KV events.
-    pub event_loss: EventLoss,
+    pub event_loss: EventLossSwitch,
     /// Servers of `--dashboard-peers`, which the dashboard lists.
     pub peers: Vec<DashboardPeer>,
 }
 
 /// The state of a server that all HTTP handlers share.
 pub struct App {
-    pub(super) settings: Arc<Settings>,
-    pub(super) service: Arc<Service>,
+    pub(super) settings: Arc<HttpSettings>,
+    pub(super) service: Arc<InferenceService>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) port: u16,
     pub(super) started: Instant,
-    pub(super) version: Version,
+    pub(super) version: VllmVersion,
     pub(super) dialect: &'static dyn ApiDialect,
     pub(super) rules: RequestRules,
     pub(super) load: Arc<AtomicI64>,
@@ -64,7 +64,7 @@ pub struct App {
     pub(super) responses: Arc<ResponseStore>,
     /// Recorded recent requests; `None` without `--request-history`.
     pub(super) history: Option<Arc<RequestHistory>>,
-    pub(super) peers: Peers,
+    pub(super) peers: DashboardPeers,
     pub(super) fleet: OnceLock<Vec<Weak<App>>>,
     pub(super) admin_state: Arc<AdminState>,
     pub(super) controls: Arc<ServerControls>,
@@ -93,14 +93,14 @@ impl App {
         } = parts;
         let (service_of, metrics_of) = (service.clone(), metrics.clone());
         let controls = ServerControls::new(&settings.controls, service_of, metrics_of, event_loss);
-        let dialect = dialect::of(settings.compat);
+        let dialect = dialect::api_dialect(settings.compat);
         Self {
-            engine_id: engine_id(&settings, dialect).into(),
+            engine_id: kv_transfer_engine_id(&settings, dialect).into(),
             dialect,
             transfer_warnings: TransferWarnings::default(),
             openapi: OnceLock::new(),
-            history: history(&settings.server),
-            peers: Peers::new(peers),
+            history: create_request_history(&settings.server),
+            peers: DashboardPeers::new(peers),
             fleet: OnceLock::new(),
             admin_state,
             controls: Arc::new(controls),
@@ -121,7 +121,7 @@ impl App {
     }
 
     /// Returns the service that runs generation requests.
-    pub fn service(&self) -> &Arc<Service> {
+    pub fn service(&self) -> &Arc<InferenceService> {
         &self.service
     }
 
@@ -137,58 +137,58 @@ impl App {
 
     /// Makes the settings of this server changeable at run time; `loaded` holds their initial
     /// values.
-    pub fn join_admin_state(&self, loaded: Loaded) {
-        self.admin_state.join(&self.controls, loaded);
+    pub fn add_to_admin_state(&self, loaded: LoadedConfig) {
+        self.admin_state.add_server(&self.controls, loaded);
     }
 
     /// Sets the servers of this process that the dashboard lists; only the first call counts.
-    pub fn set_fleet(&self, fleet: Vec<Weak<App>>) {
+    pub fn set_dashboard_fleet(&self, fleet: Vec<Weak<App>>) {
         let _ = self.fleet.set(fleet);
     }
 
     /// Returns whether the server is ready and not shutting down.
-    pub fn is_up(&self) -> bool {
-        !self.is_stopping() && self.is_ready()
+    pub fn is_serving(&self) -> bool {
+        !self.is_shutting_down() && self.is_startup_complete()
     }
 
     /// Marks the server as shutting down: `/health` returns 503 and no new requests start.
-    pub fn stop(&self) {
+    pub fn begin_shutdown(&self) {
         self.stopping.store(true, Ordering::Relaxed);
-        self.service.drain();
+        self.service.start_draining();
     }
 
-    pub(super) fn is_stopping(&self) -> bool {
+    pub(super) fn is_shutting_down(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
     }
 
     #[expect(clippy::disallowed_methods, reason = "start-up takes real time")]
-    pub(super) fn is_ready(&self) -> bool {
+    pub(super) fn is_startup_complete(&self) -> bool {
         let simulated = self.settings.server.startup_duration;
         simulated <= Duration::ZERO || Instant::now().duration_since(self.started) >= simulated
     }
 
     /// Counts a request in the server load that `GET /load` reports, until the guard is dropped.
-    pub(super) fn load_guard(&self) -> LoadGuard {
+    pub(super) fn count_server_load(&self) -> ServerLoadGuard {
         self.load.fetch_add(1, Ordering::Relaxed);
-        LoadGuard(self.load.clone())
+        ServerLoadGuard(self.load.clone())
     }
 }
 
 /// Keeps one request counted in the server load that `GET /load` reports.
-pub(super) struct LoadGuard(Arc<AtomicI64>);
+pub(super) struct ServerLoadGuard(Arc<AtomicI64>);
 
-impl Drop for LoadGuard {
+impl Drop for ServerLoadGuard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-fn history(server: &ServerSettings) -> Option<Arc<RequestHistory>> {
+fn create_request_history(server: &ServerSettings) -> Option<Arc<RequestHistory>> {
     (server.request_history > 0).then(|| Arc::new(RequestHistory::new(server)))
 }
 
-fn engine_id(settings: &Settings, dialect: &dyn ApiDialect) -> String {
+fn kv_transfer_engine_id(settings: &HttpSettings, dialect: &dyn ApiDialect) -> String {
     let transfer = settings.kv_transfer.as_ref();
     let given = transfer.and_then(|transfer| transfer.engine_id.clone());
-    given.unwrap_or_else(|| dialect.engine_id(settings.parallel.local_ranks.0))
+    given.unwrap_or_else(|| dialect.generated_engine_id(settings.parallel.local_ranks.0))
 }

@@ -6,15 +6,15 @@ use serde_json::Value;
 
 use super::image_output::ImageOutputSettings;
 use super::server_controls::{ObserverFaults, ServerControls};
-use vllm_sim_config::Loaded;
-use vllm_sim_engine::Command;
-use vllm_sim_service::LiveSettings;
+use vllm_sim_config::LoadedConfig;
+use vllm_sim_engine::EngineCommand;
+use vllm_sim_service::LiveFaultSettings;
 use vllm_sim_service::fault::FaultOrigin;
 
 /// Run-time settings of one server, in the form in which they are applied.
 #[derive(Clone)]
 pub(super) struct AppliedSettings {
-    live: LiveSettings,
+    live: LiveFaultSettings,
     speed: f64,
     bounds: (u32, Option<u32>),
     fake_metrics: Option<Value>,
@@ -24,12 +24,12 @@ pub(super) struct AppliedSettings {
 
 impl AppliedSettings {
     /// Combines the configurations of a server's data-parallel ranks.
-    pub(super) fn of(ranks: &[Loaded], origin: FaultOrigin) -> Self {
+    pub(super) fn from_ranks(ranks: &[LoadedConfig], origin: FaultOrigin) -> Self {
         let first = &ranks[0].config;
         let engine = &first.engine;
         let delays = ranks.iter().map(|rank| &rank.config.engine.timing.delays);
         Self {
-            live: LiveSettings {
+            live: LiveFaultSettings {
                 rates: first.faults.rates.clone(),
                 delays: delays.map(|delays| Arc::new(delays.clone())).collect(),
                 admission: engine.queue.admission,
@@ -37,10 +37,10 @@ impl AppliedSettings {
                 retry_after_seconds: first.faults.retry_after_seconds,
                 origin,
             },
-            speed: engine.step_speedup(),
+            speed: engine.total_step_speedup(),
             bounds: (engine.max_num_seqs, engine.queue.max_waiting_queue_length),
             fake_metrics: first.metrics.fake.clone(),
-            image_output: Arc::new(ImageOutputSettings::of(first)),
+            image_output: Arc::new(ImageOutputSettings::from_config(first)),
             blind_spots: ObserverFaults {
                 lose_kv_events: first.faults.lose_kv_events,
                 stale_metrics: first.faults.stale_metrics,
@@ -49,25 +49,27 @@ impl AppliedSettings {
     }
 
     pub(super) fn apply(&self, server: &ServerControls) {
-        for (rank, engine) in server.service.ranks().iter().enumerate() {
+        for (rank, engine) in server.service.rank_engines().iter().enumerate() {
             if let Some(delays) = self.live.delays.get(rank) {
-                engine.command(Command::Delays(delays.clone()));
+                engine.apply_command(EngineCommand::Delays(delays.clone()));
             }
-            engine.command(Command::Speed(self.speed));
+            engine.apply_command(EngineCommand::Speed(self.speed));
             let (running, waiting) = self.bounds;
-            engine.command(Command::Bounds { running, waiting });
+            engine.apply_command(EngineCommand::Bounds { running, waiting });
         }
         if let Some(fake) = &self.fake_metrics {
             server.set_fake_metrics(fake);
         }
-        server.image_output.set(self.image_output.clone());
+        server
+            .image_output
+            .replace_settings(self.image_output.clone());
         server.set_observer_faults(self.blind_spots);
-        server.service.faults.set(self.live.clone());
+        server.service.faults.replace_settings(self.live.clone());
     }
 
     /// Applies these settings to a server that has just started.
-    pub(super) fn begin(self, server: &ServerControls) {
+    pub(super) fn apply_at_start(self, server: &ServerControls) {
         server.set_observer_faults(self.blind_spots);
-        server.service.faults.begin(self.live);
+        server.service.faults.set_initial_settings(self.live);
     }
 }

@@ -12,9 +12,9 @@ use pin_project_lite::pin_project;
 use tower::{Layer, Service};
 
 /// Middleware that changes a request before it is handled, and its response afterwards.
-pub(super) trait Around: Clone {
-    /// The data of a request that [`Around::after`] needs for its response.
-    type Kept;
+pub(super) trait Middleware: Clone {
+    /// The data of a request that [`Middleware::after`] needs for its response.
+    type RequestData;
 
     /// Sees a request before the inner services.
     ///
@@ -24,51 +24,51 @@ pub(super) trait Around: Clone {
         clippy::result_large_err,
         reason = "it is rare, and moved once in either form"
     )]
-    fn before(&self, request: &mut Request) -> Result<Self::Kept, Response>;
+    fn on_request(&self, request: &mut Request) -> Result<Self::RequestData, Response>;
 
     /// Changes the response of the inner services.
-    fn after(&self, kept: Self::Kept, response: Response) -> Response;
+    fn on_response(&self, kept: Self::RequestData, response: Response) -> Response;
 }
 
-/// Makes a tower layer of a middleware that implements [`Around`].
+/// Makes a tower layer of a middleware that implements [`Middleware`].
 #[derive(Clone)]
-pub(super) struct AroundLayer<A>(pub A);
+pub(super) struct MiddlewareLayer<A>(pub A);
 
-impl<A: Around, S> Layer<S> for AroundLayer<A> {
-    type Service = AroundService<A, S>;
+impl<A: Middleware, S> Layer<S> for MiddlewareLayer<A> {
+    type Service = MiddlewareService<A, S>;
 
     fn layer(&self, inner: S) -> Self::Service {
         let around = self.0.clone();
-        AroundService { around, inner }
+        MiddlewareService { around, inner }
     }
 }
 
-/// A tower service with a middleware that implements [`Around`] around it.
+/// A tower service with a middleware that implements [`Middleware`] around it.
 #[derive(Clone)]
-pub(super) struct AroundService<A, S> {
+pub(super) struct MiddlewareService<A, S> {
     around: A,
     inner: S,
 }
 
-impl<A: Around, S> Service<Request> for AroundService<A, S>
+impl<A: Middleware, S> Service<Request> for MiddlewareService<A, S>
 where
     S: Service<Request, Response = Response>,
 {
     type Response = Response;
     type Error = S::Error;
-    type Future = AroundFuture<A, S::Future>;
+    type Future = MiddlewareFuture<A, S::Future>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
     }
 
     fn call(&mut self, mut request: Request) -> Self::Future {
-        match self.around.before(&mut request) {
-            Ok(kept) => AroundFuture::Handled {
+        match self.around.on_request(&mut request) {
+            Ok(kept) => MiddlewareFuture::Handled {
                 kept: Some((self.around.clone(), kept)),
                 response: self.inner.call(request),
             },
-            Err(response) => AroundFuture::Refused {
+            Err(response) => MiddlewareFuture::Refused {
                 response: Some(response),
             },
         }
@@ -76,28 +76,28 @@ where
 }
 
 pin_project! {
-    /// Resolves to the response of an [`AroundService`].
+    /// Resolves to the response of a [`MiddlewareService`].
     #[project = Projected]
-    pub(super) enum AroundFuture<A: Around, F> {
+    pub(super) enum MiddlewareFuture<A: Middleware, F> {
         Refused { response: Option<Response> },
-        Handled { kept: Option<(A, A::Kept)>, #[pin] response: F },
+        Handled { kept: Option<(A, A::RequestData)>, #[pin] response: F },
     }
 }
 
-impl<A: Around, F, E> Future for AroundFuture<A, F>
+impl<A: Middleware, F, E> Future for MiddlewareFuture<A, F>
 where
     F: Future<Output = Result<Response, E>>,
 {
     type Output = Result<Response, E>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        const ENDED: &str = "a future is not polled after its end";
+        const POLLED_AFTER_END: &str = "a future is not polled after its end";
         Poll::Ready(match self.project() {
-            Projected::Refused { response } => Ok(response.take().expect(ENDED)),
+            Projected::Refused { response } => Ok(response.take().expect(POLLED_AFTER_END)),
             Projected::Handled { kept, response } => {
                 let response = ready!(response.poll(cx));
-                let (around, kept) = kept.take().expect(ENDED);
-                response.map(|response| around.after(kept, response))
+                let (around, kept) = kept.take().expect(POLLED_AFTER_END);
+                response.map(|response| around.on_response(kept, response))
             }
         })
     }

@@ -1,7 +1,7 @@
 //! Checks API keys in `Authorization: Bearer` headers.
 
 /// Returns whether an `Authorization` value carries one of the API keys.
-pub(crate) fn is_bearer(given: Option<&[u8]>, keys: &[String]) -> bool {
+pub(crate) fn has_valid_bearer_token(given: Option<&[u8]>, keys: &[String]) -> bool {
     let Some((scheme, key)) = given.and_then(|given| {
         let blank = given.iter().position(|b| *b == b' ')?;
         Some((&given[..blank], &given[blank + 1..]))
@@ -9,12 +9,12 @@ pub(crate) fn is_bearer(given: Option<&[u8]>, keys: &[String]) -> bool {
         return false;
     };
     scheme.eq_ignore_ascii_case(b"bearer")
-        && keys
-            .iter()
-            .fold(false, |found, k| found | same(k.as_bytes(), key))
+        && keys.iter().fold(false, |found, k| {
+            found | equal_in_constant_time(k.as_bytes(), key)
+        })
 }
 
 /// Compares two byte strings in time that depends only on their lengths.
-fn same(a: &[u8], b: &[u8]) -> bool {
+fn equal_in_constant_time(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |diff, (x, y)| diff | (x ^ y)) == 0
 }

@@ -26,11 +26,11 @@ const MIN_BYTES_PER_SECOND: u32 = 512;
 ///
 /// # Errors
 /// 413 above the limit; 408 below the minimum rate; 400 if the client disconnects.
-pub(super) async fn read(app: &App, body: Body) -> Result<Bytes, Fault> {
-    bounded(body, app.settings.server.max_body_bytes).await
+pub(super) async fn read_body(app: &App, body: Body) -> Result<Bytes, Fault> {
+    read_limited_body(body, app.settings.server.max_body_bytes).await
 }
 
-async fn bounded(body: Body, limit: usize) -> Result<Bytes, Fault> {
+async fn read_limited_body(body: Body, limit: usize) -> Result<Bytes, Fault> {
     let mut started = None;
     let mut body = Limited::new(body, limit);
     let mut whole = Vec::new();
@@ -97,19 +97,19 @@ impl RawRequest {
     ///
     /// # Errors
     /// vLLM's 400 for another media type, invalid JSON or an empty body.
-    pub(super) fn json(&self) -> Result<Value, Fault> {
-        vllm_sim_wire::body::read(self.media_type(), &self.bytes)
+    pub(super) fn parse_fastapi_json(&self) -> Result<Value, Fault> {
+        vllm_sim_wire::body::read_json_body(self.media_type(), &self.bytes)
     }
 
     /// Parses the request body as JSON by the rules of the imitated server, vLLM or
     /// llm-d-inference-sim.
     ///
     /// # Errors
-    /// The errors of [`Self::json`], converted to that API.
-    pub(super) fn parse_json(&self, app: &App) -> Result<Value, Fault> {
+    /// The errors of [`Self::parse_fastapi_json`], converted to that API.
+    pub(super) fn parse_dialect_json(&self, app: &App) -> Result<Value, Fault> {
         let media_type = app.dialect.media_type(self.media_type());
-        vllm_sim_wire::body::read(media_type, &self.bytes)
-            .map_err(|fault| app.dialect.unread(fault))
+        vllm_sim_wire::body::read_json_body(media_type, &self.bytes)
+            .map_err(|fault| app.dialect.unreadable_body_fault(fault))
     }
 
     /// Returns the raw request body if nothing reads it before the JSON schema.
@@ -118,13 +118,13 @@ impl RawRequest {
     /// media type.
     pub(super) fn schema_only_body(&self, app: &App) -> Option<&[u8]> {
         let schema_first = app.dialect.checks_schema_first();
-        self.text(app).filter(|_| schema_first)
+        self.body_if_json(app).filter(|_| schema_first)
     }
 
     /// Returns the raw request body unless its media type is rejected.
-    pub(super) fn text(&self, app: &App) -> Option<&[u8]> {
+    pub(super) fn body_if_json(&self, app: &App) -> Option<&[u8]> {
         let media_type = app.dialect.media_type(self.media_type());
-        let taken = vllm_sim_wire::body::media_type(media_type).is_ok();
+        let taken = vllm_sim_wire::body::check_media_type(media_type).is_ok();
         taken.then_some(&self.bytes)
     }
 }
@@ -141,7 +141,7 @@ impl FromRequest<Arc<App>> for RawRequest {
                 usage: context.usage,
                 ..RequestHead::new(parts.headers)
             },
-            bytes: read(app, body).await?,
+            bytes: read_body(app, body).await?,
         })
     }
 }
@@ -158,7 +158,7 @@ impl FromRequest<Arc<App>> for JsonRequest {
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Fault> {
         let received = RawRequest::from_request(request, app).await?;
         Ok(Self {
-            value: received.parse_json(app)?,
+            value: received.parse_dialect_json(app)?,
             head: received.head,
         })
     }
@@ -188,22 +188,22 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_trickled_body_meets_a_limit_and_a_slow_one_does_not() {
         let started = Instant::now();
-        let answer = bounded(slow(1_000, 1, Duration::from_secs(10)), 4096).await;
+        let answer = read_limited_body(slow(1_000, 1, Duration::from_secs(10)), 4096).await;
         let words = "the request body arrives too slowly: 6 bytes so far; after 60 seconds the \
              average must be at least 512 bytes per second";
         let fault = answer.map(|body| body.len()).unwrap_err();
         assert_eq!((fault.status, fault.message.as_str()), (408, words));
         assert_eq!(started.elapsed().as_secs(), 60);
         // Ten minutes at 2 KiB/s.
-        let honest = bounded(slow(60, 20_480, Duration::from_secs(10)), 4 << 20).await;
+        let honest = read_limited_body(slow(60, 20_480, Duration::from_secs(10)), 4 << 20).await;
         assert_eq!(honest.map(|body| body.len()), Ok(1_228_800));
     }
 
     #[tokio::test]
     async fn a_body_beyond_the_limit_is_refused_by_its_size() {
-        let answer = bounded(Body::from(vec![0; 11]), 10).await;
+        let answer = read_limited_body(Body::from(vec![0; 11]), 10).await;
         assert_eq!(answer.map_err(|fault| fault.status), Err(413));
-        let answer = bounded(slow(3, 5, Duration::ZERO), 10).await;
+        let answer = read_limited_body(slow(3, 5, Duration::ZERO), 10).await;
         assert_eq!(answer.map_err(|fault| fault.status), Err(413));
     }
 }

@@ -17,19 +17,19 @@ pub(super) struct TappedBody {
     pub(super) grpc_status: Option<String>,
 }
 
-type OnEnd = Box<dyn FnOnce(TappedBody) + Send>;
+type OnBodyEnd = Box<dyn FnOnce(TappedBody) + Send>;
 
 /// Forwards an HTTP body and records its start.
 pub(super) struct BodyTap {
     body: Body,
     limit: usize,
     tapped: TappedBody,
-    on_end: Option<OnEnd>,
+    on_end: Option<OnBodyEnd>,
 }
 
 impl BodyTap {
     /// Wraps the HTTP body `body`, records up to `limit` bytes, and calls `on_end` once with them.
-    pub(super) fn body(
+    pub(super) fn wrap_body(
         body: Body,
         limit: usize,
         on_end: impl FnOnce(TappedBody) + Send + 'static,
@@ -48,7 +48,7 @@ impl BodyTap {
         })
     }
 
-    fn record(&mut self, frame: &Frame<Bytes>) {
+    fn record_frame(&mut self, frame: &Frame<Bytes>) {
         let tapped = &mut self.tapped;
         if let Some(data) = frame.data_ref() {
             let room = self.limit.saturating_sub(tapped.head.len()).min(data.len());
@@ -61,7 +61,7 @@ impl BodyTap {
         }
     }
 
-    fn end(&mut self) {
+    fn call_on_end(&mut self) {
         if let Some(on_end) = self.on_end.take() {
             let empty = TappedBody {
                 head: Vec::new(),
@@ -84,15 +84,15 @@ impl http_body::Body for BodyTap {
         let polled = Pin::new(&mut self.body).poll_frame(cx);
         match &polled {
             Poll::Ready(Some(Ok(frame))) => {
-                self.record(frame);
+                self.record_frame(frame);
                 if self.body.is_end_stream() {
                     self.tapped.whole = true;
-                    self.end();
+                    self.call_on_end();
                 }
             }
             Poll::Ready(None) => {
                 self.tapped.whole = true;
-                self.end();
+                self.call_on_end();
             }
             Poll::Ready(Some(Err(_))) | Poll::Pending => {}
         }
@@ -110,6 +110,6 @@ impl http_body::Body for BodyTap {
 
 impl Drop for BodyTap {
     fn drop(&mut self) {
-        self.end();
+        self.call_on_end();
     }
 }

@@ -48,17 +48,20 @@ impl BootstrapRegistry {
 
 /// Handles `GET /query` of the bootstrap server: returns the registered engines by data-parallel
 /// rank.
-pub async fn query(State(registry): State<BootstrapRegistry>) -> Response<Body> {
+pub async fn list_engines(State(registry): State<BootstrapRegistry>) -> Response<Body> {
     let ranks = registry.0.lock();
     let ranks = ranks
         .iter()
         .map(|(rank, entry)| (rank.to_string(), entry.clone()));
-    vllm::ok(&Value::Object(ranks.collect()))
+    vllm::ok_json(&Value::Object(ranks.collect()))
 }
 
 /// Handles `POST /register` of the bootstrap server: adds a worker of another engine of the
 /// deployment.
-pub async fn register(State(registry): State<BootstrapRegistry>, body: Bytes) -> Response<Body> {
+pub async fn register_worker(
+    State(registry): State<BootstrapRegistry>,
+    body: Bytes,
+) -> Response<Body> {
     let request: Value = serde_json::from_slice(&body).unwrap_or_default();
     let number = |key: &str| request.get(key).and_then(Value::as_u64);
     let text = |key: &str| request.get(key).and_then(Value::as_str);
@@ -70,7 +73,7 @@ pub async fn register(State(registry): State<BootstrapRegistry>, body: Bytes) ->
         text("addr"),
     ) else {
         let message = "engine_id, dp_rank, tp_rank, pp_rank and addr are needed";
-        return refused(StatusCode::UNPROCESSABLE_ENTITY, message);
+        return detail_response(StatusCode::UNPROCESSABLE_ENTITY, message);
     };
     let mut ranks = registry.0.lock();
     let entry = ranks
@@ -80,7 +83,7 @@ pub async fn register(State(registry): State<BootstrapRegistry>, body: Bytes) ->
         let known = entry["engine_id"].as_str().unwrap_or_default();
         let message =
             format!("Engine ID mismatch for dp_rank={dp}: expected {known}, got {engine}");
-        return refused(StatusCode::BAD_REQUEST, &message);
+        return detail_response(StatusCode::BAD_REQUEST, &message);
     }
     let slot = &mut entry["worker_addr"][tp.to_string()][pp.to_string()];
     if slot.as_str().is_some_and(|known| known != addr) {
@@ -89,13 +92,13 @@ pub async fn register(State(registry): State<BootstrapRegistry>, body: Bytes) ->
             "Worker with dp_rank={dp}, tp_rank={tp}, pp_rank={pp} is already registered at \
              {known}, but still want to register at {addr}"
         );
-        return refused(StatusCode::BAD_REQUEST, &message);
+        return detail_response(StatusCode::BAD_REQUEST, &message);
     }
     *slot = addr.into();
-    vllm::ok(&json!({"status": "ok"}))
+    vllm::ok_json(&json!({"status": "ok"}))
 }
 
-fn refused(status: StatusCode, message: &str) -> Response<Body> {
+fn detail_response(status: StatusCode, message: &str) -> Response<Body> {
     let body = json!({"detail": message}).to_string();
-    error::json(status, body)
+    error::json_response(status, body)
 }

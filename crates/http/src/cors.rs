@@ -13,39 +13,39 @@ use axum::extract::Request;
 use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::Response;
 
-use super::around::Around;
-use vllm_sim_config::Cors;
+use super::around::Middleware;
+use vllm_sim_config::CorsConfig;
 
 /// Methods that CORS allows if `*` is configured.
-const METHODS: &str = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT, QUERY";
+const ALL_METHODS: &str = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT, QUERY";
 
 /// Value of `Vary` in the response to a CORS preflight request.
-const VARY: &str = "Origin, Access-Control-Request-Method, Access-Control-Request-Headers, Access-Control-Request-Private-Network";
+const PREFLIGHT_VARY: &str = "Origin, Access-Control-Request-Method, Access-Control-Request-Headers, Access-Control-Request-Private-Network";
 
 /// Answers CORS preflight requests and adds CORS headers to other responses.
 #[derive(Clone)]
-pub(super) struct CorsRules(pub Arc<Cors>);
+pub(super) struct CorsRules(pub Arc<CorsConfig>);
 
-impl Around for CorsRules {
+impl Middleware for CorsRules {
     /// The `Origin` header of the request.
-    type Kept = Option<HeaderValue>;
+    type RequestData = Option<HeaderValue>;
 
-    fn before(&self, request: &mut Request) -> Result<Self::Kept, Response> {
+    fn on_request(&self, request: &mut Request) -> Result<Self::RequestData, Response> {
         let origin = request.headers().get(header::ORIGIN).cloned();
-        match preflight(&self.0, request) {
-            Some(response) => Err(self.after(origin, response)),
+        match preflight_response(&self.0, request) {
+            Some(response) => Err(self.on_response(origin, response)),
             None => Ok(origin),
         }
     }
 
-    fn after(&self, origin: Self::Kept, mut response: Response) -> Response {
-        allow_origin(&self.0, origin.as_ref(), &mut response);
+    fn on_response(&self, origin: Self::RequestData, mut response: Response) -> Response {
+        add_cors_headers(&self.0, origin.as_ref(), &mut response);
         response
     }
 }
 
 /// Returns the response to a CORS preflight request; `None` for other requests.
-fn preflight(cors: &Cors, request: &Request) -> Option<Response> {
+fn preflight_response(cors: &CorsConfig, request: &Request) -> Option<Response> {
     let headers = request.headers();
     if request.method() != Method::OPTIONS {
         return None;
@@ -53,11 +53,11 @@ fn preflight(cors: &Cors, request: &Request) -> Option<Response> {
     let origin = headers.get(header::ORIGIN)?;
     let method = headers.get(header::ACCESS_CONTROL_REQUEST_METHOD)?;
     let mut failed = Vec::new();
-    if !allows(&cors.origins, origin) {
+    if !allows_origin(&cors.origins, origin) {
         failed.push("origin");
     }
     let methods = if cors.methods.iter().any(|m| m == "*") {
-        METHODS.to_owned()
+        ALL_METHODS.to_owned()
     } else {
         cors.methods.join(", ")
     };
@@ -84,14 +84,14 @@ fn preflight(cors: &Cors, request: &Request) -> Option<Response> {
     if let Some(wanted) = headers.get(header::ACCESS_CONTROL_REQUEST_HEADERS) {
         out.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, wanted.clone());
     }
-    out.insert(header::VARY, HeaderValue::from_static(VARY));
+    out.insert(header::VARY, HeaderValue::from_static(PREFLIGHT_VARY));
     Some(response)
 }
 
 /// Adds the CORS headers of a request that is no preflight to its response.
-fn allow_origin(cors: &Cors, origin: Option<&HeaderValue>, response: &mut Response) {
+fn add_cors_headers(cors: &CorsConfig, origin: Option<&HeaderValue>, response: &mut Response) {
     let headers = response.headers_mut();
-    if let Some(origin) = origin.filter(|origin| allows(&cors.origins, origin)) {
+    if let Some(origin) = origin.filter(|origin| allows_origin(&cors.origins, origin)) {
         let any = cors.origins.iter().any(|o| o == "*") && !cors.credentials;
         let shown = if any {
             HeaderValue::from_static("*")
@@ -109,7 +109,7 @@ fn allow_origin(cors: &Cors, origin: Option<&HeaderValue>, response: &mut Respon
         .or_insert(HeaderValue::from_static("Origin"));
 }
 
-fn allows(origins: &[String], origin: &HeaderValue) -> bool {
+fn allows_origin(origins: &[String], origin: &HeaderValue) -> bool {
     origins
         .iter()
         .any(|allowed| allowed == "*" || allowed.as_bytes() == origin.as_bytes())

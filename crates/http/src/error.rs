@@ -9,11 +9,14 @@ use vllm_sim_wire::fault::{ErrorType, Fault};
 /// Result of an HTTP handler; a [`Fault`] becomes an error response in OpenAI's format.
 pub(super) type HandlerResult = Result<Response<Body>, Fault>;
 
-pub(super) fn response(fault: &Fault) -> Response<Body> {
-    retry_after(fault, json(status(fault.status), fault.to_json()))
+pub(super) fn fault_response(fault: &Fault) -> Response<Body> {
+    add_retry_after(
+        fault,
+        json_response(status_code(fault.status), fault.to_json()),
+    )
 }
 
-pub(super) fn retry_after(fault: &Fault, mut response: Response<Body>) -> Response<Body> {
+pub(super) fn add_retry_after(fault: &Fault, mut response: Response<Body>) -> Response<Body> {
     if let Some(seconds) = fault.retry_after_seconds {
         let headers = response.headers_mut();
         headers.insert(header::RETRY_AFTER, seconds.into());
@@ -21,7 +24,7 @@ pub(super) fn retry_after(fault: &Fault, mut response: Response<Body>) -> Respon
     response
 }
 
-pub(super) fn json(status: StatusCode, body: String) -> Response<Body> {
+pub(super) fn json_response(status: StatusCode, body: String) -> Response<Body> {
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = status;
     let headers = response.headers_mut();
@@ -32,16 +35,16 @@ pub(super) fn json(status: StatusCode, body: String) -> Response<Body> {
     response
 }
 
-pub(super) fn empty(status: StatusCode) -> Response<Body> {
+pub(super) fn empty_response(status: StatusCode) -> Response<Body> {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = status;
     response
 }
 
 /// Returns FastAPI's response with status 405 for a route that exists with other methods.
-pub(super) fn wrong_method(allow: &'static str) -> Response<Body> {
+pub(super) fn method_not_allowed(allow: &'static str) -> Response<Body> {
     let body = "{\"detail\":\"Method Not Allowed\"}".to_owned();
-    let mut response = json(StatusCode::METHOD_NOT_ALLOWED, body);
+    let mut response = json_response(StatusCode::METHOD_NOT_ALLOWED, body);
     response
         .headers_mut()
         .insert(header::ALLOW, HeaderValue::from_static(allow));
@@ -49,33 +52,33 @@ pub(super) fn wrong_method(allow: &'static str) -> Response<Body> {
 }
 
 /// Returns FastAPI's response with status 404 for an unknown path.
-pub(super) fn not_found() -> Response<Body> {
-    json(
+pub(super) fn not_found_response() -> Response<Body> {
+    json_response(
         StatusCode::NOT_FOUND,
         "{\"detail\":\"Not Found\"}".to_owned(),
     )
 }
 
 /// Converts the status code of an error; an invalid code, a bug of the simulator, becomes 500.
-pub(super) fn status(code: u16) -> StatusCode {
+pub(super) fn status_code(code: u16) -> StatusCode {
     StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
 /// Returns the error of a request that failed in the engine.
 ///
 /// **Source:** vLLM 0.33 `vllm/entrypoints/openai/engine/serving.py`, `_raise_if_error`.
-pub(super) fn engine_failure() -> Fault {
+pub(super) fn engine_failure_fault() -> Fault {
     Fault::new(500, ErrorType::InternalServer, "Internal server error")
 }
 
 /// Returns the last events of a stream that fails after its headers. Chat has the fault as compact
 /// JSON, other endpoints have it with spaces.
-pub(super) fn last_events(json: &str) -> String {
+pub(super) fn error_events(json: &str) -> String {
     format!("data: {json}\n\ndata: [DONE]\n\n")
 }
 
 /// Returns the HTTP error of a request that the service rejected.
-pub(super) fn fault(error: &ServeError) -> Fault {
+pub(super) fn serve_error_fault(error: &ServeError) -> Fault {
     let message = error.to_string();
     match error {
         ServeError::QueueFull => Fault::new(429, ErrorType::RateLimit, message),

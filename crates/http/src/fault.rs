@@ -33,22 +33,22 @@ const FAULT_ROUTES: [&str; 9] = [
 ];
 
 /// Selects the injected faults of a request and applies them to its response.
-pub(super) async fn layer(
+pub(super) async fn inject_faults(
     State(app): State<Arc<App>>,
     mut request: Request,
     next: Next,
 ) -> Response {
-    if !may_fail(&app, &request) {
+    if !may_get_fault(&app, &request) {
         return next.run(request).await;
     }
-    let faults = match decide(&app, &request) {
+    let faults = match decide_request_faults(&app, &request) {
         Ok(faults) => Arc::new(faults),
         Err(error) => {
             let words = format!("Invalid X-Sim-Fault header: {error}");
-            return error::response(&Fault::bad_request(words));
+            return error::fault_response(&Fault::bad_request(words));
         }
     };
-    faults.delay(&app.service).await;
+    faults.wait_first_byte_delay(&app.service).await;
     if let Some(context) = request.extensions_mut().get_mut::<RequestContext>() {
         context.faults = Some(faults.clone());
     }
@@ -64,27 +64,28 @@ pub(super) async fn layer(
     }
     for stream_fault in &faults.stream_faults {
         if let StreamFault::WrongContentLength(bytes) = stream_fault {
-            faults.count(&app.service, stream_fault.name());
+            faults.report_fault(&app.service, stream_fault.name());
             response = faulty_body::set_wrong_content_length(response, *bytes);
         }
     }
     response
 }
 
-fn may_fail(app: &App, request: &Request) -> bool {
+fn may_get_fault(app: &App, request: &Request) -> bool {
     request.method() == Method::POST
-        && (app.service.faults.needs_fault_draw() || request.headers().contains_key(&names::FAULT))
+        && (app.service.faults.needs_fault_draw()
+            || request.headers().contains_key(&names::SIM_FAULT))
         && FAULT_ROUTES.contains(&request.uri().path())
 }
 
-fn decide(app: &App, request: &Request) -> Result<RequestFaults, FaultSpecError> {
+fn decide_request_faults(app: &App, request: &Request) -> Result<RequestFaults, FaultSpecError> {
     let headers = request.headers();
     let context = request.extensions().get::<RequestContext>();
     let connection = context.and_then(|context| context.connection.clone());
     let id = headers
         .get(&names::REQUEST_ID)
         .and_then(|id| id.to_str().ok());
-    let asked = headers.get(&names::FAULT);
+    let asked = headers.get(&names::SIM_FAULT);
     let asked = asked.map(|value| String::from_utf8_lossy(value.as_bytes()));
     RequestFaults::decide(&app.service, id, asked.as_deref(), connection)
 }
@@ -95,7 +96,7 @@ fn is_stream(response: &Response) -> bool {
 }
 
 /// Returns the object that injects faults into a stream; `None` without stream faults.
-pub(super) fn injector(app: &App, head: &RequestHead) -> Option<Box<FaultInjector>> {
+pub(super) fn stream_fault_injector(app: &App, head: &RequestHead) -> Option<Box<FaultInjector>> {
     head.faults.as_ref()?.injector(&app.service)
 }
 
@@ -103,11 +104,18 @@ pub(super) fn injector(app: &App, head: &RequestHead) -> Option<Box<FaultInjecto
 ///
 /// # Errors
 /// The error of the header `X-Return-Error`, else the selected failure.
-pub(crate) fn inject(app: &App, head: &RequestHead, model: Option<&str>) -> Result<(), Fault> {
+pub(crate) fn fail_if_injected(
+    app: &App,
+    head: &RequestHead,
+    model: Option<&str>,
+) -> Result<(), Fault> {
     let faults = head.faults.as_deref();
     let count = |kind| match faults {
-        Some(faults) => faults.count(&app.service, kind),
-        None => app.service.faults.count(kind, &FaultOrigin::default()),
+        Some(faults) => faults.report_fault(&app.service, kind),
+        None => app
+            .service
+            .faults
+            .report_fault(kind, &FaultOrigin::default()),
     };
     let asked = head.special_headers().get(&names::RETURN_ERROR);
     if let Some(asked) = asked.filter(|asked| !asked.is_empty()) {
@@ -118,7 +126,7 @@ pub(crate) fn inject(app: &App, head: &RequestHead, model: Option<&str>) -> Resu
                 count("return_error");
                 Fault::new(
                     code,
-                    ErrorType::of_status(code),
+                    ErrorType::from_http_status(code),
                     format!("Simulated error triggered by X-Return-Error header (code {code})"),
                 )
             }
@@ -136,10 +144,14 @@ pub(crate) fn inject(app: &App, head: &RequestHead, model: Option<&str>) -> Resu
     };
     count(failure.name());
     let named = model.filter(|name| !name.is_empty());
-    let model = named.unwrap_or(app.service.models.displayed());
-    let status = failure.status();
+    let model = named.unwrap_or(app.service.models.displayed_name());
+    let status = failure.http_status();
     Err(Fault {
-        param: failure.param().map(str::to_owned),
-        ..Fault::new(status, ErrorType::of_status(status), failure.message(model))
+        param: failure.error_param().map(str::to_owned),
+        ..Fault::new(
+            status,
+            ErrorType::from_http_status(status),
+            failure.error_message(model),
+        )
     })
 }

@@ -11,7 +11,7 @@ use http_body::Frame;
 use http_body_util::BodyExt;
 use tokio::time::Sleep;
 
-use vllm_sim_service::{FLUSH_DELAY, FaultInjector, InjectorAction};
+use vllm_sim_service::{BREAK_FLUSH_DELAY, FaultInjector, InjectorAction};
 
 /// The error that breaks off a response body, as an injected fault.
 #[derive(Debug, thiserror::Error)]
@@ -30,8 +30,8 @@ pub(super) async fn inject_mid_body_fault(
     };
     let mut whole = whole.to_bytes();
     // Schedules all faults after the first half.
-    faults.sent(u32::MAX);
-    let garbled = faults.garbles();
+    faults.count_sent_tokens(u32::MAX);
+    let garbled = faults.has_malformed_event();
     let rest = whole.split_off(whole.len() / 2);
     let rest = if garbled { Bytes::new() } else { rest };
     // Announces the length that a response without fault would have.
@@ -64,7 +64,7 @@ impl http_body::Body for HalvedBody {
             return Poll::Ready(Some(Ok(Frame::data(first))));
         }
         loop {
-            match this.faults.poll(cx) {
+            match this.faults.poll_action(cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(InjectorAction::Break) => {
                     return Poll::Ready(Some(Err(SimulatedBreak)));
@@ -121,7 +121,9 @@ impl http_body::Body for UnsizedBody {
         if frame.is_some() {
             return Poll::Ready(frame);
         }
-        let end = self.end.insert(Box::pin(tokio::time::sleep(FLUSH_DELAY)));
+        let end = self
+            .end
+            .insert(Box::pin(tokio::time::sleep(BREAK_FLUSH_DELAY)));
         end.as_mut().poll(cx).map(|()| None)
     }
 }

@@ -7,24 +7,25 @@ use std::sync::Arc;
 use axum::http::{HeaderMap, HeaderName};
 use serde_json::Value;
 
-use crate::app::{App, LoadGuard};
+use crate::app::{App, ServerLoadGuard};
 use crate::dialect::{Endpoint, LateErrorReporting};
 use crate::request_head::{RequestHead, names};
 use crate::{error, fault};
-use vllm_sim_service::generate::request::Target;
+use vllm_sim_service::generate::request::ModelTarget;
 use vllm_sim_service::{
-    self as service, Generated, GenerationRequest, Reply, ReplyFacts, RequestError, Resolved,
+    self as service, GeneratedReply, GenerationRequest, Reply, ReplyFacts, RequestError,
+    ResolvedModel,
 };
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
 
 /// A generation request whose reply is being generated.
-pub(crate) struct Started<V> {
+pub(crate) struct StartedGeneration<V> {
     /// Settings that determine the JSON of the response.
     pub(crate) view: V,
     pub(crate) reply: Reply,
     /// Keeps the request counted in the server load of `GET /load`.
-    pub(crate) guard: Option<LoadGuard>,
+    pub(crate) guard: Option<ServerLoadGuard>,
 }
 
 /// An error of a request that generates tokens.
@@ -36,14 +37,14 @@ pub(crate) enum RejectedRequest {
     Late {
         fault: Fault,
         facts: Box<ReplyFacts>,
-        guard: Option<LoadGuard>,
+        guard: Option<ServerLoadGuard>,
     },
 }
 
 impl RejectedRequest {
     /// Converts the error to the form in which a stream reports it: an error after the headers
     /// becomes one before them if the imitated server reports all errors by the HTTP status.
-    pub(crate) fn reported(self, late: LateErrorReporting) -> Self {
+    pub(crate) fn as_reported_in_stream(self, late: LateErrorReporting) -> Self {
         match late {
             LateErrorReporting::InStream => self,
             LateErrorReporting::AsStatus => Self::Early(self.into()),
@@ -68,7 +69,7 @@ impl From<Fault> for RejectedRequest {
 /// A request body of an API that generates tokens.
 pub(crate) trait GenerationBody: Sized {
     /// The API endpoint to which the body is sent.
-    const API: Endpoint;
+    const ENDPOINT: Endpoint;
 
     /// Parses a request body by its JSON schema.
     ///
@@ -82,7 +83,7 @@ pub(crate) trait GenerationBody: Sized {
     ///
     /// # Errors
     /// 400 with vLLM's message of the check that fails.
-    fn check_first(&self) -> Result<(), Fault> {
+    fn check_before_model_lookup(&self) -> Result<(), Fault> {
         Ok(())
     }
 }
@@ -92,7 +93,7 @@ pub(crate) trait GenerationBody: Sized {
 pub(crate) struct ParsedBody<R> {
     // Boxed: this large value moves with everything that is held while a request waits.
     pub(crate) request: Box<R>,
-    resolved: Option<Resolved>,
+    resolved: Option<ResolvedModel>,
 }
 
 impl<R: GenerationBody> ParsedBody<R> {
@@ -103,22 +104,22 @@ impl<R: GenerationBody> ParsedBody<R> {
     /// An error of the body, an injected failure, or an unknown model.
     pub(crate) fn new(app: &App, head: &RequestHead, body: Cow<'_, Value>) -> Result<Self, Fault> {
         let dialect = app.dialect;
-        let body = dialect.read(R::API, body)?;
+        let body = dialect.schema_body(R::ENDPOINT, body)?;
         let mut resolved = None;
-        if dialect.checks_model_before_schema(R::API) {
+        if dialect.checks_model_before_schema(R::ENDPOINT) {
             let model = body.get("model").and_then(Value::as_str);
-            resolved = Some(resolve(app, head, model, Ok(()))?);
-            dialect.check(R::API, &body)?;
+            resolved = Some(resolve_model(app, head, model, Ok(()))?);
+            dialect.check_body(R::ENDPOINT, &body)?;
         }
         let request = R::read(&body, &app.rules.defaults.bounds);
         Ok(Self {
-            request: Box::new(request.map_err(|fault| dialect.unread(fault))?),
+            request: Box::new(request.map_err(|fault| dialect.unreadable_body_fault(fault))?),
             resolved,
         })
     }
 
     /// Wraps a parsed request body whose model is not resolved yet.
-    pub(crate) fn of(request: R) -> Self {
+    pub(crate) fn without_model_lookup(request: R) -> Self {
         Self {
             request: Box::new(request),
             resolved: None,
@@ -128,17 +129,17 @@ impl<R: GenerationBody> ParsedBody<R> {
     /// Returns the parsed request body, and its model after a lookup if it was not resolved yet.
     ///
     /// # Errors
-    /// An injected failure, [`GenerationBody::check_first`], an unknown model.
+    /// An injected failure, [`GenerationBody::check_before_model_lookup`], an unknown model.
     pub(crate) fn resolve(
         self,
         app: &App,
         head: &RequestHead,
-    ) -> Result<(Box<R>, Resolved), Fault> {
+    ) -> Result<(Box<R>, ResolvedModel), Fault> {
         let Self { request, resolved } = self;
-        let first = request.check_first();
+        let first = request.check_before_model_lookup();
         let resolved = match resolved {
             Some(resolved) => first.map(|()| resolved)?,
-            None => resolve(app, head, request.model(), first)?,
+            None => resolve_model(app, head, request.model(), first)?,
         };
         Ok((request, resolved))
     }
@@ -148,15 +149,15 @@ impl<R: GenerationBody> ParsedBody<R> {
 ///
 /// # Errors
 /// An injected failure, `first`, an unknown model.
-pub(crate) fn resolve(
+pub(crate) fn resolve_model(
     app: &App,
     head: &RequestHead,
     model: Option<&str>,
     first: Result<(), Fault>,
-) -> Result<Resolved, Fault> {
-    fault::inject(app, head, model)?;
+) -> Result<ResolvedModel, Fault> {
+    fault::fail_if_injected(app, head, model)?;
     first?;
-    let resolved = app.service.resolve(&app.rules, model);
+    let resolved = app.service.resolve_model(&app.rules, model);
     resolved.map_err(|refusal| request_error_fault(app, refusal))
 }
 
@@ -166,26 +167,30 @@ pub(crate) fn resolve(
 /// The errors of the body that do not depend on its model.
 pub(crate) fn read_render_body(app: &App, api: Endpoint, body: Value) -> Result<Value, Fault> {
     let dialect = app.dialect;
-    let body = dialect.read(api, Cow::Owned(body))?;
-    dialect.check_content(api, &body)?;
+    let body = dialect.schema_body(api, Cow::Owned(body))?;
+    dialect.check_body_content(api, &body)?;
     Ok(body.into_owned())
 }
 
 /// Returns a generation request with the fields that come from HTTP headers.
-pub(crate) fn request(app: &App, head: &RequestHead, id: Arc<str>) -> GenerationRequest {
+pub(crate) fn new_generation_request(
+    app: &App,
+    head: &RequestHead,
+    id: Arc<str>,
+) -> GenerationRequest {
     GenerationRequest {
         rank: app
             .dialect
-            .rank(&app.rules.limits, rank(head.special_headers())),
-        trace: trace(head.special_headers()),
+            .effective_rank(&app.rules.limits, requested_rank(head.special_headers())),
+        trace: trace_context(head.special_headers()),
         faults: head.faults.clone(),
         usage: head.usage.clone(),
-        ..request_without_head(app, id)
+        ..generation_request_without_head(app, id)
     }
 }
 
 /// Returns a generation request with one choice and no fields from HTTP headers.
-pub(crate) fn request_without_head(app: &App, id: Arc<str>) -> GenerationRequest {
+pub(crate) fn generation_request_without_head(app: &App, id: Arc<str>) -> GenerationRequest {
     GenerationRequest {
         id,
         arrived: app.service.now(),
@@ -195,12 +200,16 @@ pub(crate) fn request_without_head(app: &App, id: Arc<str>) -> GenerationRequest
 }
 
 /// Admits a generation request and starts its generation.
-pub(crate) async fn start(
+pub(crate) async fn start_generation(
     app: &App,
-    resolved: Resolved,
+    resolved: ResolvedModel,
     request: GenerationRequest,
-) -> Result<(Generated, Option<LoadGuard>), RejectedRequest> {
-    let guard = app.settings.server.load_tracking.then(|| app.load_guard());
+) -> Result<(GeneratedReply, Option<ServerLoadGuard>), RejectedRequest> {
+    let guard = app
+        .settings
+        .server
+        .load_tracking
+        .then(|| app.count_server_load());
     let generated = app
         .service
         .generate(&app.rules, resolved, Box::new(request));
@@ -220,11 +229,11 @@ pub(crate) async fn start(
 pub(crate) fn request_error_fault(app: &App, refusal: RequestError) -> Fault {
     match refusal {
         RequestError::UnknownModel(name) => {
-            let served = app.service.models.served();
-            app.dialect.unknown_model(&name, served)
+            let served = app.service.models.served_names();
+            app.dialect.unknown_model_fault(&name, served)
         }
         RequestError::Invalid(fault) => fault,
-        RequestError::Serve(error) => error::fault(&error),
+        RequestError::Serve(error) => error::serve_error_fault(&error),
     }
 }
 
@@ -232,8 +241,8 @@ pub(crate) fn request_error_fault(app: &App, refusal: RequestError) -> Fault {
 ///
 /// # Errors
 /// vLLM's 404, or llm-d's.
-pub(crate) fn target(app: &App, model: Option<&str>) -> Result<Target, Fault> {
-    let resolved = app.service.resolve(&app.rules, model);
+pub(crate) fn resolve_target(app: &App, model: Option<&str>) -> Result<ModelTarget, Fault> {
+    let resolved = app.service.resolve_model(&app.rules, model);
     match resolved {
         Ok(resolved) => Ok(resolved.into_target()),
         Err(refusal) => Err(request_error_fault(app, refusal)),
@@ -242,9 +251,9 @@ pub(crate) fn target(app: &App, model: Option<&str>) -> Result<Target, Fault> {
 
 /// Returns the data-parallel rank named in a request's headers; a value that is not an integer is
 /// ignored.
-fn rank(headers: &HeaderMap) -> Option<i64> {
+fn requested_rank(headers: &HeaderMap) -> Option<i64> {
     headers
-        .get(&names::RANK)?
+        .get(&names::DATA_PARALLEL_RANK)?
         .to_str()
         .ok()?
         .trim()
@@ -253,13 +262,13 @@ fn rank(headers: &HeaderMap) -> Option<i64> {
 }
 
 /// Returns the priority of a request: a header that is an integer wins over the body.
-pub(crate) fn priority(headers: &HeaderMap, body: i64) -> i64 {
+pub(crate) fn request_priority(headers: &HeaderMap, body: i64) -> i64 {
     let header = headers.get(&names::PRIORITY).and_then(|v| v.to_str().ok());
     header.and_then(|v| v.trim().parse().ok()).unwrap_or(body)
 }
 
 /// Returns the W3C trace context of a request, `traceparent` and `tracestate`.
-fn trace(headers: &HeaderMap) -> Option<(Box<str>, Option<Box<str>>)> {
+fn trace_context(headers: &HeaderMap) -> Option<(Box<str>, Option<Box<str>>)> {
     let text = |name: &HeaderName| headers.get(name)?.to_str().ok().map(Into::into);
     Some((text(&names::TRACEPARENT)?, text(&names::TRACESTATE)))
 }

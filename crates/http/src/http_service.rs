@@ -10,16 +10,16 @@ use axum::http::{HeaderValue, Request, Response, Version, header};
 use tower::ServiceExt;
 
 use super::app::App;
-use super::layers::{self, LayerSettings, Stack};
-use super::request_body::{RequestBody, is_longer};
+use super::layers::{self, LayerSettings, MiddlewareStack};
+use super::request_body::{DrainingBody, is_longer_than};
 use super::request_log::RequestLog;
-use vllm_sim_engine::driver::unix_now;
+use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::RequestContext;
 
 /// The outermost service of a connection, for HTTP and gRPC.
 pub struct HttpService {
-    http: Stack,
-    grpc: Option<Stack>,
+    http: MiddlewareStack,
+    grpc: Option<MiddlewareStack>,
     /// Maximum size of a request body, in bytes.
     max_body: usize,
 }
@@ -37,8 +37,8 @@ impl HttpService {
     ) -> Self {
         let log = || Some(RequestLog::new(&settings.log)).filter(RequestLog::is_enabled);
         Self {
-            http: layers::http(app, settings, log(), routes.with_state(app.clone())),
-            grpc: grpc.map(|services| layers::grpc(app, settings, log(), services)),
+            http: layers::http_stack(app, settings, log(), routes.with_state(app.clone())),
+            grpc: grpc.map(|services| layers::grpc_stack(app, settings, log(), services)),
             max_body: settings.max_body_bytes,
         }
     }
@@ -53,13 +53,14 @@ impl HttpService {
         B::Error: Into<axum::BoxError>,
     {
         let stack = match &self.grpc {
-            Some(grpc) if is_grpc(&request) => grpc,
+            Some(grpc) if is_grpc_call(&request) => grpc,
             _ => &self.http,
         };
         let stack = stack.clone();
-        let closes = request.version() != Version::HTTP_2 && is_longer(&request, self.max_body);
-        let mut request = RequestBody::wrap(request, self.max_body);
-        let started = unix_now();
+        let closes =
+            request.version() != Version::HTTP_2 && is_longer_than(&request, self.max_body);
+        let mut request = DrainingBody::wrap(request, self.max_body);
+        let started = unix_now_secs();
         request
             .extensions_mut()
             .insert(RequestContext { started, ..context });
@@ -77,7 +78,7 @@ impl HttpService {
 }
 
 /// Returns whether a request is a gRPC call, by its content type; gRPC-Web is excluded.
-fn is_grpc<B>(request: &Request<B>) -> bool {
+fn is_grpc_call<B>(request: &Request<B>) -> bool {
     if request.version() != Version::HTTP_2 {
         return false;
     }

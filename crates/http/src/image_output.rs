@@ -10,12 +10,12 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use axum::http::HeaderMap;
 
-use super::settings::ControlSettings;
+use super::settings::RuntimeSettings;
 use vllm_sim_config::Config;
-use vllm_sim_random::{Draw, Purpose, mix, stream};
+use vllm_sim_random::{DrawRandom, StreamPurpose, mix_u64_pair, request_rng};
 use vllm_sim_wire::fault::Fault;
 
-pub(crate) const GREY_PIXEL: &str = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR42mNoAAAAggCB2kUIOwAAAABJRU5ErkJggg==";
+pub(crate) const GREY_PIXEL_DATA_URL: &str = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR42mNoAAAAggCB2kUIOwAAAABJRU5ErkJggg==";
 
 /// Rate and delay of images in chat replies, which `/admin/config` may change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub struct ImageOutputSettings {
 
 impl ImageOutputSettings {
     /// Reads the settings of images in replies from the configuration.
-    pub fn of(config: &Config) -> Self {
+    pub fn from_config(config: &Config) -> Self {
         Self {
             rate: config.content.image_emission_rate,
             delay: config.content.image_delay,
@@ -46,7 +46,7 @@ pub(crate) struct ImageOutput {
 }
 
 impl ImageOutput {
-    pub(crate) fn new(settings: &ControlSettings) -> Self {
+    pub(crate) fn new(settings: &RuntimeSettings) -> Self {
         Self {
             enabled: settings.has_images,
             settings: ArcSwap::from_pointee(settings.images),
@@ -54,7 +54,7 @@ impl ImageOutput {
         }
     }
 
-    pub(crate) fn set(&self, settings: Arc<ImageOutputSettings>) {
+    pub(crate) fn replace_settings(&self, settings: Arc<ImageOutputSettings>) {
         self.settings.store(settings);
     }
 
@@ -64,31 +64,35 @@ impl ImageOutput {
     ///
     /// # Errors
     /// 400 if the header is not a boolean.
-    pub(crate) fn draw(&self, headers: &HeaderMap, seed: u64) -> Result<Option<Duration>, Fault> {
+    pub(crate) fn draw_image_delay(
+        &self,
+        headers: &HeaderMap,
+        seed: u64,
+    ) -> Result<Option<Duration>, Fault> {
         if !self.enabled {
             return Ok(None);
         }
         let settings = self.settings.load();
         let number = self.replies.fetch_add(1, Ordering::Relaxed);
-        let mut rng = stream(seed, mix(number, 0x1a6e), Purpose::Content);
+        let mut rng = request_rng(seed, mix_u64_pair(number, 0x1a6e), StreamPurpose::Content);
         let wanted = match headers.get("x-send-image") {
             Some(value) => {
                 let text = String::from_utf8_lossy(value.as_bytes());
-                parse_bool(text.trim()).ok_or_else(|| {
+                parse_go_bool(text.trim()).ok_or_else(|| {
                     Fault::bad_request(format!(
                         "Invalid X-Send-Image header value {text:?}: must be a boolean"
                     ))
                 })?
             }
-            None => rng.percent(settings.rate.into()),
+            None => rng.draw_percent_chance(settings.rate.into()),
         };
         let (mean, std_dev) = settings.delay;
-        Ok(wanted.then(|| rng.delay(mean, std_dev)))
+        Ok(wanted.then(|| rng.draw_clamped_delay(mean, std_dev)))
     }
 }
 
 /// Parses a boolean as Go's `strconv.ParseBool` does.
-pub(crate) fn parse_bool(text: &str) -> Option<bool> {
+pub(crate) fn parse_go_bool(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),

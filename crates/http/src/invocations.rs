@@ -18,22 +18,22 @@ use vllm_sim_wire::openai::chat::ChatRequest;
 /// request.
 pub(super) async fn invoke(State(app): State<Arc<App>>, received: RawRequest) -> HandlerResult {
     // This route checks the media type before the JSON.
-    vllm_sim_wire::body::read(received.media_type(), b"{}")?;
-    vllm_sim_wire::body::bounded(&received.bytes)?;
-    let value =
-        python::loads(&received.bytes).map_err(|error| decode_fault(error, &received.bytes))?;
+    vllm_sim_wire::body::read_json_body(received.media_type(), b"{}")?;
+    vllm_sim_wire::body::check_value_count(&received.bytes)?;
+    let value = python::loads(&received.bytes)
+        .map_err(|error| json_decode_fault(error, &received.bytes))?;
     match ChatRequest::parse(&value, &app.rules.defaults.bounds) {
         Err(fault) if fault.error_type == ErrorType::BadRequestPhrase => {
-            completion::answer(&app, &received.head, &value).await
+            completion::answer_completion(&app, &received.head, &value).await
         }
-        _ => chat::answer(&app, &received.head, &value).await,
+        _ => chat::answer_chat(&app, &received.head, &value).await,
     }
 }
 
-fn decode_fault(error: JsonError, bytes: &[u8]) -> Fault {
+fn json_decode_fault(error: JsonError, bytes: &[u8]) -> Fault {
     match error {
         JsonError::Decode { .. } => {
-            let text = format!("JSON decode error: {}", error.located(bytes));
+            let text = format!("JSON decode error: {}", error.message_with_position(bytes));
             Fault::new(400, ErrorType::BadRequestPhrase, text)
         }
         JsonError::Unreadable => error.into(),
@@ -48,7 +48,7 @@ mod tests {
     fn a_decode_error_has_pythons_position() {
         let body = b"{\n \"a\": x}";
         let error = python::loads(body).expect_err("it is not JSON");
-        let fault = decode_fault(error, body);
+        let fault = json_decode_fault(error, body);
         let text = "JSON decode error: Expecting value: line 2 column 7 (char 8)";
         assert_eq!(fault.message, text);
     }

@@ -21,21 +21,21 @@ use tower_http::catch_panic::CatchPanicLayer;
 use super::access_log::AccessLog;
 use super::api_key::ApiKeyCheck;
 use super::app::App;
-use super::around::{Around, AroundLayer};
+use super::around::{Middleware, MiddlewareLayer};
 use super::cors::CorsRules;
 use super::http_metrics::HttpMetricsLayer;
-use super::path_rules::PathRules;
+use super::path_rules::PathRewriter;
 use super::request_head::names::REQUEST_ID;
 use super::request_history::HistoryLayer;
 use super::request_log::RequestLog;
 use super::{error, fault, request_log, route_index, routes};
-use vllm_sim_config::{Cors, Log};
-use vllm_sim_service::{Service, run_blocking};
-use vllm_sim_tokenizer::EncodingGivenUp;
+use vllm_sim_config::{CorsConfig, LogConfig};
+use vllm_sim_service::{InferenceService, run_blocking};
+use vllm_sim_tokenizer::EncodingTooExpensive;
 use vllm_sim_wire::fault::Fault;
 
 /// A router with its middleware around it.
-pub(super) type Stack = BoxCloneSyncService<Request, Response, Infallible>;
+pub(super) type MiddlewareStack = BoxCloneSyncService<Request, Response, Infallible>;
 
 /// Settings of the middleware around all routes.
 #[derive(Debug, Clone)]
@@ -45,7 +45,7 @@ pub struct LayerSettings {
     /// The accepted API keys, of which clients need one (`--api-key`); an empty list requires none.
     pub api_keys: Vec<String>,
     /// CORS settings of all responses.
-    pub cors: Cors,
+    pub cors: CorsConfig,
     /// Name of the Kubernetes pod and port of the server, reported in every response.
     pub pod: Option<(String, u16)>,
     /// Kubernetes namespace, reported in every response.
@@ -55,59 +55,69 @@ pub struct LayerSettings {
     /// Maximum size of a request body, in bytes (`--max-request-body-size-mb`).
     pub max_body_bytes: usize,
     /// Settings of the access log and the request log.
-    pub log: Log,
+    pub log: LogConfig,
 }
 
 /// Builds the middleware around the HTTP routes, outermost first.
-pub(super) fn http(
+pub(super) fn http_stack(
     app: &Arc<App>,
     settings: &LayerSettings,
     log: Option<RequestLog>,
     routes: Router,
-) -> Stack {
-    let paths = PathRules::new(&settings.root_path, app.dialect.has_lenient_paths());
+) -> MiddlewareStack {
+    let paths = PathRewriter::new(&settings.root_path, app.dialect.has_lenient_paths());
     let service = app.service().clone();
     let headers = FixedHeaders::new(settings, Some("uvicorn"));
     let layers = ServiceBuilder::new()
-        .map_request(move |request| paths.apply(request))
-        .option_layer(app.history.clone().map(HistoryLayer::http).map(AroundLayer))
-        .option_layer(AccessLog::new(&settings.log).map(AroundLayer))
-        .option_layer(log.map(|log| from_fn_with_state(Arc::new(log), request_log::layer)))
+        .map_request(move |request| paths.rewrite_path(request))
+        .option_layer(
+            app.history
+                .clone()
+                .map(HistoryLayer::for_http)
+                .map(MiddlewareLayer),
+        )
+        .option_layer(AccessLog::new(&settings.log).map(MiddlewareLayer))
+        .option_layer(log.map(|log| from_fn_with_state(Arc::new(log), request_log::log_http)))
         .option_layer(
             settings
                 .request_id_headers
-                .then_some(AroundLayer(RequestId)),
+                .then_some(MiddlewareLayer(RequestIdHeader)),
         )
-        .map_response(move |response| headers.set(retry_after(&service, response)))
-        .option_layer(ApiKeyCheck::http(settings).map(AroundLayer))
-        .layer(AroundLayer(CorsRules(Arc::new(settings.cors.clone()))))
-        .layer(AroundLayer(HttpMetricsLayer(app.clone())))
-        .layer(AroundLayer(HeadAndOptions(app.clone())))
-        .layer(from_fn_with_state(app.clone(), fault::layer))
+        .map_response(move |response| headers.add_headers(add_retry_after(&service, response)))
+        .option_layer(ApiKeyCheck::for_http(settings).map(MiddlewareLayer))
+        .layer(MiddlewareLayer(CorsRules(Arc::new(settings.cors.clone()))))
+        .layer(MiddlewareLayer(HttpMetricsLayer(app.clone())))
+        .layer(MiddlewareLayer(HeadAndOptions(app.clone())))
+        .layer(from_fn_with_state(app.clone(), fault::inject_faults))
         .map_response(|response: Response<_>| response.map(Body::new))
-        .layer(CatchPanicLayer::custom(panicked))
-        .layer(from_fn(long_body));
+        .layer(CatchPanicLayer::custom(panic_response))
+        .layer(from_fn(run_long_body_blocking));
     BoxCloneSyncService::new(layers.service(routes))
 }
 
 /// Builds the middleware around the gRPC services, outermost first.
-pub(super) fn grpc(
+pub(super) fn grpc_stack(
     app: &Arc<App>,
     settings: &LayerSettings,
     log: Option<RequestLog>,
     services: Router,
-) -> Stack {
+) -> MiddlewareStack {
     let headers = FixedHeaders::new(settings, None);
     let layers = ServiceBuilder::new()
-        .option_layer(app.history.clone().map(HistoryLayer::grpc).map(AroundLayer))
-        .option_layer(log.map(|log| from_fn_with_state(Arc::new(log), request_log::grpc_layer)))
+        .option_layer(
+            app.history
+                .clone()
+                .map(HistoryLayer::for_grpc)
+                .map(MiddlewareLayer),
+        )
+        .option_layer(log.map(|log| from_fn_with_state(Arc::new(log), request_log::log_grpc)))
         .option_layer(
             settings
                 .request_id_headers
-                .then_some(AroundLayer(RequestId)),
+                .then_some(MiddlewareLayer(RequestIdHeader)),
         )
-        .map_response(move |response| headers.set(response))
-        .option_layer(ApiKeyCheck::grpc(settings).map(AroundLayer));
+        .map_response(move |response| headers.add_headers(response))
+        .option_layer(ApiKeyCheck::for_grpc(settings).map(MiddlewareLayer));
     BoxCloneSyncService::new(layers.service(services))
 }
 
@@ -132,7 +142,7 @@ impl FixedHeaders {
         Self(Arc::new(headers.collect()))
     }
 
-    fn set(&self, mut response: Response) -> Response {
+    fn add_headers(&self, mut response: Response) -> Response {
         for (name, value) in &*self.0 {
             response.headers_mut().insert(name, value.clone());
         }
@@ -144,16 +154,16 @@ impl FixedHeaders {
 ///
 /// Source: vLLM 0.33 `entrypoints/serve/middleware.py`, `XRequestIdMiddleware`.
 #[derive(Clone)]
-struct RequestId;
+struct RequestIdHeader;
 
-impl Around for RequestId {
-    type Kept = Option<HeaderValue>;
+impl Middleware for RequestIdHeader {
+    type RequestData = Option<HeaderValue>;
 
-    fn before(&self, request: &mut Request) -> Result<Self::Kept, Response> {
+    fn on_request(&self, request: &mut Request) -> Result<Self::RequestData, Response> {
         Ok(request.headers().get(&REQUEST_ID).cloned())
     }
 
-    fn after(&self, given: Self::Kept, mut response: Response) -> Response {
+    fn on_response(&self, given: Self::RequestData, mut response: Response) -> Response {
         let id = given.unwrap_or_else(|| {
             let id = uuid::Uuid::new_v4().simple().to_string();
             HeaderValue::from_str(&id).unwrap_or_else(|_| HeaderValue::from_static("0"))
@@ -164,7 +174,7 @@ impl Around for RequestId {
 }
 
 /// Adds `Retry-After` to a response with status 429 or 503 that has none.
-fn retry_after(service: &Service, mut response: Response) -> Response {
+fn add_retry_after(service: &InferenceService, mut response: Response) -> Response {
     if matches!(
         response.status(),
         StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE
@@ -181,19 +191,19 @@ fn retry_after(service: &Service, mut response: Response) -> Response {
 #[derive(Clone)]
 struct HeadAndOptions(Arc<App>);
 
-impl Around for HeadAndOptions {
-    type Kept = ();
+impl Middleware for HeadAndOptions {
+    type RequestData = ();
 
-    fn before(&self, request: &mut Request) -> Result<(), Response> {
+    fn on_request(&self, request: &mut Request) -> Result<(), Response> {
         let (app, path) = (&self.0, request.uri().path());
-        if request.method() == Method::HEAD && !route_index::answers_head(path) {
-            return Err(routes::no_head(app, path));
+        if request.method() == Method::HEAD && !route_index::accepts_head(path) {
+            return Err(routes::head_not_supported(app, path));
         }
         if request.method() == Method::OPTIONS
             && app.dialect.has_lenient_paths()
-            && let Some(allow) = app.routes.methods(path)
+            && let Some(allow) = app.routes.allowed_methods(path)
         {
-            let mut response = error::empty(StatusCode::OK);
+            let mut response = error::empty_response(StatusCode::OK);
             if let Ok(allow) = HeaderValue::from_str(&format!("{allow}, OPTIONS")) {
                 response.headers_mut().insert(header::ALLOW, allow);
             }
@@ -202,28 +212,28 @@ impl Around for HeadAndOptions {
         Ok(())
     }
 
-    fn after(&self, (): (), response: Response) -> Response {
+    fn on_response(&self, (): (), response: Response) -> Response {
         response
     }
 }
 
 /// Returns an error if a handler panics, instead of closing the connection: a 400 if the tokenizer gave
 /// up on the text, else a 500.
-fn panicked(payload: Box<dyn Any + Send>) -> Response {
-    match payload.downcast_ref::<EncodingGivenUp>() {
-        Some(given_up) => error::response(&Fault::bad_request(given_up.to_string())),
-        None => error::response(&error::engine_failure()),
+fn panic_response(payload: Box<dyn Any + Send>) -> Response {
+    match payload.downcast_ref::<EncodingTooExpensive>() {
+        Some(given_up) => error::fault_response(&Fault::bad_request(given_up.to_string())),
+        None => error::fault_response(&error::engine_failure_fault()),
     }
 }
 
 /// Runs a request with a large body on the blocking pool, because reading and checking it takes
 /// long.
-async fn long_body(request: Request, next: Next) -> Response {
+async fn run_long_body_blocking(request: Request, next: Next) -> Response {
     /// Size from which a request body counts as large, in bytes.
-    const LARGE: u64 = 64 * 1024;
+    const LARGE_BODY_BYTES: u64 = 64 * 1024;
 
     let is_large = match request.body().size_hint().exact() {
-        Some(length) => LARGE <= length,
+        Some(length) => LARGE_BODY_BYTES <= length,
         None => request.headers().contains_key(header::TRANSFER_ENCODING),
     };
     match is_large {
@@ -248,7 +258,7 @@ mod tests {
 
         let router = Router::new()
             .route("/", get(fails))
-            .layer(CatchPanicLayer::custom(panicked));
+            .layer(CatchPanicLayer::custom(panic_response));
         let response = router.oneshot(Request::new(Body::empty())).await.unwrap();
         assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
         let body = response.into_body().collect().await.unwrap().to_bytes();

@@ -7,10 +7,10 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
 use super::app::App;
-use vllm_sim_tokenizer::{MediaFeature, Modality};
+use vllm_sim_tokenizer::{MediaModality, PlacedMediaItem};
 
 /// Applies `show` to each media item and groups the results by modality.
-fn by_modality(media: &[MediaFeature], show: impl Fn(&MediaFeature) -> Value) -> Value {
+fn group_by_modality(media: &[PlacedMediaItem], show: impl Fn(&PlacedMediaItem) -> Value) -> Value {
     let mut map = serde_json::Map::new();
     for item in media {
         let list = map.entry(item.modality.as_str()).or_insert(json!([]));
@@ -22,33 +22,37 @@ fn by_modality(media: &[MediaFeature], show: impl Fn(&MediaFeature) -> Value) ->
 }
 
 /// Returns the positions of media items in a prompt by modality; null without media.
-pub(crate) fn placeholders(media: &[MediaFeature]) -> Value {
+pub(crate) fn placeholders_json(media: &[PlacedMediaItem]) -> Value {
     if media.is_empty() {
         return Value::Null;
     }
-    let place = |item: &MediaFeature| json!({"offset": item.start, "length": item.len});
-    by_modality(media, place)
+    let place = |item: &PlacedMediaItem| json!({"offset": item.start, "length": item.len});
+    group_by_modality(media, place)
 }
 
 /// Returns the `features` member of a rendered prompt: hashes and positions of its media by
 /// modality; null without media.
-pub(crate) fn features(media: &[MediaFeature]) -> Value {
+pub(crate) fn media_features_json(media: &[PlacedMediaItem]) -> Value {
     if media.is_empty() {
         return Value::Null;
     }
-    let data = |item: &MediaFeature| json!(STANDARD.encode(&*item.identifier));
+    let data = |item: &PlacedMediaItem| json!(STANDARD.encode(&*item.identifier));
     json!({
-        "mm_hashes": by_modality(media, |item| json!(&*item.identifier)),
-        "mm_placeholders": placeholders(media),
-        "kwargs_data": by_modality(media, data),
+        "mm_hashes": group_by_modality(media, |item| json!(&*item.identifier)),
+        "mm_placeholders": placeholders_json(media),
+        "kwargs_data": group_by_modality(media, data),
         "mm_metadata": null,
     })
 }
 
 /// Returns the media items in the `features` of a generate request.
-pub(crate) fn given(features: Option<&Value>) -> Vec<MediaFeature> {
+pub(crate) fn parse_media_features(features: Option<&Value>) -> Vec<PlacedMediaItem> {
     let mut out = Vec::new();
-    for modality in [Modality::Image, Modality::Audio, Modality::Video] {
+    for modality in [
+        MediaModality::Image,
+        MediaModality::Audio,
+        MediaModality::Video,
+    ] {
         let list = |key: &str| {
             let lists = features.and_then(|features| features.get(key));
             lists
@@ -64,7 +68,7 @@ pub(crate) fn given(features: Option<&Value>) -> Vec<MediaFeature> {
             if let (Some(hash), Some(start), Some(len)) =
                 (hash.as_str(), number("offset"), number("length"))
             {
-                out.push(MediaFeature {
+                out.push(PlacedMediaItem {
                     modality,
                     identifier: hash.into(),
                     start,
@@ -78,7 +82,7 @@ pub(crate) fn given(features: Option<&Value>) -> Vec<MediaFeature> {
 }
 
 /// Returns the number of media tokens by modality as JSON, for `usage`; `None` without media.
-pub(crate) fn counts(media: &[MediaFeature]) -> Option<Arc<str>> {
+pub(crate) fn media_token_counts_json(media: &[PlacedMediaItem]) -> Option<Arc<str>> {
     let mut map = serde_json::Map::new();
     for item in media {
         let tokens = map.entry(item.modality.as_str()).or_insert(json!(0));
@@ -89,7 +93,10 @@ pub(crate) fn counts(media: &[MediaFeature]) -> Option<Arc<str>> {
 
 /// Returns the KV transfer parameters of an encoder-only server (llm-d's `--mm-encoder-only`) as
 /// JSON: the location of each encoded media item.
-pub(crate) fn encoded(app: &App, media: &[MediaFeature]) -> Option<Arc<str>> {
+pub(crate) fn encoder_transfer_params_json(
+    app: &App,
+    media: &[PlacedMediaItem],
+) -> Option<Arc<str>> {
     if !app.settings.model.is_encoder || media.is_empty() {
         return None;
     }

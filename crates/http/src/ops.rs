@@ -11,8 +11,8 @@ use super::app::App;
 use super::{error, json};
 
 /// Handles `GET /health` and `GET|POST /ping`: an empty 200, or 503 during shutdown.
-pub(super) async fn health(State(app): State<Arc<App>>) -> Response<Body> {
-    error::empty(if app.is_stopping() {
+pub(super) async fn get_health(State(app): State<Arc<App>>) -> Response<Body> {
+    error::empty_response(if app.is_shutting_down() {
         StatusCode::SERVICE_UNAVAILABLE
     } else {
         health_status(&app)
@@ -23,14 +23,14 @@ pub(super) async fn health(State(app): State<Arc<App>>) -> Response<Body> {
 fn health_status(app: &App) -> StatusCode {
     match app.service.faults.settings().health {
         0 => StatusCode::OK,
-        status => error::status(status),
+        status => error::status_code(status),
     }
 }
 
 /// Handles `GET /health/ready` and `GET /ready`: 503 until the simulated start-up is complete.
-pub(super) async fn ready(State(app): State<Arc<App>>) -> Response<Body> {
-    let ready = app.is_ready() && !app.is_stopping();
-    error::empty(if ready {
+pub(super) async fn get_ready(State(app): State<Arc<App>>) -> Response<Body> {
+    let ready = app.is_startup_complete() && !app.is_shutting_down();
+    error::empty_response(if ready {
         health_status(&app)
     } else {
         StatusCode::SERVICE_UNAVAILABLE
@@ -38,27 +38,27 @@ pub(super) async fn ready(State(app): State<Arc<App>>) -> Response<Body> {
 }
 
 /// Handles `GET /version`: returns the imitated vLLM release.
-pub(super) async fn version(State(app): State<Arc<App>>) -> Response<Body> {
+pub(super) async fn get_version(State(app): State<Arc<App>>) -> Response<Body> {
     let mut body = String::from("{\"version\":");
-    json::string(&mut body, &app.settings.model.vllm_version);
+    json::write_string(&mut body, &app.settings.model.vllm_version);
     body.push('}');
-    error::json(StatusCode::OK, body)
+    error::json_response(StatusCode::OK, body)
 }
 
 /// Handles `GET /load`: returns the number of requests in flight, or 0 without load tracking.
-pub(super) async fn load(State(app): State<Arc<App>>) -> Response<Body> {
+pub(super) async fn get_load(State(app): State<Arc<App>>) -> Response<Body> {
     let counted = app.settings.server.load_tracking;
     let load = if counted {
         app.load.load(Ordering::Relaxed)
     } else {
         0
     };
-    error::json(StatusCode::OK, format!("{{\"server_load\":{load}}}"))
+    error::json_response(StatusCode::OK, format!("{{\"server_load\":{load}}}"))
 }
 
 /// Handles `GET /metrics`: returns the Prometheus metrics, also for other methods and for longer
 /// paths that start with it.
-pub(super) async fn metrics(
+pub(super) async fn get_metrics(
     State(app): State<Arc<App>>,
     method: Method,
     uri: Uri,

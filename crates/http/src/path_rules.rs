@@ -3,12 +3,12 @@ use axum::http::uri::{PathAndQuery, Uri};
 
 /// Middleware that rewrites request paths to the paths of the routes.
 #[derive(Debug, Clone)]
-pub(super) struct PathRules {
+pub(super) struct PathRewriter {
     root_path: String,
     merges_slashes: bool,
 }
 
-impl PathRules {
+impl PathRewriter {
     /// Creates a middleware that removes the prefix `root_path` from request paths, and with
     /// `merges_slashes` merges repeated slashes.
     pub(super) fn new(root_path: &str, merges_slashes: bool) -> Self {
@@ -18,10 +18,10 @@ impl PathRules {
         }
     }
 
-    pub(super) fn apply(&self, mut request: Request) -> Request {
+    pub(super) fn rewrite_path(&self, mut request: Request) -> Request {
         if self.merges_slashes && request.uri().path().contains("//") {
-            let target = merged(request.uri());
-            rewrite(&mut request, &target);
+            let target = merge_slashes(request.uri());
+            set_uri(&mut request, &target);
         }
         if !self.root_path.is_empty() {
             let target = request.uri().path_and_query();
@@ -29,7 +29,7 @@ impl PathRules {
             let rest = target.strip_prefix(self.root_path.as_str());
             if let Some(rest) = rest.filter(|rest| rest.starts_with('/')) {
                 let rest = rest.to_owned();
-                rewrite(&mut request, &rest);
+                set_uri(&mut request, &rest);
             }
         }
         request
@@ -37,7 +37,7 @@ impl PathRules {
 }
 
 /// Returns path and query of a request with repeated slashes in the path merged.
-fn merged(uri: &Uri) -> String {
+fn merge_slashes(uri: &Uri) -> String {
     let parts = uri.path().split('/').filter(|part| !part.is_empty());
     let mut target: String = parts.flat_map(|part| ["/", part]).collect();
     if target.is_empty() || uri.path().ends_with('/') {
@@ -49,7 +49,7 @@ fn merged(uri: &Uri) -> String {
     target
 }
 
-fn rewrite(request: &mut Request, target: &str) {
+fn set_uri(request: &mut Request, target: &str) {
     if let Ok(uri) = target.parse::<Uri>() {
         *request.uri_mut() = uri;
     }

@@ -13,29 +13,29 @@ use tokio::time::timeout;
 use vllm_sim_engine::SimTime;
 
 /// Path of the route of a peer server that returns its state.
-pub const SUMMARY: &str = "/dashboard/summary";
+pub const SUMMARY_PATH: &str = "/dashboard/summary";
 
 /// Maximum age of a cached response of a peer server, so that several dashboards do not add
 /// requests.
-const CACHE_TTL: Duration = Duration::from_millis(500);
+const PEER_CACHE_TTL: Duration = Duration::from_millis(500);
 
-const TIMEOUT: Duration = Duration::from_secs(2);
+const PEER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A server of `--dashboard-peers`, whose state the dashboard shows.
 pub struct DashboardPeer {
     /// URL of the peer server, as configured.
     pub url: String,
-    /// Requests [`SUMMARY`] from the peer server; returns the body, limited in size, or an error
+    /// Requests [`SUMMARY_PATH`] from the peer server; returns the body, limited in size, or an error
     /// message.
     pub ask: Box<dyn Fn() -> BoxFuture<'static, Result<Bytes, String>> + Send + Sync>,
 }
 
-pub(super) struct Peers {
+pub(super) struct DashboardPeers {
     peers: Vec<DashboardPeer>,
     cached: Mutex<Option<(SimTime, Vec<Value>)>>,
 }
 
-impl Peers {
+impl DashboardPeers {
     pub(super) fn new(peers: Vec<DashboardPeer>) -> Self {
         let cached = Mutex::default();
         Self { peers, cached }
@@ -46,17 +46,17 @@ impl Peers {
     }
 
     /// Returns the dashboard rows of all peer servers, at most 500 ms old.
-    pub(super) async fn rows(&self, now: impl Fn() -> SimTime) -> Vec<Value> {
+    pub(super) async fn dashboard_rows(&self, now: impl Fn() -> SimTime) -> Vec<Value> {
         let mut cached = self.cached.lock().await;
         if let Some((at, rows)) = cached.as_ref()
-            && now().since(*at) < CACHE_TTL
+            && now().since(*at) < PEER_CACHE_TTL
         {
             return rows.clone();
         }
         let asked = self.peers.iter().map(|peer| async {
-            let answer = timeout(TIMEOUT, (peer.ask)()).await;
-            let late = || Err(format!("no response within {TIMEOUT:?}"));
-            shown(&peer.url, answer.unwrap_or_else(|_| late()))
+            let answer = timeout(PEER_TIMEOUT, (peer.ask)()).await;
+            let late = || Err(format!("no response within {PEER_TIMEOUT:?}"));
+            peer_row_json(&peer.url, answer.unwrap_or_else(|_| late()))
         });
         let rows = join_all(asked).await;
         *cached = Some((now(), rows.clone()));
@@ -65,12 +65,12 @@ impl Peers {
 }
 
 /// Converts the response of a peer server to a dashboard row.
-fn shown(url: &str, answer: Result<Bytes, String>) -> Value {
+fn peer_row_json(url: &str, answer: Result<Bytes, String>) -> Value {
     let state = answer.and_then(|body| {
         let state: Option<Value> = serde_json::from_slice(&body).ok();
         let whole = |state: &Value| state["in_force"].is_object() && state["running"].is_u64();
         let state = state.filter(whole);
-        state.ok_or_else(|| format!("its {SUMMARY} is not a response of vllm-sim"))
+        state.ok_or_else(|| format!("its {SUMMARY_PATH} is not a response of vllm-sim"))
     });
     let (state, error) = match state {
         Ok(state) => (state, Value::Null),

@@ -8,23 +8,23 @@ use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::schema::RequestField;
 
 /// Returns the decoded names and values of a query string, in order.
-pub(super) fn pairs(uri: &Uri) -> Vec<(String, String)> {
-    pairs_of(uri.query().unwrap_or_default())
+pub(super) fn query_pairs(uri: &Uri) -> Vec<(String, String)> {
+    decode_pairs(uri.query().unwrap_or_default())
 }
 
 /// Decodes URL-encoded names and values: a query string or a form.
-pub(super) fn pairs_of(text: &str) -> Vec<(String, String)> {
+pub(super) fn decode_pairs(text: &str) -> Vec<(String, String)> {
     let parts = text.split('&').filter(|part| !part.is_empty());
     parts
         .map(|part| {
             let (name, value) = part.split_once('=').unwrap_or((part, ""));
-            (decoded(name), decoded(value))
+            (percent_decoded(name), percent_decoded(value))
         })
         .collect()
 }
 
-pub(super) fn all(uri: &Uri, name: &str) -> Vec<String> {
-    let pairs = pairs(uri).into_iter().filter(|(n, _)| n == name);
+pub(super) fn query_values(uri: &Uri, name: &str) -> Vec<String> {
+    let pairs = query_pairs(uri).into_iter().filter(|(n, _)| n == name);
     pairs.map(|(_, value)| value).collect()
 }
 
@@ -33,13 +33,13 @@ pub(super) fn all(uri: &Uri, name: &str) -> Vec<String> {
 ///
 /// # Errors
 /// vLLM's 400 for invalid parameters.
-pub(super) fn read<T: RequestField>(uri: &Uri) -> Result<T, Fault> {
-    let pairs = pairs(uri).into_iter();
+pub(super) fn read_query<T: RequestField>(uri: &Uri) -> Result<T, Fault> {
+    let pairs = query_pairs(uri).into_iter();
     let map: Map<String, Value> = pairs.map(|(n, v)| (n, Value::String(v))).collect();
-    check::query(&Value::Object(map))
+    check::read_query(&Value::Object(map))
 }
 
-fn decoded(text: &str) -> String {
+fn percent_decoded(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
     let mut at = 0;
@@ -65,10 +65,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_decoded_and_repeat() {
+    fn query_values_are_percent_decoded_and_may_repeat() {
         let uri: Uri = "/x?tags=a%20b&tags=c+d&e&f=%zz%".parse().unwrap();
-        assert_eq!(all(&uri, "tags"), ["a b", "c d"]);
-        assert_eq!(all(&uri, "e"), [""]);
-        assert_eq!(all(&uri, "f"), ["%zz%"]);
+        assert_eq!(query_values(&uri, "tags"), ["a b", "c d"]);
+        assert_eq!(query_values(&uri, "e"), [""]);
+        assert_eq!(query_values(&uri, "f"), ["%zz%"]);
     }
 }

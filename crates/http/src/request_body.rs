@@ -16,14 +16,14 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
 /// hyper closes a connection if part of a body is unread. A request that is rejected by its headers
 /// would then lose its connection and the next request on it. As in uvicorn, the rest is read and
 /// dropped after the response, up to the server's size limit.
-pub(super) struct RequestBody<B: HttpBody<Data = Bytes> + Unpin + Send + 'static> {
+pub(super) struct DrainingBody<B: HttpBody<Data = Bytes> + Unpin + Send + 'static> {
     body: Option<B>,
     /// Number of bytes of the request body that may still be read.
     left: usize,
     runtime: Handle,
 }
 
-impl<B> RequestBody<B>
+impl<B> DrainingBody<B>
 where
     B: HttpBody<Data = Bytes> + Unpin + Send + 'static,
     B::Error: Into<axum::BoxError>,
@@ -35,7 +35,7 @@ where
         let drains = request.version() != Version::HTTP_2
             && !request.body().is_end_stream()
             && !request.headers().contains_key(header::EXPECT)
-            && !is_longer(&request, limit);
+            && !is_longer_than(&request, limit);
         if !drains {
             return request.map(Body::new);
         }
@@ -51,11 +51,11 @@ where
 }
 
 /// Returns whether a request announces a body of more than `limit` bytes, which is not drained.
-pub(super) fn is_longer<B: HttpBody>(request: &Request<B>, limit: usize) -> bool {
+pub(super) fn is_longer_than<B: HttpBody>(request: &Request<B>, limit: usize) -> bool {
     request.body().size_hint().lower() > limit as u64
 }
 
-impl<B> HttpBody for RequestBody<B>
+impl<B> HttpBody for DrainingBody<B>
 where
     B: HttpBody<Data = Bytes> + Unpin + Send + 'static,
 {
@@ -88,12 +88,12 @@ where
     }
 }
 
-impl<B: HttpBody<Data = Bytes> + Unpin + Send + 'static> Drop for RequestBody<B> {
+impl<B: HttpBody<Data = Bytes> + Unpin + Send + 'static> Drop for DrainingBody<B> {
     fn drop(&mut self) {
         let Some(body) = self.body.take().filter(|body| !body.is_end_stream()) else {
             return;
         };
-        let rest = drain(body, self.left);
+        let rest = drain_body(body, self.left);
         self.runtime.spawn(async move {
             // A client that sends too slowly loses its connection.
             let _ = tokio::time::timeout(DRAIN_TIMEOUT, rest).await;
@@ -102,7 +102,7 @@ impl<B: HttpBody<Data = Bytes> + Unpin + Send + 'static> Drop for RequestBody<B>
 }
 
 /// Reads and drops the rest of a request body, up to `left` bytes.
-async fn drain<B: HttpBody<Data = Bytes> + Unpin>(mut body: B, mut left: usize) {
+async fn drain_body<B: HttpBody<Data = Bytes> + Unpin>(mut body: B, mut left: usize) {
     while let Some(Ok(frame)) = body.frame().await {
         let length = frame.data_ref().map_or(0, Bytes::len);
         if length > left {

@@ -11,7 +11,8 @@ pub(super) mod names {
     use super::HeaderName;
 
     /// Header with the requested data-parallel rank.
-    pub(crate) static RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
+    pub(crate) static DATA_PARALLEL_RANK: HeaderName =
+        HeaderName::from_static("x-data-parallel-rank");
     pub(crate) static PRIORITY: HeaderName = HeaderName::from_static("x-vllm-priority");
     pub(crate) static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
     pub(crate) static TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
@@ -19,9 +20,9 @@ pub(super) mod names {
     /// Header with the HTTP status of an error to return.
     pub(crate) static RETURN_ERROR: HeaderName = HeaderName::from_static("x-return-error");
     /// Header with the faults to inject into the response.
-    pub(crate) static FAULT: HeaderName = HeaderName::from_static("x-sim-fault");
+    pub(crate) static SIM_FAULT: HeaderName = HeaderName::from_static("x-sim-fault");
     /// Header that makes the request finish as if too little of its prompt were cached.
-    pub(crate) static CACHE_THRESHOLD: HeaderName =
+    pub(crate) static CACHE_HIT_THRESHOLD: HeaderName =
         HeaderName::from_static("x-cache-threshold-finish-reason");
     /// Header that requests the server's load in a response header, and names its format.
     pub(crate) static LOAD_FORMAT: HeaderName =
@@ -55,12 +56,13 @@ static COMMON_HEADERS: [HeaderName; 10] = [
 ];
 
 /// Prefix of the request headers that OpenAI's SDKs add.
-const OWN_CLIENT: &str = "x-stainless-";
+const SDK_HEADER_PREFIX: &str = "x-stainless-";
 
 /// Returns whether a request has only common headers, which do not change the response.
 pub(super) fn has_only_common_headers(headers: &HeaderMap) -> bool {
-    let everyday =
-        |name: &HeaderName| COMMON_HEADERS.contains(name) || name.as_str().starts_with(OWN_CLIENT);
+    let everyday = |name: &HeaderName| {
+        COMMON_HEADERS.contains(name) || name.as_str().starts_with(SDK_HEADER_PREFIX)
+    };
     headers.keys().all(everyday)
 }
 
@@ -78,9 +80,9 @@ impl RequestHead {
     ///
     /// This saves the lookups for most requests.
     pub(super) fn special_headers(&self) -> &HeaderMap {
-        static NONE: LazyLock<HeaderMap> = LazyLock::new(HeaderMap::new);
+        static NO_HEADERS: LazyLock<HeaderMap> = LazyLock::new(HeaderMap::new);
         match self.plain {
-            true => &NONE,
+            true => &NO_HEADERS,
             false => &self.headers,
         }
     }

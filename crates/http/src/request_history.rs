@@ -21,52 +21,52 @@ use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 
-use super::around::Around;
+use super::around::Middleware;
 use super::body_tap::{BodyTap, TappedBody};
 use super::request_head::names;
-use super::request_log::shown_header;
+use super::request_log::masked_header_value;
 use super::settings::ServerSettings;
-use vllm_sim_engine::driver::unix_now;
+use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::{RequestContext, TokenUsage};
 
 /// Maximum size of the recorded headers and bodies of all requests, in bytes; the oldest requests
 /// are dropped.
-const MAX_BYTES: usize = 128 << 20;
+const MAX_HISTORY_BYTES: usize = 128 << 20;
 
-const GRPC_CALLS: [&str; 2] = [
+const RECORDED_GRPC_CALLS: [&str; 2] = [
     "/vllm.grpc.engine.VllmEngine/Generate",
     "/vllm.grpc.engine.VllmEngine/Embed",
 ];
 
-static GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+static GRPC_STATUS_HEADER: HeaderName = HeaderName::from_static("grpc-status");
 
-static IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+static IDEMPOTENCY_KEY_HEADER: HeaderName = HeaderName::from_static("idempotency-key");
 /// Header with the number of earlier attempts, sent by the SDKs of OpenAI and Anthropic.
-static RETRY_COUNT: HeaderName = HeaderName::from_static("x-stainless-retry-count");
+static RETRY_COUNT_HEADER: HeaderName = HeaderName::from_static("x-stainless-retry-count");
 
 pub(crate) struct RequestHistory {
     keep: usize,
     bodies: bool,
     /// Maximum size of a request body that the server reads, in bytes.
     max_body: usize,
-    state: Mutex<Records>,
+    state: Mutex<RecordedRequests>,
     /// Notified whenever a recorded request ends.
     ended: Notify,
 }
 
 #[derive(Default)]
-struct Records {
+struct RecordedRequests {
     next_id: u64,
     dropped: u64,
     /// Size of all recorded headers and bodies, in bytes.
     kept_bytes: usize,
-    records: VecDeque<Record>,
+    records: VecDeque<RequestRecord>,
     /// Ids of the latest attempts by request key, oldest first; an attempt is removed when another
     /// one follows it.
     attempts: HashMap<String, VecDeque<u64>>,
 }
 
-struct Record {
+struct RequestRecord {
     id: u64,
     time: f64,
     started: Instant,
@@ -86,20 +86,20 @@ struct Record {
     status: Option<u16>,
     grpc_status: Option<u16>,
     to_headers: Option<Duration>,
-    outcome: Outcome,
+    outcome: RequestOutcome,
     usage: Arc<TokenUsage>,
 }
 
 /// Members of a request body that the request history shows.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Members {
+struct ShownBodyMembers {
     model: Value,
     stream: Value,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Outcome {
+enum RequestOutcome {
     Running,
     Finished,
     Refused,
@@ -118,7 +118,7 @@ pub(crate) struct RequestFilter {
 }
 
 /// The record of a request in progress; dropping it before its end records the request as cut off.
-pub(super) struct Recording {
+pub(super) struct RecordingGuard {
     history: Arc<RequestHistory>,
     id: u64,
     ended: bool,
@@ -132,7 +132,7 @@ pub(super) struct HistoryLayer {
 
 impl HistoryLayer {
     /// Creates a middleware that records HTTP POST requests, except those to operator routes.
-    pub(super) fn http(history: Arc<RequestHistory>) -> Self {
+    pub(super) fn for_http(history: Arc<RequestHistory>) -> Self {
         let is_recorded = |request: &Request| {
             let path = request.uri().path();
             let operates = path.starts_with("/admin/") || path == "/fake_metrics";
@@ -144,8 +144,8 @@ impl HistoryLayer {
         }
     }
 
-    pub(super) fn grpc(history: Arc<RequestHistory>) -> Self {
-        let is_recorded = |call: &Request| GRPC_CALLS.contains(&call.uri().path());
+    pub(super) fn for_grpc(history: Arc<RequestHistory>) -> Self {
+        let is_recorded = |call: &Request| RECORDED_GRPC_CALLS.contains(&call.uri().path());
         Self {
             history,
             is_recorded,
@@ -153,16 +153,16 @@ impl HistoryLayer {
     }
 }
 
-impl Around for HistoryLayer {
-    type Kept = Option<Recording>;
+impl Middleware for HistoryLayer {
+    type RequestData = Option<RecordingGuard>;
 
-    fn before(&self, request: &mut Request) -> Result<Self::Kept, Response> {
-        Ok((self.is_recorded)(request).then(|| self.history.begin(request)))
+    fn on_request(&self, request: &mut Request) -> Result<Self::RequestData, Response> {
+        Ok((self.is_recorded)(request).then(|| self.history.begin_record(request)))
     }
 
-    fn after(&self, recording: Self::Kept, response: Response) -> Response {
+    fn on_response(&self, recording: Self::RequestData, response: Response) -> Response {
         match recording {
-            Some(recording) => recording.answer(response),
+            Some(recording) => recording.record_response(response),
             None => response,
         }
     }
@@ -179,29 +179,30 @@ impl RequestHistory {
         }
     }
 
-    fn begin(self: &Arc<Self>, request: &mut Request) -> Recording {
+    fn begin_record(self: &Arc<Self>, request: &mut Request) -> RecordingGuard {
         let usage = Arc::new(TokenUsage::default());
         let time = match request.extensions_mut().get_mut::<RequestContext>() {
             Some(context) => {
                 context.usage = Some(usage.clone());
                 context.started
             }
-            None => unix_now(),
+            None => unix_now_secs(),
         };
         let id = {
             let mut state = self.state.lock();
             state.next_id += 1;
-            let record = Record::new(state.next_id, request, time, usage);
+            let record = RequestRecord::new(state.next_id, request, time, usage);
             state.kept_bytes += record.kept_bytes();
             state.records.push_back(record);
-            state.keep(self.keep);
+            state.drop_beyond(self.keep);
             state.next_id
         };
         let history = self.clone();
         let body = std::mem::take(request.body_mut());
-        *request.body_mut() =
-            BodyTap::body(body, self.max_body, move |tapped| history.read(id, &tapped));
-        Recording {
+        *request.body_mut() = BodyTap::wrap_body(body, self.max_body, move |tapped| {
+            history.record_body(id, &tapped)
+        });
+        RecordingGuard {
             history: self.clone(),
             id,
             ended: false,
@@ -209,14 +210,14 @@ impl RequestHistory {
     }
 
     /// Records the body of a request, once it was read to its end or dropped.
-    fn read(&self, id: u64, tapped: &TappedBody) {
+    fn record_body(&self, id: u64, tapped: &TappedBody) {
         let whole = tapped.whole && tapped.length == tapped.head.len() as u64;
-        let digest = whole.then(|| hex(&Sha256::digest(&tapped.head)));
-        let members: Members = serde_json::from_slice(&tapped.head).unwrap_or_default();
+        let digest = whole.then(|| hex_text(&Sha256::digest(&tapped.head)));
+        let members: ShownBodyMembers = serde_json::from_slice(&tapped.head).unwrap_or_default();
         let body = self.bodies.then(|| tapped.head.clone());
         let kept = body.as_ref().map_or(0, Vec::len);
         let mut state = self.state.lock();
-        let Some(record) = state.record(id) else {
+        let Some(record) = state.record_mut(id) else {
             return;
         };
         record.model = members.model.as_str().map(str::to_owned);
@@ -225,24 +226,24 @@ impl RequestHistory {
         record.digest = digest;
         record.body = body;
         state.kept_bytes += kept;
-        state.count_attempt(id);
-        state.keep(self.keep);
+        state.link_previous_attempt(id);
+        state.drop_beyond(self.keep);
     }
 
-    fn finish(&self, id: u64) {
-        self.end(id, |record| match (record.status, record.grpc_status) {
-            (Some(400..), _) | (_, Some(1..)) => Outcome::Refused,
-            _ => Outcome::Finished,
+    fn record_finish(&self, id: u64) {
+        self.end_record(id, |record| match (record.status, record.grpc_status) {
+            (Some(400..), _) | (_, Some(1..)) => RequestOutcome::Refused,
+            _ => RequestOutcome::Finished,
         });
     }
 
-    fn cut(&self, id: u64) {
-        self.end(id, |_| Outcome::Cut);
+    fn record_cut_off(&self, id: u64) {
+        self.end_record(id, |_| RequestOutcome::Cut);
     }
 
-    fn end(&self, id: u64, outcome: impl FnOnce(&Record) -> Outcome) {
+    fn end_record(&self, id: u64, outcome: impl FnOnce(&RequestRecord) -> RequestOutcome) {
         let mut state = self.state.lock();
-        if let Some(record) = state.record(id) {
+        if let Some(record) = state.record_mut(id) {
             record.ended = Some(now());
             record.outcome = outcome(record);
         }
@@ -263,7 +264,7 @@ impl RequestHistory {
     ///
     /// # Errors
     /// The number that had ended at the timeout.
-    pub(crate) async fn wait(
+    pub(crate) async fn wait_for_ended(
         &self,
         filter: &RequestFilter,
         wanted: usize,
@@ -272,7 +273,8 @@ impl RequestHistory {
         let count = || {
             let state = self.state.lock();
             let records = state.records.iter();
-            let ended = records.filter(|r| filter.holds(r) && r.outcome != Outcome::Running);
+            let ended = records
+                .filter(|r| filter.matches_record(r) && r.outcome != RequestOutcome::Running);
             ended.count()
         };
         let enough = async {
@@ -293,9 +295,13 @@ impl RequestHistory {
 
     /// Returns the newest `most` recorded requests that match `filter` as JSON, oldest first, and
     /// their total number.
-    pub(crate) fn show(&self, filter: &RequestFilter, most: usize) -> String {
+    pub(crate) fn list_json(&self, filter: &RequestFilter, most: usize) -> String {
         let state = self.state.lock();
-        let found: Vec<&Record> = state.records.iter().filter(|r| filter.holds(r)).collect();
+        let found: Vec<&RequestRecord> = state
+            .records
+            .iter()
+            .filter(|r| filter.matches_record(r))
+            .collect();
         let newest = &found[found.len().saturating_sub(most)..];
         let (count, dropped) = (found.len(), state.dropped);
         let mut shown = format!("{{\"count\":{count},\"dropped\":{dropped},\"requests\":[");
@@ -308,15 +314,17 @@ impl RequestHistory {
     }
 }
 
-impl Records {
-    fn record(&mut self, id: u64) -> Option<&mut Record> {
+impl RecordedRequests {
+    fn record_mut(&mut self, id: u64) -> Option<&mut RequestRecord> {
         let first = self.records.front()?.id;
         let index = usize::try_from(id.checked_sub(first)?).ok()?;
         self.records.get_mut(index)
     }
 
-    fn keep(&mut self, most: usize) {
-        while self.records.len() > most || (self.kept_bytes > MAX_BYTES && self.records.len() > 1) {
+    fn drop_beyond(&mut self, most: usize) {
+        while self.records.len() > most
+            || (self.kept_bytes > MAX_HISTORY_BYTES && self.records.len() > 1)
+        {
             self.drop_oldest();
         }
     }
@@ -345,14 +353,15 @@ impl Records {
     ///
     /// If the client counts attempts, the previous one must have failed and have the preceding
     /// number.
-    fn count_attempt(&mut self, id: u64) {
-        let Some((key, retries)) = self.record(id).and_then(|record| record.find_key()) else {
+    fn link_previous_attempt(&mut self, id: u64) {
+        let Some((key, retries)) = self.record_mut(id).and_then(|record| record.attempt_key())
+        else {
             return;
         };
         let mut open = self.attempts.remove(&key).unwrap_or_default();
         let failed_before = |state: &mut Self, before: u64, retries: u32| {
-            let before = state.record(before);
-            before.is_some_and(|b| b.attempt == retries && b.outcome != Outcome::Finished)
+            let before = state.record_mut(before);
+            before.is_some_and(|b| b.attempt == retries && b.outcome != RequestOutcome::Finished)
         };
         let found = match retries {
             Some(0) => None,
@@ -362,9 +371,9 @@ impl Records {
             None => open.len().checked_sub(1),
         };
         let before = found.and_then(|at| open.remove(at));
-        let before = before.and_then(|before| self.record(before));
+        let before = before.and_then(|before| self.record_mut(before));
         let before = before.map(|before| (before.attempt, before.ended));
-        if let Some(record) = self.record(id) {
+        if let Some(record) = self.record_mut(id) {
             if let Some((attempt, ended)) = before {
                 record.attempt = attempt + 1;
                 record.gap = ended.and_then(|ended| record.started.checked_duration_since(ended));
@@ -378,7 +387,7 @@ impl Records {
     }
 }
 
-impl Record {
+impl RequestRecord {
     fn new(id: u64, request: &Request, time: f64, usage: Arc<TokenUsage>) -> Self {
         Self {
             id,
@@ -398,7 +407,7 @@ impl Record {
             status: None,
             grpc_status: None,
             to_headers: None,
-            outcome: Outcome::Running,
+            outcome: RequestOutcome::Running,
             usage,
         }
     }
@@ -414,14 +423,14 @@ impl Record {
 
     /// Returns the key that all attempts of a client's request share, and the client's count of
     /// earlier attempts.
-    fn find_key(&self) -> Option<(String, Option<u32>)> {
+    fn attempt_key(&self) -> Option<(String, Option<u32>)> {
         let text = |name: &HeaderName| self.headers.get(name)?.to_str().ok().map(str::to_owned);
-        let retries = text(&RETRY_COUNT).and_then(|count| count.parse().ok());
+        let retries = text(&RETRY_COUNT_HEADER).and_then(|count| count.parse().ok());
         let same_body = || {
             retries?;
             Some(format!("{} {}", self.path, self.digest.as_ref()?))
         };
-        let key = text(&IDEMPOTENCY_KEY)
+        let key = text(&IDEMPOTENCY_KEY_HEADER)
             .or_else(|| text(&names::REQUEST_ID))
             .or_else(same_body)?;
         Some((key, retries))
@@ -451,9 +460,9 @@ impl Record {
         let headers: Map<String, Value> = self
             .headers
             .iter()
-            .map(|(name, value)| (name.to_string(), shown_header(name, value).into()))
+            .map(|(name, value)| (name.to_string(), masked_header_value(name, value).into()))
             .collect();
-        let (prompt_tokens, completion_tokens) = self.usage.tokens();
+        let (prompt_tokens, completion_tokens) = self.usage.prompt_and_output_tokens();
         let seconds = |time: Option<Duration>| time.map(|time| time.as_secs_f64());
         json!({
             "id": self.id,
@@ -463,10 +472,10 @@ impl Record {
             "stream": self.stream,
             "status": self.status,
             "outcome": match self.outcome {
-                Outcome::Running => "running",
-                Outcome::Finished => "finished",
-                Outcome::Refused => "refused",
-                Outcome::Cut => "cut",
+                RequestOutcome::Running => "running",
+                RequestOutcome::Finished => "finished",
+                RequestOutcome::Refused => "refused",
+                RequestOutcome::Cut => "cut",
             },
             "seconds_to_headers": seconds(self.to_headers),
             "seconds": seconds(self.ended.map(|ended| ended.duration_since(self.started))),
@@ -483,7 +492,7 @@ impl Record {
 }
 
 impl RequestFilter {
-    fn holds(&self, record: &Record) -> bool {
+    fn matches_record(&self, record: &RequestRecord) -> bool {
         self.path.as_ref().is_none_or(|path| *path == record.path)
             && (self.model.is_none() || self.model == record.model)
             && (self.status.is_none() || self.status == record.status)
@@ -492,13 +501,13 @@ impl RequestFilter {
     }
 }
 
-impl Recording {
+impl RecordingGuard {
     /// Records the start of the response to a recorded request, and wraps its body to record the
     /// end.
-    fn answer(self, response: Response) -> Response {
+    fn record_response(self, response: Response) -> Response {
         let status = response.status().as_u16();
-        let early = grpc_status(response.headers());
-        if let Some(record) = self.history.state.lock().record(self.id) {
+        let early = grpc_status_of(response.headers());
+        if let Some(record) = self.history.state.lock().record_mut(self.id) {
             record.status = Some(status);
             record.grpc_status = early;
             record.to_headers = Some(now().duration_since(record.started));
@@ -513,10 +522,10 @@ impl Recording {
     }
 }
 
-impl Drop for Recording {
+impl Drop for RecordingGuard {
     fn drop(&mut self) {
         if !self.ended {
-            self.history.cut(self.id);
+            self.history.record_cut_off(self.id);
         }
     }
 }
@@ -524,7 +533,7 @@ impl Drop for Recording {
 struct RecordedBody {
     body: Option<Body>,
     whole: bool,
-    recording: Recording,
+    recording: RecordingGuard,
 }
 
 impl http_body::Body for RecordedBody {
@@ -541,10 +550,10 @@ impl http_body::Body for RecordedBody {
         let polled = Pin::new(&mut *body).poll_frame(cx);
         let ends = body.is_end_stream();
         if let Poll::Ready(Some(Ok(frame))) = &polled
-            && let Some(status) = frame.trailers_ref().and_then(grpc_status)
+            && let Some(status) = frame.trailers_ref().and_then(grpc_status_of)
         {
             let recording = &self.recording;
-            if let Some(record) = recording.history.state.lock().record(recording.id) {
+            if let Some(record) = recording.history.state.lock().record_mut(recording.id) {
                 record.grpc_status = Some(status);
             }
             // Trailers are the last frame.
@@ -577,17 +586,22 @@ impl Drop for RecordedBody {
         // Drops the reply first, because that counts its tokens.
         self.body = None;
         self.recording.ended = true;
-        let Recording { history, id, .. } = &self.recording;
+        let RecordingGuard { history, id, .. } = &self.recording;
         if self.whole {
-            history.finish(*id);
+            history.record_finish(*id);
         } else {
-            history.cut(*id);
+            history.record_cut_off(*id);
         }
     }
 }
 
-fn grpc_status(headers: &HeaderMap) -> Option<u16> {
-    headers.get(&GRPC_STATUS)?.to_str().ok()?.parse().ok()
+fn grpc_status_of(headers: &HeaderMap) -> Option<u16> {
+    headers
+        .get(&GRPC_STATUS_HEADER)?
+        .to_str()
+        .ok()?
+        .parse()
+        .ok()
 }
 
 #[expect(clippy::disallowed_methods, reason = "clients wait in real time")]
@@ -595,6 +609,6 @@ fn now() -> Instant {
     Instant::now()
 }
 
-fn hex(digest: &[u8]) -> String {
+fn hex_text(digest: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }

@@ -19,13 +19,13 @@ use regex::Regex;
 use serde_json::Value;
 
 use super::body_tap::{BodyTap, TappedBody};
-use vllm_sim_config::{Log, LogLevel};
-use vllm_sim_engine::driver::unix_now;
+use vllm_sim_config::{LogConfig, LogLevel};
+use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::RequestContext;
 
 /// Maximum size of a logged request or response body, in bytes.
 const MAX_BODY_BYTES: usize = 512 * 1024;
-const MASK: &str = "***";
+const MASKED_VALUE: &str = "***";
 const SECRET_HEADERS: [&str; 6] = [
     "authorization",
     "proxy-authorization",
@@ -48,11 +48,11 @@ const PROMPT_FIELDS: [&str; 8] = [
 
 #[derive(Debug)]
 pub(super) struct RequestLog {
-    log: Log,
+    log: LogConfig,
 }
 
 /// Middleware that logs each HTTP request and its response, as configured.
-pub(super) async fn layer(
+pub(super) async fn log_http(
     State(log): State<Arc<RequestLog>>,
     request: Request,
     next: Next,
@@ -60,28 +60,28 @@ pub(super) async fn layer(
     let method = request.method().clone();
     let path = request.uri().path().to_owned();
     let context = request.extensions().get::<RequestContext>();
-    let started = context.map_or_else(unix_now, |context| context.started);
-    let request = log.request(request).await;
+    let started = context.map_or_else(unix_now_secs, |context| context.started);
+    let request = log.log_request(request).await;
     let response = next.run(request).await;
     let status = response.status().as_u16();
-    log.answered(method.as_str(), &path, status, unix_now() - started);
-    log.response(&path, response).await
+    log.log_answered(method.as_str(), &path, status, unix_now_secs() - started);
+    log.log_response(&path, response).await
 }
 
 /// Middleware that logs each gRPC call and its response, as configured.
-pub(super) async fn grpc_layer(
+pub(super) async fn log_grpc(
     State(log): State<Arc<RequestLog>>,
     request: Request,
     next: Next,
 ) -> Response {
     let path = request.uri().path().to_owned();
-    log.grpc_call(&path, request.headers());
+    log.log_grpc_call(&path, request.headers());
     let response = next.run(request).await;
-    log.grpc_answer(path, response)
+    log.log_grpc_answer(path, response)
 }
 
 impl RequestLog {
-    pub(super) fn new(log: &Log) -> Self {
+    pub(super) fn new(log: &LogConfig) -> Self {
         Self { log: log.clone() }
     }
 
@@ -90,7 +90,7 @@ impl RequestLog {
         lines || self.log.http || self.log.requests || self.log.outputs
     }
 
-    fn answered(&self, method: &str, path: &str, status: u16, seconds: f64) {
+    fn log_answered(&self, method: &str, path: &str, status: u16, seconds: f64) {
         if !tracing::enabled!(tracing::Level::DEBUG) {
             return;
         }
@@ -101,12 +101,12 @@ impl RequestLog {
         }
     }
 
-    async fn request(&self, request: Request) -> Request {
+    async fn log_request(&self, request: Request) -> Request {
         if !(self.log.http || self.log.requests) {
             return request;
         }
-        if !is_short(request.headers()) {
-            return self.long_request(request);
+        if !has_short_body(request.headers()) {
+            return self.log_long_request(request);
         }
         let (parts, body) = request.into_parts();
         let Ok(whole) = body.collect().await else {
@@ -116,7 +116,7 @@ impl RequestLog {
         let path = parts.uri.path();
         if self.log.http {
             let headers = header_lines(&parts.headers);
-            let body = masked(&bytes);
+            let body = mask_secrets(&bytes);
             tracing::info!(method = %parts.method, path, headers, body = %body, "HTTP request");
         }
         if self.log.requests
@@ -129,15 +129,15 @@ impl RequestLog {
                 }
             }
             let params = Value::Object(fields).to_string();
-            tracing::info!(path, params = %masked(params.as_bytes()), "request received");
-            let prompt = self.cut(Value::Object(prompt).to_string());
+            tracing::info!(path, params = %mask_secrets(params.as_bytes()), "request received");
+            let prompt = self.cut_to_max_len(Value::Object(prompt).to_string());
             tracing::debug!(path, prompt, "request's prompt");
         }
         Request::from_parts(parts, Body::from(bytes))
     }
 
     /// Logs a request whose body is long or of unknown length, after the body was read.
-    fn long_request(&self, request: Request) -> Request {
+    fn log_long_request(&self, request: Request) -> Request {
         if !self.log.http {
             return request;
         }
@@ -145,28 +145,28 @@ impl RequestLog {
         let method = parts.method.clone();
         let path = parts.uri.path().to_owned();
         let headers = header_lines(&parts.headers);
-        let body = BodyTap::body(body, MAX_BODY_BYTES, move |tapped| {
-            let (bytes, body) = (tapped.length, body_text(&tapped));
+        let body = BodyTap::wrap_body(body, MAX_BODY_BYTES, move |tapped| {
+            let (bytes, body) = (tapped.length, logged_body_text(&tapped));
             tracing::info!(%method, path, headers, bytes, body = %body, "HTTP request");
         });
         Request::from_parts(parts, body)
     }
 
     /// Logs the start of a gRPC call with its metadata; messages are logged where they are decoded.
-    fn grpc_call(&self, path: &str, headers: &HeaderMap) {
+    fn log_grpc_call(&self, path: &str, headers: &HeaderMap) {
         if self.log.http {
             tracing::info!(path, headers = header_lines(headers), "gRPC call");
         }
     }
 
-    fn grpc_answer(&self, path: String, response: Response) -> Response {
+    fn log_grpc_answer(&self, path: String, response: Response) -> Response {
         if !self.log.http {
             return response;
         }
         let (parts, body) = response.into_parts();
         let early = parts.headers.get("grpc-status");
         let early = early.and_then(|s| s.to_str().ok()).map(str::to_owned);
-        let body = BodyTap::body(body, 0, move |tapped| {
+        let body = BodyTap::wrap_body(body, 0, move |tapped| {
             let status = tapped.grpc_status.or(early);
             let status = status.as_deref().unwrap_or("none: cut off");
             let (bytes, frames) = (tapped.length, tapped.frames);
@@ -176,32 +176,32 @@ impl RequestLog {
     }
 
     /// Logs a stream or a long response at its end.
-    fn long_response(&self, path: &str, response: Response) -> Response {
+    fn log_long_response(&self, path: &str, response: Response) -> Response {
         let (parts, body) = response.into_parts();
         let (status, path) = (parts.status.as_u16(), path.to_owned());
         let request_log = Self {
             log: self.log.clone(),
         };
-        let body = BodyTap::body(body, MAX_BODY_BYTES, move |tapped| {
-            let (bytes, whole, body) = (tapped.length, tapped.whole, body_text(&tapped));
+        let body = BodyTap::wrap_body(body, MAX_BODY_BYTES, move |tapped| {
+            let (bytes, whole, body) = (tapped.length, tapped.whole, logged_body_text(&tapped));
             if request_log.log.http {
                 tracing::info!(path, status, bytes, whole, body = %body, "HTTP response");
             }
             if request_log.log.outputs {
-                let output = request_log.cut(body);
+                let output = request_log.cut_to_max_len(body);
                 tracing::info!(path, status, whole, output, "request completed");
             }
         });
         Response::from_parts(parts, body)
     }
 
-    async fn response(&self, path: &str, response: Response) -> Response {
+    async fn log_response(&self, path: &str, response: Response) -> Response {
         if !(self.log.http || self.log.outputs) {
             return response;
         }
         let length = http_body::Body::size_hint(response.body()).exact();
         if length.is_none_or(|length| length > MAX_BODY_BYTES as u64) {
-            return self.long_response(path, response);
+            return self.log_long_response(path, response);
         }
         let (parts, body) = response.into_parts();
         let Ok(whole) = body.collect().await else {
@@ -209,18 +209,18 @@ impl RequestLog {
         };
         let bytes = whole.to_bytes();
         let status = parts.status.as_u16();
-        let body = masked(&bytes);
+        let body = mask_secrets(&bytes);
         if self.log.http {
             tracing::info!(path, status, body = %body, "HTTP response");
         }
         if self.log.outputs {
-            let output = self.cut(body.into_owned());
+            let output = self.cut_to_max_len(body.into_owned());
             tracing::info!(path, status, output, "request completed");
         }
         Response::from_parts(parts, Body::from(bytes))
     }
 
-    fn cut(&self, mut text: String) -> String {
+    fn cut_to_max_len(&self, mut text: String) -> String {
         let most = self.log.max_len.unwrap_or(usize::MAX);
         if let Some((at, _)) = text.char_indices().nth(most) {
             text.truncate(at);
@@ -229,8 +229,8 @@ impl RequestLog {
     }
 }
 
-fn body_text(tapped: &TappedBody) -> String {
-    let mut text = masked(&tapped.head).into_owned();
+fn logged_body_text(tapped: &TappedBody) -> String {
+    let mut text = mask_secrets(&tapped.head).into_owned();
     let cut = tapped.length - tapped.head.len() as u64;
     if cut > 0 {
         text.push_str(&format!("… ({cut} more bytes)"));
@@ -239,7 +239,7 @@ fn body_text(tapped: &TappedBody) -> String {
 }
 
 /// Returns whether the `Content-Length` of a body is small enough to log the body.
-fn is_short(headers: &HeaderMap) -> bool {
+fn has_short_body(headers: &HeaderMap) -> bool {
     let length = headers.get(header::CONTENT_LENGTH);
     let length = length.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
     length.is_some_and(|length| length <= MAX_BODY_BYTES)
@@ -248,27 +248,27 @@ fn is_short(headers: &HeaderMap) -> bool {
 fn header_lines(headers: &HeaderMap) -> String {
     let lines = headers
         .iter()
-        .map(|(name, value)| format!("{name}: {}", shown_header(name, value)));
+        .map(|(name, value)| format!("{name}: {}", masked_header_value(name, value)));
     lines.collect::<Vec<_>>().join("; ")
 }
 
 /// Returns the value of a header for the log, masked if it is secret.
-pub(super) fn shown_header<'v>(name: &HeaderName, value: &'v HeaderValue) -> Cow<'v, str> {
+pub(super) fn masked_header_value<'v>(name: &HeaderName, value: &'v HeaderValue) -> Cow<'v, str> {
     if SECRET_HEADERS.contains(&name.as_str()) {
-        return Cow::Borrowed(MASK);
+        return Cow::Borrowed(MASKED_VALUE);
     }
     String::from_utf8_lossy(value.as_bytes())
 }
 
 /// Returns a request or response body as text for the log, with the values of secret fields masked.
-fn masked(bytes: &[u8]) -> Cow<'_, str> {
-    static FIELD: LazyLock<Regex> = LazyLock::new(|| {
+fn mask_secrets(bytes: &[u8]) -> Cow<'_, str> {
+    static SECRET_FIELD: LazyLock<Regex> = LazyLock::new(|| {
         Regex::new(r#"(?i)("[^"]*(?:api[_-]?key|authorization|password|secret|access[_-]?token|hf[_-]?token)"\s*:\s*)"(?:[^"\\]|\\.)*""#)
             .expect("a constant pattern")
     });
     match String::from_utf8_lossy(bytes) {
-        Cow::Borrowed(text) => FIELD.replace_all(text, "${1}\"***\""),
-        Cow::Owned(text) => Cow::Owned(FIELD.replace_all(&text, "${1}\"***\"").into_owned()),
+        Cow::Borrowed(text) => SECRET_FIELD.replace_all(text, "${1}\"***\""),
+        Cow::Owned(text) => Cow::Owned(SECRET_FIELD.replace_all(&text, "${1}\"***\"").into_owned()),
     }
 }
 
@@ -282,7 +282,7 @@ mod tests {
             br#"{"api_key": "sk-1\"2", "n": 1, "X-API-Key":"a", "prompt": "my \"secret\" is: x"}"#;
         let expected =
             r#"{"api_key": "***", "n": 1, "X-API-Key":"***", "prompt": "my \"secret\" is: x"}"#;
-        assert_eq!(masked(body), expected);
+        assert_eq!(mask_secrets(body), expected);
         let mut headers = HeaderMap::new();
         headers.insert("authorization", "Bearer sk-1".parse().unwrap());
         headers.insert("accept", "*/*".parse().unwrap());

@@ -2,13 +2,13 @@
 
 use indexmap::IndexMap;
 
-pub(crate) const CHAT: &str = "/v1/chat/completions";
+pub(crate) const CHAT_PATH: &str = "/v1/chat/completions";
 /// Path of the Prometheus metrics; longer paths that start with it are served too.
-pub(crate) const METRICS: &str = "/metrics";
+pub(crate) const METRICS_PATH: &str = "/metrics";
 /// Path of one LoRA adapter (SageMaker).
-pub(crate) const ADAPTER: &str = "/adapters/{adapter_name}";
-pub(crate) const RESPONSE: &str = "/v1/responses/{response_id}";
-pub(crate) const RESPONSE_CANCEL: &str = "/v1/responses/{response_id}/cancel";
+pub(crate) const ADAPTER_PATH: &str = "/adapters/{adapter_name}";
+pub(crate) const RESPONSE_PATH: &str = "/v1/responses/{response_id}";
+pub(crate) const RESPONSE_CANCEL_PATH: &str = "/v1/responses/{response_id}/cancel";
 
 /// Served paths in the order of the route table, with their methods as in the `Allow` header.
 #[derive(Debug)]
@@ -19,11 +19,11 @@ impl RouteIndex {
         Self(routes.collect())
     }
 
-    pub(crate) fn methods(&self, path: &str) -> Option<&'static str> {
-        self.0.get(template(path)).copied()
+    pub(crate) fn allowed_methods(&self, path: &str) -> Option<&'static str> {
+        self.0.get(route_template(path)).copied()
     }
 
-    pub(crate) fn serves(&self, path: &str) -> bool {
+    pub(crate) fn serves_path(&self, path: &str) -> bool {
         self.0.contains_key(path)
     }
 
@@ -37,25 +37,25 @@ impl RouteIndex {
 }
 
 /// Returns the route of a request path, as the `http_*` metrics name it; else the path itself.
-pub(crate) fn template(path: &str) -> &str {
+pub(crate) fn route_template(path: &str) -> &str {
     if let Some(name) = path.strip_prefix("/adapters/") {
         let one = !name.is_empty() && !name.contains('/');
-        return if one { ADAPTER } else { path };
+        return if one { ADAPTER_PATH } else { path };
     }
     let Some(rest) = path.strip_prefix("/v1/responses/") else {
         return path;
     };
     match rest.split_once('/') {
-        None if !rest.is_empty() => RESPONSE,
-        Some((id, "cancel")) if !id.is_empty() => RESPONSE_CANCEL,
+        None if !rest.is_empty() => RESPONSE_PATH,
+        Some((id, "cancel")) if !id.is_empty() => RESPONSE_CANCEL_PATH,
         _ => path,
     }
 }
 
 /// Returns whether the route of a path accepts HEAD.
-pub(crate) fn answers_head(path: &str) -> bool {
+pub(crate) fn accepts_head(path: &str) -> bool {
     matches!(
         path,
         "/openapi.json" | "/docs" | "/redoc" | "/docs/oauth2-redirect"
-    ) || path.starts_with(METRICS)
+    ) || path.starts_with(METRICS_PATH)
 }

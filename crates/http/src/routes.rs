@@ -11,137 +11,194 @@ use axum::routing::{MethodRouter, any, delete, get, post};
 
 use super::app::App;
 use super::openai::{batch, chat, completion, models, responses};
-use super::peers::SUMMARY;
+use super::peers::SUMMARY_PATH;
 use super::pooling::{embeddings, score};
-use super::route_index::{ADAPTER, CHAT, METRICS, RESPONSE, RESPONSE_CANCEL, RouteIndex};
+use super::route_index::{
+    ADAPTER_PATH, CHAT_PATH, METRICS_PATH, RESPONSE_CANCEL_PATH, RESPONSE_PATH, RouteIndex,
+};
 use super::same_origin::TrustedPages;
 use super::vllm::{control, derender, docs, profile, recovery, render, sagemaker, weights};
 use super::{
     admin, admin_requests, anthropic, audio, dashboard, error, invocations, ops, pooling,
     same_origin, tokenize, transfer, vllm,
 };
-use vllm_sim_config::{CliMode, Config, Task};
+use vllm_sim_config::{CliMode, Config, ModelTask};
 use vllm_sim_service::generate::TextMode;
 
 /// Path of a route, its methods as in the `Allow` header, and its handler.
 type Route = (&'static str, &'static str, MethodRouter<Arc<App>>);
 
 /// Returns the HTTP routes of a configuration; disabled routes are absent and return 404.
-fn table(config: &Config) -> Vec<Route> {
+fn route_table(config: &Config) -> Vec<Route> {
     let mut routes = vec![
-        ("/v1/models", "GET", get(models::list)),
+        ("/v1/models", "GET", get(models::list_models)),
         ("/tokenize", "POST", post(tokenize::tokenize)),
         ("/detokenize", "POST", post(tokenize::detokenize)),
-        ("/health", "GET", get(ops::health)),
-        ("/health/ready", "GET", get(ops::ready)),
-        ("/ready", "GET", get(ops::ready)),
-        ("/ping", "GET, POST", get(ops::health).post(ops::health)),
-        ("/version", "GET", get(ops::version)),
-        ("/load", "GET", get(ops::load)),
-        (METRICS, "GET", any(ops::metrics)),
-        ("/dashboard", "GET", get(dashboard::show)),
-        ("/dashboard/latencies", "GET", get(dashboard::latencies)),
+        ("/health", "GET", get(ops::get_health)),
+        ("/health/ready", "GET", get(ops::get_ready)),
+        ("/ready", "GET", get(ops::get_ready)),
+        (
+            "/ping",
+            "GET, POST",
+            get(ops::get_health).post(ops::get_health),
+        ),
+        ("/version", "GET", get(ops::get_version)),
+        ("/load", "GET", get(ops::get_load)),
+        (METRICS_PATH, "GET", any(ops::get_metrics)),
+        ("/dashboard", "GET", get(dashboard::get_page)),
+        ("/dashboard/latencies", "GET", get(dashboard::get_latencies)),
         (
             "/kv_event_sources",
             "GET",
             get(vllm::info::kv_event_sources),
         ),
         ("/invocations", "POST", post(invocations::invoke)),
-        ("/v1/systemone", "POST", post(vllm::info::no_decisions)),
-        ("/v1/decisions", "POST", post(vllm::info::no_decisions)),
+        (
+            "/v1/systemone",
+            "POST",
+            post(vllm::info::decisions_unsupported),
+        ),
+        (
+            "/v1/decisions",
+            "POST",
+            post(vllm::info::decisions_unsupported),
+        ),
     ];
     if config.api.scale_out.render_only {
-        routes.extend(rendering());
+        routes.extend(render_routes());
     } else {
-        if generates(config) {
-            routes.extend(generation());
-            routes.extend(scale_out(config));
+        if has_generation_routes(config) {
+            routes.extend(generation_routes());
+            routes.extend(scale_out_routes(config));
         }
         routes.extend(pooling_routes(config));
-        routes.extend(speech(config));
+        routes.extend(speech_routes(config));
     }
     if !config.server.routes.disable_fastapi_docs {
-        routes.extend(documentation());
+        routes.extend(documentation_routes());
     }
     if config.api.enable_tokenizer_info_endpoint {
         routes.push(("/tokenizer_info", "GET", get(vllm::info::tokenizer_info)));
     }
     if config.model.cli_mode == CliMode::Llmd {
-        routes.push(("/query", "GET", get(transfer::query)));
+        routes.push(("/query", "GET", get(transfer::query_bootstrap)));
     }
-    routes.extend(operation(config));
+    routes.extend(operator_routes(config));
     routes
 }
 
 /// Returns the operator routes, which pages of other origins must not call.
 ///
 /// They change the server or expose single requests.
-fn operation(config: &Config) -> Vec<Route> {
-    let mut routes = dashboard_data();
+fn operator_routes(config: &Config) -> Vec<Route> {
+    let mut routes = dashboard_data_routes();
     if config.lora.runtime_updating {
         routes.extend([
-            ("/v1/load_lora_adapter", "POST", post(vllm::lora::load)),
-            ("/v1/unload_lora_adapter", "POST", post(vllm::lora::unload)),
-            ("/adapters", "POST", post(sagemaker::register)),
-            (ADAPTER, "DELETE", delete(sagemaker::unregister)),
+            (
+                "/v1/load_lora_adapter",
+                "POST",
+                post(vllm::lora::load_adapter),
+            ),
+            (
+                "/v1/unload_lora_adapter",
+                "POST",
+                post(vllm::lora::unload_adapter),
+            ),
+            ("/adapters", "POST", post(sagemaker::register_adapter)),
+            (
+                ADAPTER_PATH,
+                "DELETE",
+                delete(sagemaker::unregister_adapter),
+            ),
         ]);
     }
     if config.api.profiler {
         routes.extend([
-            ("/start_profile", "POST", post(profile::start)),
-            ("/stop_profile", "POST", post(profile::stop)),
+            ("/start_profile", "POST", post(profile::start_profile)),
+            ("/stop_profile", "POST", post(profile::stop_profile)),
         ]);
     }
     if config.api.fault_tolerance {
         routes.extend([
-            ("/fault_tolerance/apply", "POST", post(recovery::apply)),
-            ("/fault_tolerance/status", "GET", get(recovery::status)),
+            (
+                "/fault_tolerance/apply",
+                "POST",
+                post(recovery::apply_fault_tolerance),
+            ),
+            (
+                "/fault_tolerance/status",
+                "GET",
+                get(recovery::fault_tolerance_status),
+            ),
         ]);
     }
     // llm-d always has the sleep routes.
     if config.server.routes.dev_mode || config.model.cli_mode == CliMode::Llmd {
-        routes.extend(sleeping());
+        routes.extend(sleep_routes());
     }
-    if is_administered(config) {
-        routes.extend(administration());
+    if serves_admin_config(config) {
+        routes.extend(admin_routes());
     }
     if config.server.routes.dev_mode {
-        routes.extend(development());
-        routes.extend(training());
+        routes.extend(development_routes());
+        routes.extend(weight_update_routes());
     } else if config.api.scale_out.tokens_only {
-        routes.push(("/abort_requests", "POST", post(vllm::control::abort_named)));
+        routes.push((
+            "/abort_requests",
+            "POST",
+            post(vllm::control::abort_generate_requests),
+        ));
     }
-    if !config.api.scale_out.render_only && generates(config) {
+    if !config.api.scale_out.render_only && has_generation_routes(config) {
         let scale = post(vllm::info::scale_elastic_ep);
         routes.push(("/scale_elastic_ep", "POST", scale));
     }
     let pages = Arc::new(TrustedPages::new(&config.server));
     let guarded = routes.into_iter().map(|(path, allow, handler)| {
-        let guard = from_fn_with_state(pages.clone(), same_origin::layer);
+        let guard = from_fn_with_state(pages.clone(), same_origin::reject_foreign_pages);
         (path, allow, handler.layer(guard))
     });
     guarded.collect()
 }
 
-fn generates(config: &Config) -> bool {
-    matches!(config.api.task, Task::All | Task::Generate | Task::Realtime)
+fn has_generation_routes(config: &Config) -> bool {
+    matches!(
+        config.api.task,
+        ModelTask::All | ModelTask::Generate | ModelTask::Realtime
+    )
 }
 
-fn generation() -> Vec<Route> {
+fn generation_routes() -> Vec<Route> {
     vec![
-        (CHAT, "POST", post(chat::create)),
-        ("/v1/completions", "POST", post(completion::create)),
-        ("/v1/chat/completions/batch", "POST", post(batch::create)),
-        ("/v1/messages", "POST", post(anthropic::create)),
+        (CHAT_PATH, "POST", post(chat::create_chat_completion)),
+        (
+            "/v1/completions",
+            "POST",
+            post(completion::create_completion),
+        ),
+        (
+            "/v1/chat/completions/batch",
+            "POST",
+            post(batch::create_batch_chat),
+        ),
+        ("/v1/messages", "POST", post(anthropic::create_message)),
         (
             "/v1/messages/count_tokens",
             "POST",
             post(anthropic::count_tokens),
         ),
-        ("/v1/responses", "POST", post(responses::create)),
-        (RESPONSE, "GET", get(responses::retrieve)),
-        (RESPONSE_CANCEL, "POST", post(responses::cancel)),
-        ("/generative_scoring", "POST", post(vllm::scoring::create)),
+        ("/v1/responses", "POST", post(responses::create_response)),
+        (RESPONSE_PATH, "GET", get(responses::retrieve_response)),
+        (
+            RESPONSE_CANCEL_PATH,
+            "POST",
+            post(responses::cancel_response),
+        ),
+        (
+            "/generative_scoring",
+            "POST",
+            post(vllm::scoring::create_generative_scoring),
+        ),
         (
             "/is_scaling_elastic_ep",
             "POST",
@@ -152,7 +209,7 @@ fn generation() -> Vec<Route> {
 
 /// Returns the routes of disaggregated serving (render, derender, generate); if disabled, they
 /// return an error.
-fn scale_out(config: &Config) -> Vec<Route> {
+fn scale_out_routes(config: &Config) -> Vec<Route> {
     let api = &config.api;
     let on = api.scale_out.enable_scale_out
         || api.scale_out.tokens_only
@@ -161,15 +218,15 @@ fn scale_out(config: &Config) -> Vec<Route> {
         (
             "/inference/v1/generate",
             "POST",
-            post(vllm::generate::create),
+            post(vllm::generate::create_generation),
         ),
         (
             "/inference/v1/abort_requests",
             "POST",
-            post(control::abort_named),
+            post(control::abort_generate_requests),
         ),
     ];
-    routes.extend(rendering());
+    routes.extend(render_routes());
     if on {
         return routes;
     }
@@ -178,52 +235,81 @@ fn scale_out(config: &Config) -> Vec<Route> {
         .collect()
 }
 
-fn rendering() -> Vec<Route> {
+fn render_routes() -> Vec<Route> {
     vec![
-        ("/v1/chat/completions/render", "POST", post(render::chat)),
-        ("/v1/completions/render", "POST", post(render::completions)),
-        ("/v1/messages/render", "POST", post(render::messages)),
-        ("/v1/responses/render", "POST", post(render::responses)),
+        (
+            "/v1/chat/completions/render",
+            "POST",
+            post(render::render_chat),
+        ),
+        (
+            "/v1/completions/render",
+            "POST",
+            post(render::render_completions),
+        ),
+        ("/v1/messages/render", "POST", post(render::render_messages)),
+        (
+            "/v1/responses/render",
+            "POST",
+            post(render::render_responses),
+        ),
         (
             "/v1/chat/completions/derender",
             "POST",
-            post(derender::chat),
+            post(derender::derender_chat),
         ),
         (
             "/v1/completions/derender",
             "POST",
-            post(derender::completions),
+            post(derender::derender_completion),
         ),
     ]
 }
 
 fn pooling_routes(config: &Config) -> Vec<Route> {
     let task = config.api.task;
-    let one = |tasks: &[Task]| task == Task::All || tasks.contains(&task);
+    let one = |tasks: &[ModelTask]| task == ModelTask::All || tasks.contains(&task);
     let mut routes = Vec::new();
-    if one(&[Task::Embed]) && config.content.mode != TextMode::Encoder {
-        routes.push(("/v1/embeddings", "POST", post(embeddings::embeddings)));
-        routes.push(("/v2/embed", "POST", post(pooling::cohere::create)));
+    if one(&[ModelTask::Embed]) && config.content.mode != TextMode::Encoder {
+        routes.push((
+            "/v1/embeddings",
+            "POST",
+            post(embeddings::create_embeddings),
+        ));
+        routes.push((
+            "/v2/embed",
+            "POST",
+            post(pooling::cohere::create_cohere_embeddings),
+        ));
     }
-    if one(&[Task::Embed, Task::Classify, Task::Score, Task::Reward]) {
-        routes.push(("/pooling", "POST", post(embeddings::pooling)));
+    if one(&[
+        ModelTask::Embed,
+        ModelTask::Classify,
+        ModelTask::Score,
+        ModelTask::Reward,
+    ]) {
+        routes.push(("/pooling", "POST", post(embeddings::create_pooling)));
     }
-    if one(&[Task::Classify]) {
-        routes.push(("/classify", "POST", post(pooling::classify::create)));
+    if one(&[ModelTask::Classify]) {
+        routes.push((
+            "/classify",
+            "POST",
+            post(pooling::classify::create_classification),
+        ));
     }
-    let single = task == Task::Classify && config.api.num_labels == 1;
-    if one(&[Task::Embed, Task::Score]) || single {
+    let single = task == ModelTask::Classify && config.api.num_labels == 1;
+    if one(&[ModelTask::Embed, ModelTask::Score]) || single {
         for path in ["/score", "/v1/score"] {
-            routes.push((path, "POST", post(score::score)));
+            routes.push((path, "POST", post(score::create_score)));
         }
         for path in ["/rerank", "/v1/rerank", "/v2/rerank"] {
-            routes.push((path, "POST", post(score::rerank)));
+            routes.push((path, "POST", post(score::create_rerank)));
         }
     }
     routes
 }
 
-fn speech(config: &Config) -> Vec<Route> {
+fn speech_routes(config: &Config) -> Vec<Route> {
     if !config.api.speech.transcribes {
         return Vec::new();
     }
@@ -231,34 +317,58 @@ fn speech(config: &Config) -> Vec<Route> {
         (
             "/v1/audio/transcriptions",
             "POST",
-            post(audio::transcriptions),
+            post(audio::create_transcription),
         ),
-        ("/v1/audio/translations", "POST", post(audio::translations)),
+        (
+            "/v1/audio/translations",
+            "POST",
+            post(audio::create_translation),
+        ),
     ]
 }
 
-fn documentation() -> Vec<Route> {
+fn documentation_routes() -> Vec<Route> {
     vec![
-        ("/openapi.json", "GET, HEAD", get(docs::openapi)),
-        ("/docs", "GET, HEAD", get(docs::swagger)),
-        ("/docs/oauth2-redirect", "GET, HEAD", get(docs::oauth2)),
-        ("/redoc", "GET, HEAD", get(docs::redoc)),
+        ("/openapi.json", "GET, HEAD", get(docs::get_openapi)),
+        ("/docs", "GET, HEAD", get(docs::swagger_page)),
+        (
+            "/docs/oauth2-redirect",
+            "GET, HEAD",
+            get(docs::oauth2_redirect_page),
+        ),
+        ("/redoc", "GET, HEAD", get(docs::redoc_page)),
     ]
 }
 
 /// Returns the routes that serve the data of the dashboard.
-fn dashboard_data() -> Vec<Route> {
+fn dashboard_data_routes() -> Vec<Route> {
     vec![
-        ("/dashboard/cache", "GET", get(dashboard::cache::show)),
-        ("/dashboard/drills", "GET", get(dashboard::drills::list)),
-        ("/dashboard/replicas", "GET", get(dashboard::replicas::show)),
-        ("/dashboard/requests", "GET", get(dashboard::requests::list)),
-        (SUMMARY, "GET", get(dashboard::replicas::summary)),
+        (
+            "/dashboard/cache",
+            "GET",
+            get(dashboard::cache::get_kv_blocks),
+        ),
+        (
+            "/dashboard/drills",
+            "GET",
+            get(dashboard::drills::list_annotations),
+        ),
+        (
+            "/dashboard/replicas",
+            "GET",
+            get(dashboard::replicas::list_replicas),
+        ),
+        (
+            "/dashboard/requests",
+            "GET",
+            get(dashboard::requests::list_sequences),
+        ),
+        (SUMMARY_PATH, "GET", get(dashboard::replicas::get_summary)),
     ]
 }
 
 /// Returns whether the configuration makes the server serve `/admin/config`.
-pub fn is_administered(config: &Config) -> bool {
+pub fn serves_admin_config(config: &Config) -> bool {
     let server = &config.server;
     config.model.cli_mode == CliMode::Llmd
         || server.routes.dev_mode
@@ -266,28 +376,28 @@ pub fn is_administered(config: &Config) -> bool {
         || server.dashboard.control
 }
 
-fn administration() -> Vec<Route> {
-    let settings = get(admin::show).post(admin::change);
-    let scenario = get(admin::scenario)
+fn admin_routes() -> Vec<Route> {
+    let settings = get(admin::get_config).post(admin::update_config);
+    let scenario = get(admin::get_scenario)
         .post(admin::run_scenario)
         .delete(admin::end_scenario);
-    let replies = get(admin_requests::replies)
-        .post(admin_requests::set_replies)
-        .delete(admin_requests::end_replies);
+    let replies = get(admin_requests::get_scripted_replies)
+        .post(admin_requests::set_scripted_replies)
+        .delete(admin_requests::remove_scripted_replies);
     vec![
         ("/admin/config", "GET, POST", settings),
         ("/admin/scenario", "GET, POST, DELETE", scenario),
         (
             "/admin/requests",
             "GET, DELETE",
-            get(admin_requests::list).delete(admin_requests::clear),
+            get(admin_requests::list_requests).delete(admin_requests::clear_requests),
         ),
         ("/admin/replies", "GET, POST, DELETE", replies),
-        ("/fake_metrics", "POST", post(admin::fake_metrics)),
+        ("/fake_metrics", "POST", post(admin::set_fake_metrics)),
     ]
 }
 
-fn sleeping() -> Vec<Route> {
+fn sleep_routes() -> Vec<Route> {
     vec![
         ("/sleep", "POST", post(control::sleep)),
         ("/wake_up", "POST", post(control::wake_up)),
@@ -296,7 +406,7 @@ fn sleeping() -> Vec<Route> {
 }
 
 /// Returns the routes that vLLM serves only with `VLLM_SERVER_DEV_MODE=1`.
-fn development() -> Vec<Route> {
+fn development_routes() -> Vec<Route> {
     let release = post(control::release_kv_cache_memory);
     vec![
         ("/release_kv_cache_memory", "POST", release),
@@ -305,67 +415,91 @@ fn development() -> Vec<Route> {
             "POST",
             post(control::reset_prefix_cache),
         ),
-        ("/reset_mm_cache", "POST", post(control::reset_media)),
-        ("/reset_encoder_cache", "POST", post(control::reset_encoder)),
+        ("/reset_mm_cache", "POST", post(control::reset_mm_cache)),
+        (
+            "/reset_encoder_cache",
+            "POST",
+            post(control::reset_encoder_cache),
+        ),
         ("/server_info", "GET", get(vllm::info::server_info)),
         ("/collective_rpc", "POST", post(vllm::info::collective_rpc)),
         ("/pause", "POST", post(control::pause)),
         ("/resume", "POST", post(control::resume)),
         ("/is_paused", "GET", get(control::is_paused)),
         ("/abort_requests", "POST", post(control::abort_requests)),
-        ("/get_world_size", "GET", get(vllm::info::world_size)),
-        ("/debug/kv_cache", "GET", get(vllm::kv_cache::show)),
+        ("/get_world_size", "GET", get(vllm::info::get_world_size)),
+        (
+            "/debug/kv_cache",
+            "GET",
+            get(vllm::kv_cache::list_cached_blocks),
+        ),
     ]
 }
 
-fn training() -> Vec<Route> {
+fn weight_update_routes() -> Vec<Route> {
     vec![
-        ("/init_weight_transfer_engine", "POST", post(weights::init)),
+        (
+            "/init_weight_transfer_engine",
+            "POST",
+            post(weights::init_weight_transfer),
+        ),
         (
             "/shutdown_weight_transfer_engine",
             "POST",
-            post(weights::shutdown),
+            post(weights::shutdown_weight_transfer),
         ),
-        ("/start_weight_update", "POST", post(weights::start)),
+        (
+            "/start_weight_update",
+            "POST",
+            post(weights::start_weight_update),
+        ),
         (
             "/start_draft_weight_update",
             "POST",
-            post(weights::start_draft),
+            post(weights::start_draft_weight_update),
         ),
-        ("/update_weights", "POST", post(weights::update)),
-        ("/finish_weight_update", "POST", post(weights::finish)),
-        ("/update_weight_version", "POST", post(weights::set_version)),
-        ("/weight_checker", "POST", post(weights::check)),
-        ("/weight_info", "GET", get(weights::info)),
+        ("/update_weights", "POST", post(weights::update_weights)),
+        (
+            "/finish_weight_update",
+            "POST",
+            post(weights::finish_weight_update),
+        ),
+        (
+            "/update_weight_version",
+            "POST",
+            post(weights::set_weight_version),
+        ),
+        ("/weight_checker", "POST", post(weights::check_weights)),
+        ("/weight_info", "GET", get(weights::get_weight_version)),
     ]
 }
 
 /// Returns the index of the routes of a configuration, and their router.
-pub fn routes(config: &Config) -> (RouteIndex, Router<Arc<App>>) {
-    let table = table(config);
+pub fn build_routes(config: &Config) -> (RouteIndex, Router<Arc<App>>) {
+    let table = route_table(config);
     let index = RouteIndex::new(table.iter().map(|(path, methods, _)| (*path, *methods)));
     let mut router = Router::new();
     for (path, allow, handler) in table {
         // The metrics route accepts any method.
-        let handler = if path == METRICS {
+        let handler = if path == METRICS_PATH {
             handler
         } else {
-            handler.fallback(move || async move { error::wrong_method(allow) })
+            handler.fallback(move || async move { error::method_not_allowed(allow) })
         };
         router = router.route(path, handler);
     }
     // A WebSocket route is not in the index; other requests to it get a 404.
     if config.api.speech.realtime && !config.api.scale_out.render_only {
-        router = router.route("/v1/realtime", any(audio::realtime::open));
+        router = router.route("/v1/realtime", any(audio::realtime::open_realtime));
     }
-    (index, router.fallback(any(unknown)))
+    (index, router.fallback(any(unknown_path)))
 }
 
 /// Returns the response to an unsupported HEAD request: 405 on a route, 404 elsewhere.
-pub(super) fn no_head(app: &App, path: &str) -> Response<Body> {
-    match app.routes.methods(path) {
-        Some(allow) => error::wrong_method(allow),
-        None => error::not_found(),
+pub(super) fn head_not_supported(app: &App, path: &str) -> Response<Body> {
+    match app.routes.allowed_methods(path) {
+        Some(allow) => error::method_not_allowed(allow),
+        None => error::not_found_response(),
     }
 }
 
@@ -373,17 +507,17 @@ pub(super) fn no_head(app: &App, path: &str) -> Response<Body> {
 ///
 /// Paths that start with the metrics path get the metrics, a superfluous trailing slash redirects,
 /// and all others get a 404.
-async fn unknown(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+async fn unknown_path(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
     let path = request.uri().path();
     // Source: vLLM 0.33 `entrypoints/serve/instrumentator/metrics.py`, the mount.
-    if path.starts_with(METRICS) {
-        return ops::metrics(State(app), request.method().clone(), request.uri().clone()).await;
+    if path.starts_with(METRICS_PATH) {
+        return ops::get_metrics(State(app), request.method().clone(), request.uri().clone()).await;
     }
     let Some(route) = path
         .strip_suffix('/')
-        .filter(|path| app.routes.methods(path).is_some())
+        .filter(|path| app.routes.allowed_methods(path).is_some())
     else {
-        return error::not_found();
+        return error::not_found_response();
     };
     let scheme = if app.settings.server.has_tls {
         "https"
@@ -403,7 +537,7 @@ async fn unknown(State(app): State<Arc<App>>, request: Request) -> Response<Body
         .map_or(String::new(), |query| format!("?{query}"));
     let root = &app.settings.server.root_path;
     let location = format!("{scheme}://{host}{root}{route}{query}");
-    let mut response = error::empty(StatusCode::TEMPORARY_REDIRECT);
+    let mut response = error::empty_response(StatusCode::TEMPORARY_REDIRECT);
     if let Ok(location) = HeaderValue::from_str(&location) {
         response.headers_mut().insert(header::LOCATION, location);
     }

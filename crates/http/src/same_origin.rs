@@ -15,7 +15,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 
 use super::error;
-use vllm_sim_config::Server;
+use vllm_sim_config::HttpServerConfig;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
 /// Path prefixes of operator routes for which reads are checked too, because their responses
@@ -23,7 +23,7 @@ use vllm_sim_wire::fault::{ErrorType, Fault};
 const OPERATOR_PATHS: [&str; 2] = ["/admin/", "/dashboard/"];
 
 /// Top-level domains in which public names cannot be registered, so a foreign page cannot use them.
-const LOCAL: [&str; 4] = ["internal", "local", "localhost", "svc"];
+const PRIVATE_TOP_LEVEL_DOMAINS: [&str; 4] = ["internal", "local", "localhost", "svc"];
 
 /// The web pages that may use the operator routes.
 #[derive(Debug, Clone)]
@@ -35,7 +35,7 @@ pub(super) struct TrustedPages {
 }
 
 impl TrustedPages {
-    pub(super) fn new(server: &Server) -> Self {
+    pub(super) fn new(server: &HttpServerConfig) -> Self {
         let named = [&server.host, &server.pod.name].into_iter().flatten();
         let hosts = server.allowed_hosts.iter().chain(named).cloned();
         Self {
@@ -49,7 +49,7 @@ impl TrustedPages {
     ///
     /// With DNS rebinding, a foreign name resolves to this server, and its page has the server's
     /// own origin. Only the host name reveals that.
-    fn has_host(&self, host: &str) -> bool {
+    fn is_own_host(&self, host: &str) -> bool {
         let Some(hosts) = &self.hosts else {
             return true;
         };
@@ -61,13 +61,15 @@ impl TrustedPages {
         let last = name.rsplit('.').next().unwrap_or_default();
         last == name
             || name.parse::<Ipv4Addr>().is_ok()
-            || LOCAL.iter().any(|local| last.eq_ignore_ascii_case(local))
+            || PRIVATE_TOP_LEVEL_DOMAINS
+                .iter()
+                .any(|local| last.eq_ignore_ascii_case(local))
             || hosts.iter().any(|known| known.eq_ignore_ascii_case(name))
     }
 }
 
 /// Middleware that rejects a request to an operator route from a page of another origin.
-pub(super) async fn layer(
+pub(super) async fn reject_foreign_pages(
     State(pages): State<Arc<TrustedPages>>,
     request: Request,
     next: Next,
@@ -85,14 +87,14 @@ pub(super) async fn layer(
         .get(header::HOST)
         .and_then(|host| host.to_str().ok());
     let host = host.or(request.uri().authority().map(|host| host.as_str()));
-    if !is_own(headers, host) {
-        return refused(
+    if !is_same_origin(headers, host) {
+        return forbidden_response(
             "This route is for operators and rejects requests from pages of another origin. Send \
              the request without an Origin header, or add the origin to --allowed-origins.",
         );
     }
-    if is_browser(headers) && !pages.has_host(host.unwrap_or_default()) {
-        return refused(
+    if is_browser_request(headers) && !pages.is_own_host(host.unwrap_or_default()) {
+        return forbidden_response(
             "This route is for operators and accepts requests of browsers only under a known \
              host. Add the host to --allowed-hosts, or set --admin-api-key.",
         );
@@ -100,19 +102,19 @@ pub(super) async fn layer(
     next.run(request).await
 }
 
-fn refused(message: &str) -> Response {
-    error::response(&Fault::new(403, ErrorType::PermissionDenied, message))
+fn forbidden_response(message: &str) -> Response {
+    error::fault_response(&Fault::new(403, ErrorType::PermissionDenied, message))
 }
 
 /// Returns whether a request comes from a browser, by headers that pages cannot remove.
-fn is_browser(headers: &HeaderMap) -> bool {
+fn is_browser_request(headers: &HeaderMap) -> bool {
     ["origin", "sec-fetch-site", "accept-language"]
         .iter()
         .any(|name| headers.contains_key(*name))
 }
 
 /// Returns whether a request comes from no web page, or from a page of this server at `host`.
-fn is_own(headers: &HeaderMap, host: Option<&str>) -> bool {
+fn is_same_origin(headers: &HeaderMap, host: Option<&str>) -> bool {
     let text = |name| {
         headers
             .get(name)
@@ -145,7 +147,7 @@ mod tests {
                     HeaderValue::from_static(value),
                 )
             });
-            is_own(&headers.collect(), Some("localhost:8000"))
+            is_same_origin(&headers.collect(), Some("localhost:8000"))
         };
         assert!(own(&[]));
         assert!(own(&[("origin", "http://localhost:8000")]));

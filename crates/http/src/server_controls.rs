@@ -9,13 +9,13 @@ use tokio::sync::watch;
 
 use super::availability::Availability;
 use super::image_output::ImageOutput;
-use super::settings::ControlSettings;
-use vllm_sim_engine::driver::unix_now;
-use vllm_sim_engine::{Command, PrefixCacheReset};
-use vllm_sim_observe::kv_events::EventLoss;
+use super::settings::RuntimeSettings;
+use vllm_sim_engine::driver::unix_now_secs;
+use vllm_sim_engine::{EngineCommand, PrefixCacheReset};
+use vllm_sim_observe::kv_events::EventLossSwitch;
 use vllm_sim_observe::metrics::{FakeMetrics, Metrics, SleepState};
 use vllm_sim_service::scenario::PhaseAction;
-use vllm_sim_service::{LoadMode, Service};
+use vllm_sim_service::{AdapterLoadMode, InferenceService};
 
 /// Injected faults that hide the server's state from schedulers and monitoring: lost KV events and
 /// stale metrics.
@@ -29,7 +29,7 @@ pub(super) struct ObserverFaults {
 
 /// The objects of a running server that run-time settings and scenario phases change.
 pub struct ServerControls {
-    pub(crate) service: Arc<Service>,
+    pub(crate) service: Arc<InferenceService>,
     pub(crate) metrics: Arc<Metrics>,
     /// Simulated availability of the server to its clients.
     pub(crate) availability: watch::Sender<Availability>,
@@ -38,17 +38,17 @@ pub struct ServerControls {
     fake_metrics: Mutex<Value>,
     /// The old page that `/metrics` returns while the fault of stale metrics is active.
     stale_page: Mutex<Option<String>>,
-    event_loss: EventLoss,
+    event_loss: EventLossSwitch,
     caches: bool,
 }
 
 impl ServerControls {
     /// Creates the objects of a server that run-time settings change.
     pub fn new(
-        settings: &ControlSettings,
-        service: Arc<Service>,
+        settings: &RuntimeSettings,
+        service: Arc<InferenceService>,
         metrics: Arc<Metrics>,
-        event_loss: EventLoss,
+        event_loss: EventLossSwitch,
     ) -> Self {
         Self {
             service,
@@ -73,7 +73,7 @@ impl ServerControls {
     /// time go on.
     pub(crate) fn set_fake_metrics(&self, new: &Value) {
         let mut last = self.fake_metrics.lock();
-        let changed = changes(&last, new);
+        let changed = changed_members(&last, new);
         last.clone_from(new);
         // Locks the engines, so that counts made at the same time are not lost.
         let _locks = self.service.lock_engines();
@@ -85,10 +85,10 @@ impl ServerControls {
     }
 
     pub(crate) fn set_observer_faults(&self, hidden: ObserverFaults) {
-        self.event_loss.set(hidden.lose_kv_events);
+        self.event_loss.set_losing(hidden.lose_kv_events);
         let mut stale = self.stale_page.lock();
         match (hidden.stale_metrics, &*stale) {
-            (true, None) => *stale = Some(self.fresh_page()),
+            (true, None) => *stale = Some(self.current_metrics_page()),
             (true, Some(_)) => {}
             (false, _) => *stale = None,
         }
@@ -96,43 +96,45 @@ impl ServerControls {
 
     pub(crate) fn metrics_page(&self) -> String {
         let stale = self.stale_page.lock().clone();
-        stale.unwrap_or_else(|| self.fresh_page())
+        stale.unwrap_or_else(|| self.current_metrics_page())
     }
 
-    fn fresh_page(&self) -> String {
+    fn current_metrics_page(&self) -> String {
         let mut page = String::new();
-        self.metrics.encode(&mut page, unix_now());
+        self.metrics.encode(&mut page, unix_now_secs());
         page
     }
 
     /// Runs an action at the start of a scenario phase, such as a reset of the prefix cache.
-    pub(crate) fn run(self: &Arc<Self>, action: &PhaseAction) {
+    pub(crate) fn run_phase_action(self: &Arc<Self>, action: &PhaseAction) {
         match action {
             PhaseAction::ResetPrefixCache => {
                 self.service
-                    .command(&Command::ResetPrefixCache(PrefixCacheReset::Forget));
+                    .command_all_engines(&EngineCommand::ResetPrefixCache(
+                        PrefixCacheReset::Forget,
+                    ));
             }
             PhaseAction::AbortRequests => {
-                self.service.abort(None);
+                self.service.abort_requests(None);
             }
             PhaseAction::LoadLora { name, path } => {
-                if let Err(error) = self
-                    .service
-                    .models
-                    .load(name, path, None, LoadMode::InPlace)
+                if let Err(error) =
+                    self.service
+                        .models
+                        .load_adapter(name, path, None, AdapterLoadMode::InPlace)
                 {
                     tracing::warn!(%error, "adapter not loaded");
                 }
             }
             PhaseAction::UnloadLora(name) => {
-                self.service.models.unload(name);
+                self.service.models.unload_adapter(name);
             }
-            PhaseAction::Restart(time) => self.restart(*time),
+            PhaseAction::Restart(time) => self.simulate_restart(*time),
         }
     }
 
     /// Simulates a restart of the server process; clients cannot connect for `time`.
-    fn restart(self: &Arc<Self>, time: Duration) {
+    fn simulate_restart(self: &Arc<Self>, time: Duration) {
         let down = !time.is_zero();
         let mut life = 0;
         self.availability.send_modify(|availability| {
@@ -140,16 +142,17 @@ impl ServerControls {
             availability.down = down;
             life = availability.lives;
         });
-        self.service.restart();
+        self.service.reset_for_restart();
         if self.caches {
             // llm-d's sleep may have disabled the prefix cache.
-            self.service.command(&Command::Caching(true));
+            self.service
+                .command_all_engines(&EngineCommand::Caching(true));
         }
         {
             // Locks the engines, so that no earlier count survives the reset.
             let _locks = self.service.lock_engines();
             self.metrics.restart();
-            for rank in 0..self.service.ranks().len() {
+            for rank in 0..self.service.rank_engines().len() {
                 self.metrics.engine(rank).set_sleep_state(SleepState::Awake);
             }
         }
@@ -171,7 +174,7 @@ impl ServerControls {
 }
 
 /// Returns the members of the JSON object `new` that differ from `last`.
-fn changes(last: &Value, new: &Value) -> Value {
+fn changed_members(last: &Value, new: &Value) -> Value {
     let (Value::Object(last), Value::Object(all)) = (last, new) else {
         return new.clone();
     };

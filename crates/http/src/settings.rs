@@ -7,34 +7,35 @@ use serde_json::{Map, Value};
 
 pub use super::image_output::ImageOutputSettings;
 use vllm_sim_config::{
-    Compat, KvEvents, KvTransfer, Lora, Parallel, Pod, RequestDrafts, Speech, Task,
+    Compat, KvEventsConfig, KvTransferConfig, LoraConfig, ModelTask, ParallelConfig,
+    PerRequestDraftStats, PodIdentity, SpeechConfig,
 };
 
 /// Settings of the HTTP API.
 #[derive(Debug)]
-pub struct Settings {
+pub struct HttpSettings {
     /// Settings of the model.
     pub model: ModelSettings,
     /// Settings of the parsers of tool calls and reasoning in generated text.
     pub parsers: ParserSettings,
     /// Settings of responses, apart from the generated text.
-    pub answers: AnswerSettings,
+    pub answers: ResponseSettings,
     /// Settings of pooling models.
     pub pooling: PoolingSettings,
     /// Settings of speech-to-text models.
-    pub speech: Speech,
+    pub speech: SpeechConfig,
     /// Settings of LoRA adapters.
-    pub lora: Lora,
+    pub lora: LoraConfig,
     /// Settings of the deployment's data-parallel ranks.
-    pub parallel: Parallel,
+    pub parallel: ParallelConfig,
     /// Settings of the KV cache.
     pub cache: CacheSettings,
     /// Settings of the KV connector to other servers; `None` without one.
-    pub kv_transfer: Option<KvTransfer>,
+    pub kv_transfer: Option<KvTransferConfig>,
     /// Whether the KV cache is offloaded to CPU memory, for which vLLM adds a connector.
     pub offloads_kv: bool,
     /// Settings of KV events.
-    pub kv_events: KvEvents,
+    pub kv_events: KvEventsConfig,
     /// Settings of the server around the HTTP API.
     pub server: ServerSettings,
     /// The server to imitate where vLLM and llm-d-inference-sim differ.
@@ -46,12 +47,12 @@ pub struct Settings {
     /// Whether KV transfer works without a KV connector.
     pub transfers_unasked: bool,
     /// Initial values of the settings that can change at run time.
-    pub controls: ControlSettings,
+    pub controls: RuntimeSettings,
 }
 
 /// Initial values of the settings that can change at run time.
 #[derive(Debug)]
-pub struct ControlSettings {
+pub struct RuntimeSettings {
     /// Whether chat replies may contain an image.
     pub has_images: bool,
     /// Rate and delay of generated images in chat replies.
@@ -100,7 +101,7 @@ pub struct ParserSettings {
 
 /// Settings of the parts of responses that are not generated text, and of streaming.
 #[derive(Debug)]
-pub struct AnswerSettings {
+pub struct ResponseSettings {
     /// Whether every stream ends with a chunk with usage.
     pub force_include_usage: bool,
     /// Whether `usage` has `prompt_tokens_details`.
@@ -108,7 +109,7 @@ pub struct AnswerSettings {
     /// Whether responses have a `metrics` object with timings.
     pub per_request_metrics: bool,
     /// Detail of the report on draft tokens in responses (`--per-request-spec-decode-metrics`).
-    pub per_request_drafts: RequestDrafts,
+    pub per_request_drafts: PerRequestDraftStats,
     /// Number of draft tokens per engine step; `None` without speculative decoding.
     pub draft_tokens: Option<u32>,
     /// Whether log probabilities name tokens as `token_id:N`.
@@ -131,7 +132,7 @@ pub struct AnswerSettings {
 #[derive(Debug)]
 pub struct PoolingSettings {
     /// Task of the pooling model, which selects the served routes.
-    pub task: Task,
+    pub task: ModelTask,
     /// Number of classes of a classifier.
     pub num_labels: u32,
     /// Length of embedding vectors, if the model does not define one.
@@ -165,7 +166,7 @@ pub struct ServerSettings {
     /// Simulated start-up time, during which `/health/ready` returns 503.
     pub startup_duration: Duration,
     /// Kubernetes pod in which the process runs.
-    pub pod: Pod,
+    pub pod: PodIdentity,
     /// Bearer key for operator routes (`--admin-api-key`); `None` leaves them open.
     pub admin_key: Option<String>,
     /// Whether `/admin/config` is served.

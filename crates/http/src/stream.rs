@@ -14,19 +14,19 @@ use tokio::time::{Instant, Sleep};
 
 use super::error;
 use super::faulty_body::SimulatedBreak;
-use vllm_sim_engine::End;
+use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_engine::driver::SequenceState;
-use vllm_sim_service::fault::Ending;
+use vllm_sim_service::fault::StreamEnding;
 use vllm_sim_service::{Choice, FaultInjector, InjectorAction, Reply};
 
 /// Result of polling the body of a stream.
-type Polled = Poll<Option<Result<Frame<Bytes>, SimulatedBreak>>>;
+type PolledFrame = Poll<Option<Result<Frame<Bytes>, SimulatedBreak>>>;
 
 /// Approximate maximum size of one body frame of a stream, in bytes.
 const MAX_FRAME_BYTES: usize = 16 * 1024;
 
 /// Approximate size of one event of a stream, in bytes, to reserve capacity for a frame.
-const EVENT_BYTES: usize = 320;
+const TYPICAL_EVENT_BYTES: usize = 320;
 
 /// Number of events at the start of a stream that are sent one per frame.
 ///
@@ -44,12 +44,12 @@ pub(super) struct ChoiceStep {
     /// Whether the step has the first tokens of the choice.
     pub(super) first: bool,
     /// End of the choice, if this is its last step.
-    pub(super) end: Option<End>,
+    pub(super) end: Option<SequenceEndReason>,
 }
 
 impl ChoiceStep {
     /// Splits a step of a choice into one with its tokens and one with its end.
-    pub(super) fn apart(&self) -> (Self, Self) {
+    pub(super) fn split_end(&self) -> (Self, Self) {
         let said = Self { end: None, ..*self };
         let over = Self {
             tokens: 0,
@@ -61,20 +61,20 @@ impl ChoiceStep {
 }
 
 /// Renders the stream events of one API.
-pub(super) trait Render: Send + 'static {
+pub(super) trait StreamRenderer: Send + 'static {
     /// Appends the events at the start of the stream of a reply, before any token is available.
-    fn open(&mut self, _out: &mut String) {}
+    fn write_opening(&mut self, _out: &mut String) {}
     /// Appends the stream events that precede the first token of any choice, in their own frame.
-    fn first(&mut self, _out: &mut String) {}
+    fn write_before_tokens(&mut self, _out: &mut String) {}
     /// Appends the events of one step of a choice; advances the choice's cursor by exactly
     /// `step.tokens` tokens.
-    fn step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep);
+    fn write_step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep);
     /// Appends the events of up to `most` tokens of the only choice, one event each, until `bytes`
     /// is reached.
     ///
     /// The tokens are neither the first nor the last ones. Returns the number of tokens that the
-    /// cursor was advanced by; 0 makes the caller use [`Render::step`].
-    fn tokens(
+    /// cursor was advanced by; 0 makes the caller use [`StreamRenderer::step`].
+    fn write_single_tokens(
         &mut self,
         _out: &mut String,
         _choice: &mut Choice,
@@ -84,27 +84,27 @@ pub(super) trait Render: Send + 'static {
         0
     }
     /// Appends the stream events that follow the end of all choices, such as usage and `[DONE]`.
-    fn close(&mut self, out: &mut String, reply: &Reply);
+    fn write_closing(&mut self, out: &mut String, reply: &Reply);
     /// Appends the events that report a failed choice; returns false if the connection breaks off
     /// afterwards.
-    fn fail(&mut self, out: &mut String) -> bool {
-        let fault = error::engine_failure();
-        out.push_str(&error::last_events(&fault.to_spaced_json()));
+    fn write_failure(&mut self, out: &mut String) -> bool {
+        let fault = error::engine_failure_fault();
+        out.push_str(&error::error_events(&fault.to_spaced_json()));
         true
     }
     /// Returns the keep-alive comment, sent while no token is available.
-    fn keep_alive(&self) -> &'static str {
+    fn keep_alive_comment(&self) -> &'static str {
         ": keep-alive\n\n"
     }
     /// Returns an event that breaks off inside its JSON, as an injected fault.
-    fn garbled(&self) -> &'static str {
+    fn garbled_event(&self) -> &'static str {
         "data: {\"id\":\"garbled\",\"object\":\n\n"
     }
 }
 
 /// Selects when a simulated disconnect closes the connection of a stream.
 #[derive(Clone, Copy)]
-enum BreakOff {
+enum DisconnectPoint {
     /// The connection breaks off after the data written so far has been sent.
     Soon,
     /// The connection breaks off immediately.
@@ -112,7 +112,7 @@ enum BreakOff {
 }
 
 /// A value to hold until the stream of a reply ends.
-pub(super) type Guard = Option<Box<dyn std::any::Any + Send>>;
+pub(super) type StreamGuard = Option<Box<dyn std::any::Any + Send>>;
 
 /// The body of a reply that is streamed as server-sent events.
 pub(super) struct EventStream<R> {
@@ -127,15 +127,15 @@ pub(super) struct EventStream<R> {
     turn: usize,
     closed: bool,
     /// Simulated disconnect after the last frame; `None` if the stream ends properly.
-    breaks: Option<BreakOff>,
+    breaks: Option<DisconnectPoint>,
     ended: Vec<bool>,
     keep_alive: Option<(Duration, Pin<Box<Sleep>>)>,
     /// Faults to inject into the stream; `None` without faults.
     faults: Option<Box<FaultInjector>>,
-    _guard: Guard,
+    _guard: StreamGuard,
 }
 
-impl<R: Render> EventStream<R> {
+impl<R: StreamRenderer> EventStream<R> {
     /// Creates a stream of `reply` with at least `interval` tokens per event, except for the first
     /// and last event of a choice.
     pub(super) fn new(
@@ -144,7 +144,7 @@ impl<R: Render> EventStream<R> {
         interval: u32,
         faults: Option<Box<FaultInjector>>,
         keep_alive: Option<Duration>,
-        guard: Guard,
+        guard: StreamGuard,
     ) -> Self {
         let choices = reply.choices.len();
         Self {
@@ -167,52 +167,55 @@ impl<R: Render> EventStream<R> {
 
     /// Appends the stream events that precede the first token, once there is a token or the reply
     /// has ended.
-    fn begin(&mut self, out: &mut String) {
+    fn write_beginning(&mut self, out: &mut String) {
         let begins = |c: &Choice| {
-            let over = matches!(c.state(), SequenceState::Ended(_));
-            over || c.released() > 0 || c.script.len() == 0
+            let over = matches!(c.sequence_state(), SequenceState::Ended(_));
+            over || c.released_tokens() > 0 || c.script.len() == 0
         };
         if self.reply.choices.iter().any(begins) {
             self.begun = true;
-            out.reserve(EVENT_BYTES);
-            self.render.first(out);
+            out.reserve(TYPICAL_EVENT_BYTES);
+            self.render.write_before_tokens(out);
         }
     }
 
     /// Appends the next event of the stream, or all available events up to the size of a frame.
-    fn write(&mut self, out: &mut String) {
+    fn write_frame(&mut self, out: &mut String) {
         if self.closed {
             return;
         }
         if !self.begun {
-            self.begin(out);
+            self.write_beginning(out);
             if !self.begun || !out.is_empty() {
                 return;
             }
         }
         if self.frames < SINGLE_EVENT_FRAMES {
             // A step may append nothing; then the next one is tried.
-            while out.is_empty() && self.write_next(out) {}
+            while out.is_empty() && self.write_next_step(out) {}
             if !out.is_empty() {
                 return;
             }
         } else {
-            self.write_turns(out);
+            self.write_in_turns(out);
         }
-        if self.open_choices == 0 && !self.closed && out.len() < MAX_FRAME_BYTES && self.room() > 0
+        if self.open_choices == 0
+            && !self.closed
+            && out.len() < MAX_FRAME_BYTES
+            && self.tokens_until_fault() > 0
         {
             self.closed = true;
             let start = out.len();
-            self.render.close(out, &self.reply);
+            self.render.write_closing(out, &self.reply);
             if let Some(faults) = &self.faults {
-                apply_ending(out, start, faults.end());
+                apply_end_fault(out, start, faults.count_stream_ending());
             }
         }
     }
 
     /// Appends the stream events of one step of the choice with the fewest sent tokens; returns
     /// false if no choice has tokens to send.
-    fn write_next(&mut self, out: &mut String) -> bool {
+    fn write_next_step(&mut self, out: &mut String) -> bool {
         if self.reply.choices.len() == 1 {
             return !self.ended[0] && self.write_choice(0, 1, out);
         }
@@ -226,7 +229,7 @@ impl<R: Render> EventStream<R> {
 
     /// Appends the stream events of all available tokens, up to the size of a frame. Several
     /// choices alternate, because each engine step gives each a token.
-    fn write_turns(&mut self, out: &mut String) {
+    fn write_in_turns(&mut self, out: &mut String) {
         let choices = self.reply.choices.len();
         let max_steps = if choices == 1 { usize::MAX } else { 1 };
         loop {
@@ -248,10 +251,10 @@ impl<R: Render> EventStream<R> {
     }
 
     /// Returns the number of tokens that may be sent before the next injected fault.
-    fn room(&self) -> u32 {
+    fn tokens_until_fault(&self) -> u32 {
         self.faults
             .as_ref()
-            .map_or(u32::MAX, |faults| faults.room())
+            .map_or(u32::MAX, |faults| faults.tokens_until_fault())
     }
 
     /// Appends the events of at most `max_steps` steps of a choice to `out`; returns false if the
@@ -263,13 +266,13 @@ impl<R: Render> EventStream<R> {
         }
         let choice = &mut self.reply.choices[index];
         // Reads the state first: an ended sequence releases no more tokens.
-        let state = choice.state();
-        let released = choice.released();
+        let state = choice.sequence_state();
+        let released = choice.released_tokens();
         let total = choice.script.len();
         let mut steps = 0;
         while out.len() < MAX_FRAME_BYTES && steps < max_steps {
             if max_steps == usize::MAX && self.interval == 1 && self.faults.is_none() {
-                let written = write_tokens(&mut self.render, out, choice, released);
+                let written = write_plain_tokens(&mut self.render, out, choice, released);
                 if written > 0 {
                     steps += written;
                     continue;
@@ -279,27 +282,29 @@ impl<R: Render> EventStream<R> {
             let ended = match state {
                 SequenceState::Ended(end) => Some(end),
                 // The last token is released, so the end is certain.
-                _ if released == total && !self.reply.has_end_delay => Some(End::Finished),
+                _ if released == total && !self.reply.has_end_delay => {
+                    Some(SequenceEndReason::Finished)
+                }
                 _ if due == 0 => break,
                 _ => None,
             };
             let first = choice.sent == 0;
             let least = if first { 1 } else { self.interval };
-            let group = choice.progress().part_end(choice.sent, least) - choice.sent;
+            let group = choice.progress().chunk_end(choice.sent, least) - choice.sent;
             let mut tokens = if due >= group || ended.is_some() {
                 due.min(group)
             } else {
                 0
             };
             if let Some(faults) = &mut self.faults {
-                let room = faults.room();
+                let room = faults.tokens_until_fault();
                 if room == 0 {
                     break;
                 }
                 tokens = tokens.min(room);
-                faults.sent(tokens);
+                faults.count_sent_tokens(tokens);
             }
-            let last = ended.filter(|end| tokens == due && *end != End::Failed);
+            let last = ended.filter(|end| tokens == due && *end != SequenceEndReason::Failed);
             if tokens == 0 && last.is_none() {
                 break;
             }
@@ -312,21 +317,24 @@ impl<R: Render> EventStream<R> {
             if out.is_empty() {
                 let events = (due / group.max(1)) as usize;
                 // The last event begins within the bound.
-                let most = max_steps.min(MAX_FRAME_BYTES / EVENT_BYTES + 2);
-                out.reserve(events.clamp(1, most) * EVENT_BYTES);
+                let most = max_steps.min(MAX_FRAME_BYTES / TYPICAL_EVENT_BYTES + 2);
+                out.reserve(events.clamp(1, most) * TYPICAL_EVENT_BYTES);
             }
             choice.sent += tokens;
             steps += 1;
-            self.render.step(out, choice, &step);
+            self.render.write_step(out, choice, &step);
             if last.is_some() {
                 self.ended[index] = true;
                 self.open_choices -= 1;
                 break;
             }
         }
-        if state == SequenceState::Ended(End::Failed) && choice.sent == released && !self.closed {
+        if state == SequenceState::Ended(SequenceEndReason::Failed)
+            && choice.sent == released
+            && !self.closed
+        {
             self.closed = true;
-            self.breaks = (!self.render.fail(out)).then_some(BreakOff::Soon);
+            self.breaks = (!self.render.write_failure(out)).then_some(DisconnectPoint::Soon);
             return true;
         }
         steps > 0
@@ -334,36 +342,36 @@ impl<R: Render> EventStream<R> {
 
     /// Returns the result of polling after the last frame: the end of the body, or a simulated
     /// disconnect.
-    fn over(&mut self, cx: &Context<'_>) -> Polled {
+    fn poll_after_end(&mut self, cx: &Context<'_>) -> PolledFrame {
         match self.breaks.take() {
             None => Poll::Ready(None),
-            Some(BreakOff::Soon) => {
-                self.breaks = Some(BreakOff::Now);
+            Some(DisconnectPoint::Soon) => {
+                self.breaks = Some(DisconnectPoint::Now);
                 cx.waker().wake_by_ref();
                 Poll::Pending
             }
-            Some(BreakOff::Now) => Poll::Ready(Some(Err(SimulatedBreak))),
+            Some(DisconnectPoint::Now) => Poll::Ready(Some(Err(SimulatedBreak))),
         }
     }
 
-    fn register(&self, cx: &Context<'_>) {
+    fn register_waker(&self, cx: &Context<'_>) {
         for (choice, ended) in self.reply.choices.iter().zip(&self.ended) {
             if !ended {
-                choice.register(cx);
+                choice.register_waker(cx);
             }
         }
     }
 
     /// Returns the result of polling for an injected fault that occurs now; `None` without one.
-    fn poll_faults(&mut self, cx: &mut Context<'_>) -> Option<Polled> {
-        let action = match self.faults.as_mut()?.poll(cx) {
+    fn poll_faults(&mut self, cx: &mut Context<'_>) -> Option<PolledFrame> {
+        let action = match self.faults.as_mut()?.poll_action(cx) {
             Poll::Pending => return Some(Poll::Pending),
             Poll::Ready(action) => action,
         };
         match action {
             InjectorAction::Proceed => None,
             InjectorAction::Garble => {
-                let text = self.render.garbled();
+                let text = self.render.garbled_event();
                 let frame = Frame::data(Bytes::from_static(text.as_bytes()));
                 Some(Poll::Ready(Some(Ok(frame))))
             }
@@ -382,44 +390,44 @@ impl<R: Render> EventStream<R> {
         sleep.as_mut().reset(Instant::now() + *every);
         // Registers the new deadline; it cannot have passed yet.
         let _ = sleep.as_mut().poll(cx);
-        Some(self.render.keep_alive())
+        Some(self.render.keep_alive_comment())
     }
 }
 
 /// Appends the events of tokens of the only choice that need no special handling; returns the
 /// number of tokens.
-fn write_tokens<R: Render>(
+fn write_plain_tokens<R: StreamRenderer>(
     render: &mut R,
     out: &mut String,
     choice: &mut Choice,
     released: u32,
 ) -> usize {
     let due = released - choice.sent;
-    if choice.sent == 0 || due < 2 || choice.progress().has_groups() {
+    if choice.sent == 0 || due < 2 || choice.progress().has_token_groups() {
         return 0;
     }
     let most = due - 1;
     if out.is_empty() {
         let events = most as usize + 1;
-        out.reserve((events * EVENT_BYTES).min(MAX_FRAME_BYTES + 2 * EVENT_BYTES));
+        out.reserve((events * TYPICAL_EVENT_BYTES).min(MAX_FRAME_BYTES + 2 * TYPICAL_EVENT_BYTES));
     }
-    let written = render.tokens(out, choice, most, MAX_FRAME_BYTES);
+    let written = render.write_single_tokens(out, choice, most, MAX_FRAME_BYTES);
     choice.sent += written;
     written as usize
 }
 
 /// Removes or repeats the last event after `start`, as an injected fault at the end of a stream.
-fn apply_ending(out: &mut String, start: usize, ending: Ending) {
+fn apply_end_fault(out: &mut String, start: usize, ending: StreamEnding) {
     let whole = out[start..].trim_end_matches('\n');
     let last = start + whole.rfind("\n\n").map_or(0, |at| at + 2);
     match ending {
-        Ending::Proper => {}
-        Ending::Missing => out.truncate(last),
-        Ending::Duplicate => out.extend_from_within(last..),
+        StreamEnding::Proper => {}
+        StreamEnding::Missing => out.truncate(last),
+        StreamEnding::Duplicate => out.extend_from_within(last..),
     }
 }
 
-impl<R: Render + Unpin> Body for EventStream<R> {
+impl<R: StreamRenderer + Unpin> Body for EventStream<R> {
     type Data = Bytes;
     type Error = SimulatedBreak;
 
@@ -429,18 +437,18 @@ impl<R: Render + Unpin> Body for EventStream<R> {
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let this = self.get_mut();
         if this.closed {
-            return this.over(cx);
+            return this.poll_after_end(cx);
         }
         let mut out = String::new();
         if !this.opened {
             this.opened = true;
-            this.render.open(&mut out);
+            this.render.write_opening(&mut out);
         } else if let Some(faults) = this.poll_faults(cx) {
             return faults;
         }
         // Registers first, so that later releases wake this task.
-        this.register(cx);
-        this.write(&mut out);
+        this.register_waker(cx);
+        this.write_frame(&mut out);
         if !out.is_empty() {
             if let Some((every, sleep)) = &mut this.keep_alive {
                 sleep.as_mut().reset(Instant::now() + *every);
@@ -449,9 +457,9 @@ impl<R: Render + Unpin> Body for EventStream<R> {
             return Poll::Ready(Some(Ok(Frame::data(out.into()))));
         }
         if this.closed {
-            return this.over(cx);
+            return this.poll_after_end(cx);
         }
-        if this.room() == 0 {
+        if this.tokens_until_fault() == 0 {
             // A fault occurs before the first byte.
             cx.waker().wake_by_ref();
             return Poll::Pending;

@@ -15,7 +15,7 @@ use super::openai::prepare;
 use super::{error, json};
 use crate::body::JsonRequest;
 use crate::error::HandlerResult;
-use vllm_sim_service::prompt::{Conversation, PromptBound};
+use vllm_sim_service::prompt::{Conversation, PromptLengthLimit};
 use vllm_sim_service::run_blocking_if_large;
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::fault::Fault;
@@ -25,7 +25,7 @@ pub(super) async fn tokenize(
     State(app): State<Arc<App>>,
     JsonRequest { value, .. }: JsonRequest,
 ) -> HandlerResult {
-    encode(&app, &value).await
+    answer_tokenize(&app, &value).await
 }
 
 pub(super) async fn detokenize(
@@ -33,7 +33,7 @@ pub(super) async fn detokenize(
     JsonRequest { value, .. }: JsonRequest,
 ) -> HandlerResult {
     let request = DetokenizeRequest::parse(&value)?;
-    generation::target(&app, request.model.as_deref())?;
+    generation::resolve_target(&app, request.model.as_deref())?;
     app.service.check_tokenizer()?;
     // An id outside the vocabulary has no text.
     let ids = request.tokens.iter();
@@ -41,7 +41,7 @@ pub(super) async fn detokenize(
         .map(|id| u32::try_from(*id).unwrap_or(u32::MAX))
         .collect();
     let mut out = String::from("{\"prompt\":");
-    json::string(
+    json::write_string(
         &mut out,
         &app.service
             .generator
@@ -49,15 +49,16 @@ pub(super) async fn detokenize(
             .decode(&ids, SpecialTokens::With),
     );
     out.push('}');
-    Ok(error::json(StatusCode::OK, out))
+    Ok(error::json_response(StatusCode::OK, out))
 }
 
-async fn encode(app: &Arc<App>, value: &Value) -> Result<Response<Body>, Fault> {
+async fn answer_tokenize(app: &Arc<App>, value: &Value) -> Result<Response<Body>, Fault> {
     let body = Cow::Borrowed(value);
-    let body = app.dialect.read(Endpoint::Tokenize, body)?;
-    let request = TokenizeRequest::parse(&body).map_err(|fault| app.dialect.unread(fault))?;
+    let body = app.dialect.schema_body(Endpoint::Tokenize, body)?;
+    let request =
+        TokenizeRequest::parse(&body).map_err(|fault| app.dialect.unreadable_body_fault(fault))?;
     app.dialect
-        .pooling_model(generation::target(app, request.model()))?;
+        .pooling_model(generation::resolve_target(app, request.model()))?;
     app.service.check_tokenizer()?;
     let tokenizer = app.service.generator.tokenizer().clone();
     let (tokens, strings) = match request {
@@ -67,30 +68,32 @@ async fn encode(app: &Arc<App>, value: &Value) -> Result<Response<Body>, Fault> 
             let encode = move || {
                 tokenizer.encode(
                     &request.prompt,
-                    SpecialTokens::when(request.add_special_tokens),
+                    SpecialTokens::from_bool(request.add_special_tokens),
                 )
             };
             (
-                run_blocking_if_large(value_size(value), encode).await,
+                run_blocking_if_large(json_text_bytes(value), encode).await,
                 strings,
             )
         }
         TokenizeRequest::Chat(request) => {
             let template = request.chat_template.as_deref();
             let kwargs = request.chat_template_kwargs.as_ref();
-            app.rules.limits.chat_template(template, kwargs)?;
+            app.rules
+                .limits
+                .reject_untrusted_template(template, kwargs)?;
             let strings = request.return_token_strs;
-            let conversation = conversation(*request);
+            let conversation = tokenize_conversation(*request);
             let tokens = app.service.conversation_tokens(&app.rules, conversation);
             (tokens.await?.0, strings)
         }
     };
     let mut out = String::from("{\"count\":");
-    json::int(&mut out, tokens.len());
+    json::write_int(&mut out, tokens.len());
     out.push_str(",\"max_model_len\":");
-    json::int(&mut out, app.settings.model.max_model_len);
+    json::write_int(&mut out, app.settings.model.max_model_len);
     out.push_str(",\"tokens\":");
-    json::ints(&mut out, tokens.iter().copied());
+    json::write_int_array(&mut out, tokens.iter().copied());
     out.push_str(",\"token_strs\":");
     if strings.unwrap_or(false) {
         out.push('[');
@@ -98,18 +101,18 @@ async fn encode(app: &Arc<App>, value: &Value) -> Result<Response<Body>, Fault> 
             if index > 0 {
                 out.push(',');
             }
-            json::string(&mut out, &tokenizer.piece(*id).unwrap_or_default());
+            json::write_string(&mut out, &tokenizer.piece(*id).unwrap_or_default());
         }
         out.push(']');
     } else {
         out.push_str("null");
     }
     out.push('}');
-    Ok(error::json(StatusCode::OK, out))
+    Ok(error::json_response(StatusCode::OK, out))
 }
 
 /// Returns the conversation of a `/tokenize` request, without a length limit.
-fn conversation(request: TokenizeChat) -> Conversation {
+fn tokenize_conversation(request: TokenizeChat) -> Conversation {
     let tools = request.tools.as_ref().filter(|tools| !tools.is_empty());
     Conversation {
         tools: tools.map(|tools| tools.iter().map(prepare::tool_json).collect()),
@@ -118,18 +121,18 @@ fn conversation(request: TokenizeChat) -> Conversation {
         add_generation_prompt: request.add_generation_prompt,
         continue_final_message: request.continue_final_message,
         add_special_tokens: request.add_special_tokens,
-        bound: PromptBound::None,
+        bound: PromptLengthLimit::None,
         messages: request.messages,
         ..Conversation::default()
     }
 }
 
 /// Returns the approximate size of the text in a JSON value, in bytes.
-fn value_size(value: &Value) -> usize {
+fn json_text_bytes(value: &Value) -> usize {
     match value {
         Value::String(text) => text.len(),
-        Value::Array(items) => items.iter().map(value_size).sum(),
-        Value::Object(map) => map.values().map(value_size).sum(),
+        Value::Array(items) => items.iter().map(json_text_bytes).sum(),
+        Value::Object(map) => map.values().map(json_text_bytes).sum(),
         Value::Null | Value::Bool(_) | Value::Number(_) => 0,
     }
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use vllm_sim_observe::metrics::{LoraLoad, Metrics, Settings};
 
 #[expect(clippy::disallowed_methods, reason = "a stopwatch")]
-fn time(name: &str, rounds: u32, mut f: impl FnMut(u32)) {
+fn time_per_round(name: &str, rounds: u32, mut f: impl FnMut(u32)) {
     let start = Instant::now();
     for i in 0..rounds {
         f(i);
@@ -50,7 +50,7 @@ fn main() {
             }
         }
         let mut out = String::new();
-        time(&format!("scrape, {ranks} engine(s)"), scrapes, |i| {
+        time_per_round(&format!("scrape, {ranks} engine(s)"), scrapes, |i| {
             out.clear();
             metrics.encode(black_box(&mut out), 1.79e9 + f64::from(i) * 0.05);
         });
@@ -58,12 +58,12 @@ fn main() {
     }
     let metrics = Metrics::new(settings(1));
     let engine = metrics.engine(0);
-    time("on_tokens", calls, |i| engine.on_tokens(black_box(i & 3)));
-    time("on_gap", calls, |i| {
+    time_per_round("on_tokens", calls, |i| engine.on_tokens(black_box(i & 3)));
+    time_per_round("on_gap", calls, |i| {
         engine.on_gap(black_box(f64::from(i & 63) * 1e-3))
     });
-    time("on_step", calls, |i| engine.on_step(black_box(i & 511), 4));
-    time("set_gauges", calls, |i| {
+    time_per_round("on_step", calls, |i| engine.on_step(black_box(i & 511), 4));
+    time_per_round("set_gauges", calls, |i| {
         engine.set_gauges(black_box(i as usize), 1, 0, 0.5)
     });
     let loads = ["a", "b"].map(|name| LoraLoad {
@@ -71,7 +71,7 @@ fn main() {
         running: 1,
         waiting: 1,
     });
-    time("set_lora", calls / 10, |_| {
+    time_per_round("set_lora", calls / 10, |_| {
         engine.set_lora(black_box(&loads))
     });
 }

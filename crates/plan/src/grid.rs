@@ -7,9 +7,9 @@ use anyhow::Result;
 use clap::Parser;
 
 use vllm_sim_command_line::{UsageError, refuse};
-use vllm_sim_replay_cli::{DoesNotFit, FlagSplitter, Pools, split};
+use vllm_sim_replay_cli::{FlagSplitter, WeightsDoNotFit, WorkerPools, split_known_args};
 
-const MOST_POINTS: usize = 10_000;
+const MAX_GRID_POINTS: usize = 10_000;
 
 pub(super) struct GridAxis {
     /// Name of the varied flag, without the leading dashes.
@@ -21,7 +21,7 @@ pub(super) struct GridAxis {
 ///
 /// # Errors
 /// Returns a usage error for a missing `=`, an empty value or too many combinations.
-pub(super) fn axes(flag: &str, given: &[String]) -> Result<Vec<GridAxis>> {
+pub(super) fn parse_grid_axes(flag: &str, given: &[String]) -> Result<Vec<GridAxis>> {
     let axes = given.iter().map(|text| {
         let (name, values) = text
             .split_once('=')
@@ -37,9 +37,9 @@ pub(super) fn axes(flag: &str, given: &[String]) -> Result<Vec<GridAxis>> {
     let points = axes
         .iter()
         .try_fold(1usize, |n, axis| n.checked_mul(axis.values.len()));
-    match points.filter(|&n| n <= MOST_POINTS) {
+    match points.filter(|&n| n <= MAX_GRID_POINTS) {
         Some(_) => Ok(axes),
-        None => refuse!("{flag}: more than {MOST_POINTS} points"),
+        None => refuse!("{flag}: more than {MAX_GRID_POINTS} points"),
     }
 }
 
@@ -58,7 +58,7 @@ fn split_values(text: &str) -> Vec<String> {
 }
 
 /// Returns all combinations of the values of `axes`; the last axis varies fastest.
-pub(super) fn combinations(axes: &[GridAxis]) -> Vec<Vec<String>> {
+pub(super) fn axis_value_combinations(axes: &[GridAxis]) -> Vec<Vec<String>> {
     let mut all = vec![Vec::new()];
     for axis in axes {
         all = all
@@ -79,16 +79,16 @@ pub(super) fn combinations(axes: &[GridAxis]) -> Vec<Vec<String>> {
 ///
 /// # Errors
 /// Returns a usage error for invalid arguments.
-pub(super) fn base<T: Parser>(
+pub(super) fn parse_base_args<T: Parser>(
     args: &[String],
     sort: FlagSplitter<'_>,
 ) -> Result<Result<T, String>> {
-    let parsed = split::<T>(args)?;
+    let parsed = split_known_args::<T>(args)?;
     if parsed.wants_help() {
-        return parsed.parse(&[]);
+        return parsed.parse_with_loose_words(&[]);
     }
     let (_, loose) = sort(&parsed.others)?;
-    parsed.parse(&loose)
+    parsed.parse_with_loose_words(&loose)
 }
 
 /// Parses the command line with one combination of flag values, and returns its pools or the reason
@@ -96,36 +96,38 @@ pub(super) fn base<T: Parser>(
 ///
 /// # Errors
 /// Returns a usage error for invalid arguments, with the combination as context.
-pub(super) fn point<T: Parser>(
+pub(super) fn parse_grid_point<T: Parser>(
     args: &[String],
     axes: &[GridAxis],
     values: &[String],
     sort: FlagSplitter<'_>,
-    pools: impl Fn(&T, &[String]) -> Result<Pools>,
-) -> Result<(T, Result<Pools, String>)> {
+    pools: impl Fn(&T, &[String]) -> Result<WorkerPools>,
+) -> Result<(T, Result<WorkerPools, String>)> {
     let names: Vec<&str> = axes.iter().map(|axis| axis.name.as_str()).collect();
-    let place = || label(&names, values);
+    let place = || combination_label(&names, values);
     let set = axes.iter().zip(values);
     let set = set.map(|(axis, value)| format!("--{}={value}", axis.name));
     let all: Vec<String> = args.iter().cloned().chain(set).collect();
-    let parsed = split::<T>(&all)?;
-    let (flags, loose) = sort(&parsed.others).map_err(|error| at(&place(), error))?;
-    let args = parsed.parse(&loose).map_err(|error| at(&place(), error))?;
+    let parsed = split_known_args::<T>(&all)?;
+    let (flags, loose) = sort(&parsed.others).map_err(|error| with_point_label(&place(), error))?;
+    let args = parsed
+        .parse_with_loose_words(&loose)
+        .map_err(|error| with_point_label(&place(), error))?;
     let Ok(args) = args else {
         refuse!("--help cannot be a flag of a grid");
     };
     let pools = match pools(&args, &flags) {
         Ok(pools) => Ok(pools),
-        Err(error) => match error.downcast_ref::<DoesNotFit>() {
-            Some(DoesNotFit(why)) => Err(why.clone()),
-            None => return Err(at(&place(), error)),
+        Err(error) => match error.downcast_ref::<WeightsDoNotFit>() {
+            Some(WeightsDoNotFit(why)) => Err(why.clone()),
+            None => return Err(with_point_label(&place(), error)),
         },
     };
     Ok((args, pools))
 }
 
 /// Adds the label of a flag combination to an error; an empty label adds nothing.
-pub(super) fn at(label: &str, error: anyhow::Error) -> anyhow::Error {
+pub(super) fn with_point_label(label: &str, error: anyhow::Error) -> anyhow::Error {
     match label {
         "" => error,
         label => error.context(label.to_owned()),
@@ -133,7 +135,7 @@ pub(super) fn at(label: &str, error: anyhow::Error) -> anyhow::Error {
 }
 
 /// Formats a flag combination as `name=value name=value`.
-pub(super) fn label<N: AsRef<str>>(names: &[N], values: &[String]) -> String {
+pub(super) fn combination_label<N: AsRef<str>>(names: &[N], values: &[String]) -> String {
     let flags = names.iter().zip(values);
     let flags: Vec<String> = flags
         .map(|(name, value)| format!("{}={value}", name.as_ref()))
@@ -142,7 +144,7 @@ pub(super) fn label<N: AsRef<str>>(names: &[N], values: &[String]) -> String {
 }
 
 /// Applies `play` to each item on up to `threads` threads; results are in the order of the items.
-pub(super) fn in_parallel<T: Sync, R: Send + Sync>(
+pub(super) fn map_in_parallel<T: Sync, R: Send + Sync>(
     items: &[T],
     threads: usize,
     play: impl Fn(&T) -> R + Sync,
@@ -175,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_end_at_commas_outside_brackets() {
+    fn flag_values_split_at_commas_outside_brackets() {
         let values = split_values(r#"none, {"a":[1,2],"b":3},4"#);
         assert_eq!(values, ["none", r#"{"a":[1,2],"b":3}"#, "4"]);
     }

@@ -15,17 +15,18 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use clap::{CommandFactory, Parser};
 
-use crate::grid::{self, GridAxis, label};
-use crate::shard::{self, ShardArgs, Task};
-use bound::PercentileBound;
-use prices::Prices;
-use report::Plan;
-use search::{Candidate, PlanRequirements, SearchResult};
+use crate::grid::{self, GridAxis, combination_label};
+use crate::shard::{self, GridTask, ShardArgs};
+use bound::LatencyPercentileBound;
+use prices::GpuPrices;
+use report::PlanReport;
+use search::{DeploymentCandidate, PlanRequirements, SearchResult};
 use vllm_sim_command_line::progress::{Progress, is_stopped};
-use vllm_sim_command_line::{RequirementFailed, command_line, outputs, refuse};
+use vllm_sim_command_line::{RequirementFailed, format_command_line, outputs, refuse};
 use vllm_sim_config::ConfigError;
 use vllm_sim_replay_cli::{
-    DeploymentFactory, FlagSplitter, PoolArgs, Pools, ReportArgs, WorkloadArgs, open, pools,
+    DeploymentFactory, FlagSplitter, PoolArgs, ReportArgs, WorkerPools, WorkloadArgs,
+    build_worker_pools, open_workload,
 };
 
 /// Find the cheapest deployment that serves a workload within its latency bounds.
@@ -36,7 +37,7 @@ use vllm_sim_replay_cli::{
 #[derive(Debug, Parser)]
 #[command(
     name = "vllm-sim plan",
-    after_help = EXAMPLES,
+    after_help = PLAN_HELP_EXAMPLES,
     no_binary_name = true,
     args_override_self = true
 )]
@@ -63,7 +64,7 @@ struct Args {
     /// tokens), tpot (the mean gap of a request) or e2e, such as ttft-p99=500. Rounded up to a
     /// quarter of a percent. Repeat it for several bounds.
     #[arg(long, value_name = "BOUND", help_heading = "Plan")]
-    bound: Vec<PercentileBound>,
+    bound: Vec<LatencyPercentileBound>,
     /// Find the highest traffic that this number of workers serves, instead of the fewest workers.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536), help_heading = "Plan")]
     fixed_workers: Option<u32>,
@@ -89,7 +90,7 @@ struct Args {
 }
 
 /// Returns the clap command of `plan`.
-pub fn command() -> clap::Command {
+pub fn plan_command() -> clap::Command {
     Args::command()
 }
 
@@ -97,17 +98,17 @@ pub fn command() -> clap::Command {
 ///
 /// # Errors
 /// Returns a message for the user, with the flags of the combination that failed.
-pub fn run(
+pub fn run_plan(
     args: &[String],
     sort: FlagSplitter<'_>,
     deploy: DeploymentFactory<'_>,
 ) -> Result<String> {
-    let base: Args = match grid::base(args, sort)? {
+    let base: Args = match grid::parse_base_args(args, sort)? {
         Ok(base) => base,
         Err(help) => return Ok(help),
     };
-    check(&base)?;
-    let mut axes = grid::axes("--vary", &base.vary)?;
+    check_args(&base)?;
+    let mut axes = grid::parse_grid_axes("--vary", &base.vary)?;
     if let Some(axis) = axes.iter().find(|axis| axis.name == "num-workers") {
         let name = &axis.name;
         refuse!(
@@ -115,19 +116,25 @@ pub fn run(
              --fixed-workers"
         );
     }
-    let searched = tensor_axis(args, &base, &axes);
+    let searched = tensor_parallel_axis(args, &base, &axes);
     let searches_tensor = searched.is_some();
     if searches_tensor && axes.is_empty() {
         // An error of the workload has nothing to do with the searched size.
-        open(&base.workload, 16)?;
+        open_workload(&base.workload, 16)?;
     }
     axes.extend(searched);
-    let prices = base.prices.as_deref().map(Prices::read).transpose()?;
-    let candidates = grid::combinations(&axes)
+    let prices = base
+        .prices
+        .as_deref()
+        .map(GpuPrices::read_file)
+        .transpose()?;
+    let candidates = grid::axis_value_combinations(&axes)
         .into_iter()
-        .map(|values| candidate(args, &axes, values, prices.as_ref(), sort, deploy))
+        .map(|values| build_candidate(args, &axes, values, prices.as_ref(), sort, deploy))
         // vLLM refuses a searched size that does not divide the attention heads.
-        .filter(|candidate| !(searches_tensor && candidate.as_ref().is_err_and(divides_no_heads)))
+        .filter(|candidate| {
+            !(searches_tensor && candidate.as_ref().is_err_and(is_head_divisibility_error))
+        })
         .collect::<Result<Vec<_>>>()?;
     let question = PlanRequirements {
         attainment: base.attainment,
@@ -136,20 +143,20 @@ pub fn run(
         bounds: base.bound.clone(),
         fixed_workers: base.fixed_workers,
     };
-    let common = command_line("plan", &shard::common(args));
-    let answers = match base.shard.task()? {
-        Task::All => answers(&candidates, base.threads, &question)?,
-        Task::Merge(files) => shard::merge(&common, &files, candidates.len())?,
-        Task::Shard(shard) => {
-            let mine: Vec<&Candidate> = shard.of(&candidates).collect();
-            let answers = answers(&mine, base.threads, &question)?;
-            return shard.write(&common, &answers, base.report.report_json.as_deref());
+    let common = format_command_line("plan", &shard::command_common_to_shards(args));
+    let answers = match base.shard.grid_task()? {
+        GridTask::All => search_candidates(&candidates, base.threads, &question)?,
+        GridTask::Merge(files) => shard::merge_shard_files(&common, &files, candidates.len())?,
+        GridTask::Shard(shard) => {
+            let mine: Vec<&DeploymentCandidate> = shard.points_of_shard(&candidates).collect();
+            let answers = search_candidates(&mine, base.threads, &question)?;
+            return shard.write_results(&common, &answers, base.report.report_json.as_deref());
         }
     };
     let names = axes.into_iter().map(|axis| axis.name).collect();
-    let typed = command_line("plan", &shard::whole(args));
-    let plan = Plan::new(names, question, prices, &candidates, answers, typed)?;
-    let printed = write(&plan, &base)?;
+    let typed = format_command_line("plan", &shard::command_without_shards(args));
+    let plan = PlanReport::new(names, question, prices, &candidates, answers, typed)?;
+    let printed = write_plan(&plan, &base)?;
     match plan.has_answer() {
         true => Ok(printed),
         // The exit code tells scripts whether a deployment was found.
@@ -161,33 +168,33 @@ pub fn run(
     }
 }
 
-fn answers<C>(
+fn search_candidates<C>(
     candidates: &[C],
     threads: usize,
     question: &PlanRequirements,
 ) -> Result<Vec<SearchResult>>
 where
-    C: Borrow<Candidate> + Sync,
+    C: Borrow<DeploymentCandidate> + Sync,
 {
     let progress_bar = Progress::begin("plan", "combinations", Some(candidates.len() as u64));
-    let answers = grid::in_parallel(candidates, threads, |candidate: &C| {
-        let answer = search::answer(candidate.borrow(), question);
-        progress_bar.add(1);
+    let answers = grid::map_in_parallel(candidates, threads, |candidate: &C| {
+        let answer = search::search_candidate(candidate.borrow(), question);
+        progress_bar.add_finished(1);
         // The result of an interrupted search means nothing.
         match is_stopped() {
-            true => Ok(search::nothing("stopped".to_owned())),
+            true => Ok(search::empty_result("stopped".to_owned())),
             false => answer,
         }
     });
     answers.into_iter().collect()
 }
 
-fn check(args: &Args) -> Result<()> {
+fn check_args(args: &Args) -> Result<()> {
     let share = args.attainment;
     if !(share > 0.0 && share <= 1.0) {
         refuse!("--attainment is {share}, must be above 0 and at most 1");
     }
-    if !args.report.slo()?.is_set() && args.bound.is_empty() {
+    if !args.report.latency_slo()?.has_any_bound() && args.bound.is_empty() {
         refuse!("a plan needs a bound: --slo-ttft-ms, --slo-itl-ms or --slo-e2e-ms, or --bound");
     }
     if args
@@ -228,7 +235,7 @@ fn check(args: &Args) -> Result<()> {
 
 /// Returns the tensor-parallel sizes to search, if a GPU is given and the command line sets no
 /// size.
-fn tensor_axis(words: &[String], args: &Args, axes: &[GridAxis]) -> Option<GridAxis> {
+fn tensor_parallel_axis(words: &[String], args: &Args, axes: &[GridAxis]) -> Option<GridAxis> {
     const FLAG: &str = "tensor-parallel-size";
     let is_typed = |name: &str, short: &str| {
         let long = format!("--{name}");
@@ -252,37 +259,39 @@ fn tensor_axis(words: &[String], args: &Args, axes: &[GridAxis]) -> Option<GridA
 }
 
 /// Returns whether a tensor-parallel size is refused because it does not divide the attention heads.
-fn divides_no_heads(error: &anyhow::Error) -> bool {
+fn is_head_divisibility_error(error: &anyhow::Error) -> bool {
     let error = error.downcast_ref::<ConfigError>();
-    error.is_some_and(|error| matches!(error.cause(), ConfigError::UndividedHeads { .. }))
+    error
+        .is_some_and(|error| matches!(error.without_warnings(), ConfigError::UndividedHeads { .. }))
 }
 
-fn candidate(
+fn build_candidate(
     args: &[String],
     axes: &[GridAxis],
     values: Vec<String>,
-    prices: Option<&Prices>,
+    prices: Option<&GpuPrices>,
     sort: FlagSplitter<'_>,
     deploy: DeploymentFactory<'_>,
-) -> Result<Candidate> {
+) -> Result<DeploymentCandidate> {
     let names: Vec<&str> = axes.iter().map(|axis| axis.name.as_str()).collect();
-    let place = || label(&names, &values);
-    let build = |args: &Args, flags: &[String]| pools(&args.pools, flags, deploy);
-    let (args, pools) = grid::point(args, axes, &values, sort, build)?;
+    let place = || combination_label(&names, &values);
+    let build = |args: &Args, flags: &[String]| build_worker_pools(&args.pools, flags, deploy);
+    let (args, pools) = grid::parse_grid_point(args, axes, &values, sort, build)?;
     // Report errors of the workload before any run, also if the model does not fit.
     let block_size = match &pools {
         Ok(pools) => pools.serving.engines[0].block_size(),
         Err(_) => 16,
     };
-    open(&args.workload, block_size).map_err(|error| grid::at(&place(), error))?;
+    open_workload(&args.workload, block_size)
+        .map_err(|error| grid::with_point_label(&place(), error))?;
     let price = match (&pools, prices) {
         (Ok(pools), Some(prices)) => {
-            let price = prices.of(gpu(pools));
-            price.map_err(|error| grid::at(&place(), error))?
+            let price = prices.hourly_price_of(gpu_name(pools));
+            price.map_err(|error| grid::with_point_label(&place(), error))?
         }
         _ => 1.0,
     };
-    Ok(Candidate {
+    Ok(DeploymentCandidate {
         workload: args.workload,
         report: ReportArgs {
             report_json: None,
@@ -296,7 +305,7 @@ fn candidate(
     })
 }
 
-fn gpu(pools: &Pools) -> Option<&str> {
+fn gpu_name(pools: &WorkerPools) -> Option<&str> {
     let about = pools.about.iter();
     about
         .rev()
@@ -304,30 +313,30 @@ fn gpu(pools: &Pools) -> Option<&str> {
         .map(|(_, gpu)| gpu.as_str())
 }
 
-fn write(plan: &Plan, args: &Args) -> Result<String> {
+fn write_plan(plan: &PlanReport, args: &Args) -> Result<String> {
     if let Some(file) = &args.helm_values {
         match plan.helm_values() {
-            Some(values) => outputs::write(file, values)?,
+            Some(values) => outputs::write_atomically(file, values)?,
             None => bail!(
                 "--helm-values: no deployment meets the bounds, so there are no values to write"
             ),
         }
     }
     if let Some(file) = &args.report.html {
-        outputs::write(file, page::page(plan))?;
+        outputs::write_atomically(file, page::html_page(plan))?;
     }
     if let Some(file) = &args.report.report_json {
         let text = serde_json::to_string_pretty(&plan.to_json())?;
         if file == "-" {
             return Ok(text);
         }
-        outputs::write(file.as_ref(), text)?;
+        outputs::write_atomically(file.as_ref(), text)?;
     }
-    Ok(plan.table())
+    Ok(plan.text_table())
 }
 
 /// Commands to begin with, below the help text.
-const EXAMPLES: &str = "\
+const PLAN_HELP_EXAMPLES: &str = "\
 Examples:\n\
 \x20 vllm-sim plan --model meta-llama/Llama-3.1-8B-Instruct --gpu H100 \\\n\
 \x20     --workload \"20 req/s of 2k/300\" --slo-ttft-ms 500\n\

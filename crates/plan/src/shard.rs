@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 
 use vllm_sim_command_line::{outputs, refuse};
 
-const SCHEMA: &str = "vllm-sim/shard/1";
+const SHARD_FILE_SCHEMA: &str = "vllm-sim/shard/1";
 
 /// Distribution of a grid over several processes.
 #[derive(Debug, Clone, Args)]
@@ -29,16 +29,16 @@ pub(super) struct ShardArgs {
     merge: Vec<PathBuf>,
 }
 
-pub(super) enum Task {
+pub(super) enum GridTask {
     All,
-    Shard(Shard),
+    Shard(GridShard),
     Merge(Vec<PathBuf>),
 }
 
 /// Shard of a grid of flag combinations: every `of`-th point, beginning with the point of index
 /// `at`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Shard {
+pub(super) struct GridShard {
     at: usize,
     of: usize,
 }
@@ -59,12 +59,12 @@ impl ShardArgs {
     ///
     /// # Errors
     /// Returns a usage error for an invalid `--shard`.
-    pub(super) fn task(&self) -> Result<Task> {
+    pub(super) fn grid_task(&self) -> Result<GridTask> {
         if !self.merge.is_empty() {
-            return Ok(Task::Merge(self.merge.clone()));
+            return Ok(GridTask::Merge(self.merge.clone()));
         }
         let Some(text) = &self.shard else {
-            return Ok(Task::All);
+            return Ok(GridTask::All);
         };
         let read = || {
             let (at, of) = text.split_once('/')?;
@@ -73,10 +73,10 @@ impl ShardArgs {
                 "job" => std::env::var("JOB_COMPLETION_INDEX").ok()?.parse().ok()?,
                 at => at.parse::<usize>().ok()?.checked_sub(1)?,
             };
-            (at < of).then_some(Shard { at, of })
+            (at < of).then_some(GridShard { at, of })
         };
         match read() {
-            Some(shard) => Ok(Task::Shard(shard)),
+            Some(shard) => Ok(GridTask::Shard(shard)),
             None => refuse!(
                 "--shard {text:?} must be K/N with K from 1 to N, or job/N where \
                  JOB_COMPLETION_INDEX is set"
@@ -85,8 +85,8 @@ impl ShardArgs {
     }
 }
 
-impl Shard {
-    pub(super) fn of<T>(self, all: &[T]) -> impl Iterator<Item = &T> {
+impl GridShard {
+    pub(super) fn points_of_shard<T>(self, all: &[T]) -> impl Iterator<Item = &T> {
         all.iter().skip(self.at).step_by(self.of)
     }
 
@@ -94,7 +94,7 @@ impl Shard {
     ///
     /// # Errors
     /// Returns an error if no file is named or writing fails.
-    pub(super) fn write<R: Serialize>(
+    pub(super) fn write_results<R: Serialize>(
         self,
         command: &str,
         results: &[R],
@@ -104,7 +104,7 @@ impl Shard {
             refuse!("--shard needs --report-json FILE for its part");
         };
         let part = ShardFile {
-            schema: SCHEMA.to_owned(),
+            schema: SHARD_FILE_SCHEMA.to_owned(),
             command: command.to_owned(),
             at: self.at,
             of: self.of,
@@ -114,24 +114,24 @@ impl Shard {
         if file == "-" {
             return Ok(text);
         }
-        outputs::write(file.as_ref(), text)?;
+        outputs::write_atomically(file.as_ref(), text)?;
         let (at, of, points) = (self.at + 1, self.of, results.len());
         Ok(format!("shard {at} of {of}: {points} points in {file}"))
     }
 }
 
 /// Returns the command line without the flags that may differ between the shards and their merge.
-pub(super) fn common(words: &[String]) -> Vec<String> {
+pub(super) fn command_common_to_shards(words: &[String]) -> Vec<String> {
     let own = ["--shard", "--merge", "--report-json", "--threads", "--html"];
-    without(words, &own)
+    without_flags(words, &own)
 }
 
 /// Returns the command line that computes all grid points in one process.
-pub(super) fn whole(words: &[String]) -> Vec<String> {
-    without(words, &["--shard", "--merge"])
+pub(super) fn command_without_shards(words: &[String]) -> Vec<String> {
+    without_flags(words, &["--shard", "--merge"])
 }
 
-fn without(words: &[String], flags: &[&str]) -> Vec<String> {
+fn without_flags(words: &[String], flags: &[&str]) -> Vec<String> {
     let mut all = words.iter();
     let mut kept = Vec::new();
     while let Some(word) = all.next() {
@@ -146,21 +146,21 @@ fn without(words: &[String], flags: &[&str]) -> Vec<String> {
 }
 
 /// Deserializes a float from JSON text with its exact bits.
-pub(super) fn exact_number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+pub(super) fn deserialize_exact_f64<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     let raw = <&RawValue>::deserialize(from)?;
     raw.get().parse().map_err(D::Error::custom)
 }
 
 /// Deserializes a JSON object with the exact bits of its floats.
-pub(super) fn exact_map<'de, D: Deserializer<'de>>(
+pub(super) fn deserialize_exact_map<'de, D: Deserializer<'de>>(
     from: D,
 ) -> Result<Map<String, Value>, D::Error> {
-    from.deserialize_map(ExactMap)
+    from.deserialize_map(ExactMapVisitor)
 }
 
-struct ExactMap;
+struct ExactMapVisitor;
 
-impl<'de> Visitor<'de> for ExactMap {
+impl<'de> Visitor<'de> for ExactMapVisitor {
     type Value = Map<String, Value>;
 
     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -186,7 +186,7 @@ impl<'de> Visitor<'de> for ExactMap {
 ///
 /// # Errors
 /// Returns an error for files that are unreadable, from another command, or incomplete.
-pub(super) fn merge<R: DeserializeOwned>(
+pub(super) fn merge_shard_files<R: DeserializeOwned>(
     command: &str,
     files: &[PathBuf],
     points: usize,
@@ -197,7 +197,7 @@ pub(super) fn merge<R: DeserializeOwned>(
         let text = std::fs::read_to_string(file).with_context(|| format!("--merge: {shown}"))?;
         let part: ShardFile<R> =
             serde_json::from_str(&text).with_context(|| format!("--merge: {shown}"))?;
-        if part.schema != SCHEMA || part.command != command {
+        if part.schema != SHARD_FILE_SCHEMA || part.command != command {
             bail!(
                 "--merge: {shown} was written by another command: {}",
                 part.command
@@ -223,25 +223,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shards_and_their_merge_share_a_command() {
+    fn shards_and_merge_have_a_common_command() {
         let words = |text: &str| -> Vec<String> { text.split(' ').map(str::to_owned).collect() };
         let part = "--grid a=1,2 --shard 1/2 --report-json=x --threads 3 --gpu H100";
         let merged = "--grid a=1,2 --gpu H100 --merge x,y";
-        assert_eq!(common(&words(part)), common(&words(merged)));
-        assert_eq!(whole(&words(merged)), words("--grid a=1,2 --gpu H100"));
+        assert_eq!(
+            command_common_to_shards(&words(part)),
+            command_common_to_shards(&words(merged))
+        );
+        assert_eq!(
+            command_without_shards(&words(merged)),
+            words("--grid a=1,2 --gpu H100")
+        );
     }
 
     #[test]
-    fn floats_survive_a_round_trip() {
+    fn shard_file_floats_round_trip_exactly() {
         #[derive(Serialize, Deserialize)]
         struct Kept {
-            #[serde(deserialize_with = "exact_map")]
+            #[serde(deserialize_with = "deserialize_exact_map")]
             map: Map<String, Value>,
         }
         let mut seed = 1_u64;
         let mut map = Map::new();
         for n in 0..2000 {
-            seed = vllm_sim_random::mix(seed, n);
+            seed = vllm_sim_random::mix_u64_pair(seed, n);
             let number = (seed >> 11) as f64 / 7.3e9;
             map.insert(n.to_string(), number.into());
         }

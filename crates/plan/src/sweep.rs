@@ -9,13 +9,13 @@ use clap::{CommandFactory, Parser};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use crate::grid::{self, label};
-use crate::shard::{self, ShardArgs, Task, exact_map, exact_number};
+use crate::grid::{self, combination_label};
+use crate::shard::{self, GridTask, ShardArgs, deserialize_exact_f64, deserialize_exact_map};
 use vllm_sim_command_line::progress::{Progress, is_stopped};
-use vllm_sim_command_line::{command_line, outputs, refuse};
+use vllm_sim_command_line::{format_command_line, outputs, refuse};
 use vllm_sim_replay_cli::{
-    DeploymentFactory, FlagSplitter, PoolArgs, Pools, ReportArgs, WorkloadArgs, limit, open, play,
-    pools,
+    DeploymentFactory, FlagSplitter, PoolArgs, ReportArgs, WorkerPools, WorkloadArgs,
+    build_worker_pools, open_workload, replay_single_threaded, simulated_time_limit,
 };
 
 /// Run one workload against every combination of flags, and report the one with the most good
@@ -25,7 +25,7 @@ use vllm_sim_replay_cli::{
 #[derive(Debug, Parser)]
 #[command(
     name = "vllm-sim sweep",
-    after_help = EXAMPLES,
+    after_help = SWEEP_HELP_EXAMPLES,
     no_binary_name = true,
     args_override_self = true
 )]
@@ -54,7 +54,7 @@ struct GridPoint {
     values: Vec<String>,
     args: Args,
     /// Engines of the deployment; `Err` with the reason if the model does not fit on the GPUs.
-    pools: Result<Pools, String>,
+    pools: Result<WorkerPools, String>,
 }
 
 struct PointResult {
@@ -65,54 +65,60 @@ struct PointResult {
 }
 
 impl PointResult {
-    fn has_good(&self) -> bool {
-        self.played.as_ref().is_ok_and(|played| played.good() > 0.0)
+    fn has_goodput(&self) -> bool {
+        self.played
+            .as_ref()
+            .is_ok_and(|played| played.goodput_rps() > 0.0)
     }
 
     /// Returns whether enough requests of the point are good; without latency bounds, all are.
-    fn suffices(&self) -> bool {
-        let attained = self.played.as_ref().ok().and_then(Played::attained);
+    fn meets_attainment(&self) -> bool {
+        let attained = self
+            .played
+            .as_ref()
+            .ok()
+            .and_then(PlayedSummary::attained_slo_ratio);
         attained.is_none_or(|attained| attained >= self.needed)
     }
 }
 
 /// Result of a grid point, or the reason why it was not run.
-type PlayedPoint = Result<Played, String>;
+type PlayedPoint = Result<PlayedSummary, String>;
 
 #[derive(Serialize, Deserialize)]
-struct Played {
-    #[serde(deserialize_with = "exact_number")]
+struct PlayedSummary {
+    #[serde(deserialize_with = "deserialize_exact_f64")]
     gpus: f64,
-    #[serde(deserialize_with = "exact_map")]
+    #[serde(deserialize_with = "deserialize_exact_map")]
     summary: Map<String, Value>,
 }
 
-impl Played {
+impl PlayedSummary {
     /// Returns the number of good requests per second and GPU; without latency bounds every
     /// completed request is good.
-    fn per_gpu(&self) -> f64 {
-        self.good() / self.gpus.max(1e-9)
+    fn goodput_per_gpu_rps(&self) -> f64 {
+        self.goodput_rps() / self.gpus.max(1e-9)
     }
 
-    fn good(&self) -> f64 {
+    fn goodput_rps(&self) -> f64 {
         match self.summary.get("goodput_request_throughput_rps") {
-            Some(_) => self.number("goodput_request_throughput_rps"),
-            None => self.number("request_throughput_rps"),
+            Some(_) => self.summary_number("goodput_request_throughput_rps"),
+            None => self.summary_number("request_throughput_rps"),
         }
     }
 
     /// Returns the ratio of good to all requests; `None` without latency bounds.
-    fn attained(&self) -> Option<f64> {
+    fn attained_slo_ratio(&self) -> Option<f64> {
         self.summary.get("slo_attainment").and_then(Value::as_f64)
     }
 
-    fn number(&self, key: &str) -> f64 {
+    fn summary_number(&self, key: &str) -> f64 {
         self.summary.get(key).and_then(Value::as_f64).unwrap_or(0.0)
     }
 }
 
 /// Returns the clap command of `sweep`.
-pub fn command() -> clap::Command {
+pub fn sweep_command() -> clap::Command {
     Args::command()
 }
 
@@ -120,12 +126,12 @@ pub fn command() -> clap::Command {
 ///
 /// # Errors
 /// Returns a message for the user, with the flags of the point that failed.
-pub fn run(
+pub fn run_sweep(
     args: &[String],
     sort: FlagSplitter<'_>,
     deploy: DeploymentFactory<'_>,
 ) -> Result<String> {
-    let base: Args = match grid::base(args, sort)? {
+    let base: Args = match grid::parse_base_args(args, sort)? {
         Ok(base) => base,
         Err(help) => return Ok(help),
     };
@@ -139,12 +145,13 @@ pub fn run(
     if !(needed > 0.0 && needed <= 1.0) {
         refuse!("--attainment is {needed}, must be above 0 and at most 1");
     }
-    let axes = grid::axes("--grid", &base.grid)?;
-    let points = grid::combinations(&axes)
+    let axes = grid::parse_grid_axes("--grid", &base.grid)?;
+    let points = grid::axis_value_combinations(&axes)
         .into_iter()
         .map(|values| {
-            let build = |args: &Args, flags: &[String]| pools(&args.pools, flags, deploy);
-            let (args, pools) = grid::point(args, &axes, &values, sort, build)?;
+            let build =
+                |args: &Args, flags: &[String]| build_worker_pools(&args.pools, flags, deploy);
+            let (args, pools) = grid::parse_grid_point(args, &axes, &values, sort, build)?;
             Ok(GridPoint {
                 values,
                 args,
@@ -157,14 +164,14 @@ pub fn run(
     {
         bail!("no point of the grid fits: {why}");
     }
-    let common = command_line("sweep", &shard::common(args));
-    let played = match base.shard.task()? {
-        Task::All => play_all(&points, base.threads)?,
-        Task::Merge(files) => shard::merge(&common, &files, points.len())?,
-        Task::Shard(shard) => {
-            let mine: Vec<&GridPoint> = shard.of(&points).collect();
-            let played = play_all(&mine, base.threads)?;
-            return shard.write(&common, &played, base.report.report_json.as_deref());
+    let common = format_command_line("sweep", &shard::command_common_to_shards(args));
+    let played = match base.shard.grid_task()? {
+        GridTask::All => simulate_points(&points, base.threads)?,
+        GridTask::Merge(files) => shard::merge_shard_files(&common, &files, points.len())?,
+        GridTask::Shard(shard) => {
+            let mine: Vec<&GridPoint> = shard.points_of_shard(&points).collect();
+            let played = simulate_points(&mine, base.threads)?;
+            return shard.write_results(&common, &played, base.report.report_json.as_deref());
         }
     };
     let values = points.iter().map(|point| point.values.clone());
@@ -182,24 +189,24 @@ pub fn run(
         if file == "-" {
             return Ok(text);
         }
-        outputs::write(file.as_ref(), text)?;
+        outputs::write_atomically(file.as_ref(), text)?;
     }
     if let Some(file) = &base.report.html {
-        let typed = command_line("sweep", &shard::whole(args));
-        outputs::write(file, page::page(&names, &played, &typed))?;
+        let typed = format_command_line("sweep", &shard::command_without_shards(args));
+        outputs::write_atomically(file, page::html_page(&names, &played, &typed))?;
     }
-    Ok(table(&names, &played))
+    Ok(text_table(&names, &played))
 }
 
 /// Simulates all grid points on up to `threads` threads; results are in the order of the points.
-fn play_all<P>(points: &[P], threads: usize) -> Result<Vec<PlayedPoint>>
+fn simulate_points<P>(points: &[P], threads: usize) -> Result<Vec<PlayedPoint>>
 where
     P: Borrow<GridPoint> + Sync,
 {
     let progress_bar = Progress::begin("sweep", "points", Some(points.len() as u64));
-    let results = grid::in_parallel(points, threads, |point| {
-        let played = play_one(point.borrow());
-        progress_bar.add(1);
+    let results = grid::map_in_parallel(points, threads, |point| {
+        let played = simulate_point(point.borrow());
+        progress_bar.add_finished(1);
         // An interrupted run is not comparable with complete ones.
         match is_stopped() {
             true => Ok(Err("interrupted before its end".to_owned())),
@@ -209,7 +216,7 @@ where
     results.into_iter().collect()
 }
 
-fn play_one(point: &GridPoint) -> Result<PlayedPoint> {
+fn simulate_point(point: &GridPoint) -> Result<PlayedPoint> {
     if is_stopped() {
         return Ok(Err("not simulated: interrupted".to_owned()));
     }
@@ -219,24 +226,24 @@ fn play_one(point: &GridPoint) -> Result<PlayedPoint> {
         Err(why) => return Ok(Err(why.clone())),
     };
     let block = pools.serving.engines[0].block_size();
-    let (mut source, pace) = open(&args.workload, block)?;
+    let (mut source, pace) = open_workload(&args.workload, block)?;
     let quiet = ReportArgs {
         report_json: None,
         per_request: None,
         html: None,
         ..args.report.clone()
     };
-    let limit = limit(&args.workload)?;
-    let report = play(pools, source.as_mut(), pace, limit, &quiet)?;
-    let seconds = (report.number("duration_ms") / 1e3).max(1e-9);
-    Ok(Ok(Played {
-        gpus: report.number("gpu_hours") * 3600.0 / seconds,
+    let limit = simulated_time_limit(&args.workload)?;
+    let report = replay_single_threaded(pools, source.as_mut(), pace, limit, &quiet)?;
+    let seconds = (report.summary_number("duration_ms") / 1e3).max(1e-9);
+    Ok(Ok(PlayedSummary {
+        gpus: report.summary_number("gpu_hours") * 3600.0 / seconds,
         summary: report.summary,
     }))
 }
 
 /// Titles and summary keys of columns; ITL is the mean gap of a request.
-const COLUMNS: [(&str, &str); 7] = [
+const SUMMARY_COLUMNS: [(&str, &str); 7] = [
     ("TTFT p50 ms", "median_ttft_ms"),
     ("TTFT p99 ms", "p99_ttft_ms"),
     ("ITL p50 ms", "median_tpot_ms"),
@@ -248,25 +255,28 @@ const COLUMNS: [(&str, &str); 7] = [
 
 /// Returns the index of the grid point with the most good requests per second and GPU, among those
 /// with enough good requests; `None` if there is none.
-fn best(points: &[PointResult]) -> Option<usize> {
+fn best_point_index(points: &[PointResult]) -> Option<usize> {
     let mut best = None;
     let mut most = 0.0;
     for (at, point) in points.iter().enumerate() {
-        let good = point.played.as_ref().map_or(0.0, Played::per_gpu);
+        let good = point
+            .played
+            .as_ref()
+            .map_or(0.0, PlayedSummary::goodput_per_gpu_rps);
         // Of equal points, the first.
-        if good > most && point.suffices() {
+        if good > most && point.meets_attainment() {
             (best, most) = (Some(at), good);
         }
     }
     best
 }
 
-fn cells(names: &[&str], played: &[PointResult]) -> (Vec<String>, Vec<Vec<String>>) {
+fn table_cells(names: &[&str], played: &[PointResult]) -> (Vec<String>, Vec<Vec<String>>) {
     let mut head: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
     head.push("GPUs".to_owned());
-    head.extend(COLUMNS.iter().map(|(title, _)| (*title).to_owned()));
+    head.extend(SUMMARY_COLUMNS.iter().map(|(title, _)| (*title).to_owned()));
     let mut done = played.iter().filter_map(|point| point.played.as_ref().ok());
-    let is_bounded = done.any(|played| played.attained().is_some());
+    let is_bounded = done.any(|played| played.attained_slo_ratio().is_some());
     head.extend(is_bounded.then(|| "good %".to_owned()));
     head.extend(["good/s", "good/s/GPU"].map(str::to_owned));
     let rows = played.iter().map(|point| {
@@ -277,16 +287,16 @@ fn cells(names: &[&str], played: &[PointResult]) -> (Vec<String>, Vec<Vec<String
         };
         row.push(format!("{:.1}", played.gpus));
         row.extend(
-            COLUMNS
+            SUMMARY_COLUMNS
                 .iter()
-                .map(|(_, key)| format!("{:.2}", played.number(key))),
+                .map(|(_, key)| format!("{:.2}", played.summary_number(key))),
         );
         if is_bounded {
-            let attained = played.attained().unwrap_or_default();
+            let attained = played.attained_slo_ratio().unwrap_or_default();
             row.push(format!("{:.1}", 100.0 * attained));
         }
-        row.push(format!("{:.3}", played.good()));
-        row.push(format!("{:.3}", played.per_gpu()));
+        row.push(format!("{:.3}", played.goodput_rps()));
+        row.push(format!("{:.3}", played.goodput_per_gpu_rps()));
         row
     });
     let rows = rows.collect();
@@ -295,12 +305,12 @@ fn cells(names: &[&str], played: &[PointResult]) -> (Vec<String>, Vec<Vec<String
 
 /// Returns the notes below the sweep's table: the meaning of the star, and the grid points that
 /// were not run.
-fn notes(names: &[&str], points: &[PointResult]) -> Vec<String> {
-    let mut notes = vec![match best(points) {
+fn table_notes(names: &[&str], points: &[PointResult]) -> Vec<String> {
+    let mut notes = vec![match best_point_index(points) {
         Some(_) => "* most good requests per second and GPU".to_owned(),
         None => match points
             .iter()
-            .find(|point| !point.suffices() && point.has_good())
+            .find(|point| !point.meets_attainment() && point.has_goodput())
         {
             Some(point) => format!(
                 "no point has {} % of its requests good (--attainment), so none is the best",
@@ -311,15 +321,18 @@ fn notes(names: &[&str], points: &[PointResult]) -> Vec<String> {
     }];
     for point in points {
         if let Err(why) = &point.played {
-            notes.push(format!("{}: {why}", label(names, &point.values)));
+            notes.push(format!(
+                "{}: {why}",
+                combination_label(names, &point.values)
+            ));
         }
     }
     notes
 }
 
-fn table(names: &[&str], played: &[PointResult]) -> String {
-    let (head, rows) = cells(names, played);
-    let best = best(played);
+fn text_table(names: &[&str], played: &[PointResult]) -> String {
+    let (head, rows) = table_cells(names, played);
+    let best = best_point_index(played);
     let widths: Vec<usize> = (0..head.len())
         .map(|column| {
             let all = rows
@@ -342,7 +355,7 @@ fn table(names: &[&str], played: &[PointResult]) -> String {
     for (at, row) in rows.iter().enumerate() {
         lines.push(line(row, if Some(at) == best { "  *" } else { "" }));
     }
-    lines.extend(notes(names, played));
+    lines.extend(table_notes(names, played));
     lines.join("\n")
 }
 
@@ -356,8 +369,8 @@ fn to_json(names: &[&str], played: &[PointResult]) -> Value {
             Ok(played) => json!({
                 "flags": flags,
                 "gpus": played.gpus,
-                "goodput_rps": played.good(),
-                "goodput_per_gpu_rps": played.per_gpu(),
+                "goodput_rps": played.goodput_rps(),
+                "goodput_per_gpu_rps": played.goodput_per_gpu_rps(),
                 "summary": played.summary,
             }),
             Err(why) => json!({ "flags": flags, "error": why }),
@@ -365,13 +378,13 @@ fn to_json(names: &[&str], played: &[PointResult]) -> Value {
     });
     json!({
         "grid": names,
-        "best": best(played),
+        "best": best_point_index(played),
         "points": points.collect::<Vec<_>>(),
     })
 }
 
 /// Commands to begin with, below the help text.
-const EXAMPLES: &str = "\
+const SWEEP_HELP_EXAMPLES: &str = "\
 Examples:\n\
 \x20 vllm-sim sweep --grid tensor-parallel-size=1,2,4 --workload \"20 req/s of 2k/300\" \\\n\
 \x20     --model meta-llama/Llama-3.1-8B-Instruct --gpu H100";

@@ -1,26 +1,26 @@
 //! Detects a request queue that still grows at the end of the workload.
 
-use vllm_sim_replay::outcome::{Outcome, Status};
+use vllm_sim_replay::outcome::{RequestOutcome, RequestStatus};
 
 /// Minimum relative growth of the mean request latency from the second to the fourth quarter of
 /// requests.
-const GROWTH: f64 = 0.25;
+const MIN_RELATIVE_GROWTH: f64 = 0.25;
 /// Minimum difference of the mean latencies of two quarters, in standard errors.
-const ERRORS: f64 = 3.0;
+const MIN_STANDARD_ERRORS: f64 = 3.0;
 /// Maximum ratio of the arrival rates of two quarters of requests for which their latencies are
 /// comparable.
-const SAME_RATE: f64 = 1.15;
+const MAX_RATE_RATIO: f64 = 1.15;
 const MIN_QUARTER_REQUESTS: usize = 20;
 
 #[derive(Debug, Default)]
-pub(super) struct Trend {
+pub(super) struct LatencyTrend {
     /// Arrival time and latency of each request, in seconds.
     seen: Vec<(f64, f64)>,
 }
 
-impl Trend {
-    pub(super) fn add(&mut self, outcome: &Outcome<'_>) {
-        if outcome.status == Status::Completed {
+impl LatencyTrend {
+    pub(super) fn add_outcome(&mut self, outcome: &RequestOutcome<'_>) {
+        if outcome.status == RequestStatus::Completed {
             let latency = outcome.ended.since(outcome.arrival).as_secs_f64();
             self.seen.push((outcome.arrival.as_secs_f64(), latency));
         }
@@ -30,7 +30,7 @@ impl Trend {
     /// seconds.
     ///
     /// Returns `None` if it did not grow, or there are too few requests.
-    pub(super) fn growth(mut self) -> Option<f64> {
+    pub(super) fn latency_growth_secs(mut self) -> Option<f64> {
         self.seen.sort_by(|a, b| a.0.total_cmp(&b.0));
         let quarter = self.seen.len() / 4;
         if quarter < MIN_QUARTER_REQUESTS {
@@ -39,17 +39,17 @@ impl Trend {
         let second = &self.seen[quarter..2 * quarter];
         let last = &self.seen[3 * quarter..4 * quarter];
         let span = |part: &[(f64, f64)]| part[part.len() - 1].0 - part[0].0;
-        if span(second) > SAME_RATE * span(last) {
+        if span(second) > MAX_RATE_RATIO * span(last) {
             return None;
         }
-        let ((before, error), (after, other)) = (mean(second), mean(last));
+        let ((before, error), (after, other)) = (mean_and_error(second), mean_and_error(last));
         let growth = after - before;
-        let noise = ERRORS * (error * error + other * other).sqrt();
-        (growth > GROWTH * before && growth > noise).then_some(growth)
+        let noise = MIN_STANDARD_ERRORS * (error * error + other * other).sqrt();
+        (growth > MIN_RELATIVE_GROWTH * before && growth > noise).then_some(growth)
     }
 }
 
-fn mean(part: &[(f64, f64)]) -> (f64, f64) {
+fn mean_and_error(part: &[(f64, f64)]) -> (f64, f64) {
     let n = part.len() as f64;
     let mean = part.iter().map(|(_, latency)| latency).sum::<f64>() / n;
     let squares = part.iter().map(|(_, latency)| (latency - mean).powi(2));
@@ -63,7 +63,7 @@ mod tests {
     fn growth(latency: impl Fn(f64) -> f64) -> Option<f64> {
         let arrivals = (0..400).map(|n| f64::from(n) * 0.1);
         let seen = arrivals.map(|at| (at, latency(at))).collect();
-        Trend { seen }.growth()
+        LatencyTrend { seen }.latency_growth_secs()
     }
 
     #[test]

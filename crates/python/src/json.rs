@@ -12,14 +12,14 @@ use crate::repr::repr_float;
 /// Numbers are formatted by serde_json.
 pub fn dumps(value: &Value) -> String {
     let mut out = String::with_capacity(128);
-    push(&mut out, value);
+    push_json(&mut out, value);
     out
 }
 
-fn push(out: &mut String, value: &Value) {
+fn push_json(out: &mut String, value: &Value) {
     let string = |out: &mut String, text: &str| {
         out.push('"');
-        escape_ascii(out, text);
+        push_escaped_ascii(out, text);
         out.push('"');
     };
     match value {
@@ -28,7 +28,7 @@ fn push(out: &mut String, value: &Value) {
             out.push('[');
             for (index, item) in items.iter().enumerate() {
                 out.push_str(if index > 0 { ", " } else { "" });
-                push(out, item);
+                push_json(out, item);
             }
             out.push(']');
         }
@@ -38,7 +38,7 @@ fn push(out: &mut String, value: &Value) {
                 out.push_str(if index > 0 { ", " } else { "" });
                 string(out, key);
                 out.push_str(": ");
-                push(out, item);
+                push_json(out, item);
             }
             out.push('}');
         }
@@ -49,23 +49,23 @@ fn push(out: &mut String, value: &Value) {
     }
 }
 
-fn is_special(byte: u8) -> bool {
+fn needs_escape(byte: u8) -> bool {
     (byte < 0x20) | (byte == b'"') | (byte == b'\\')
 }
 
-/// Returns whether [`escape`] changes the text; most texts contain no special character.
-pub fn has_escapes(text: &str) -> bool {
+/// Returns whether [`push_escaped_unicode`] changes the text; most texts contain no special character.
+pub fn needs_json_escape(text: &str) -> bool {
     // Without an early exit the loop is vectorized.
-    text.bytes().fold(false, |any, b| any | is_special(b))
+    text.bytes().fold(false, |any, b| any | needs_escape(b))
 }
 
 /// Appends `text` as the content of a JSON string with `ensure_ascii=False`.
-pub fn escape(out: &mut String, text: &str) {
-    if !has_escapes(text) {
+pub fn push_escaped_unicode(out: &mut String, text: &str) {
+    if !needs_json_escape(text) {
         return out.push_str(text);
     }
     let mut rest = text;
-    while let Some(at) = rest.bytes().position(is_special) {
+    while let Some(at) = rest.bytes().position(needs_escape) {
         out.push_str(&rest[..at]);
         match rest.as_bytes()[at] {
             b'"' => out.push_str("\\\""),
@@ -75,7 +75,7 @@ pub fn escape(out: &mut String, text: &str) {
             b'\t' => out.push_str("\\t"),
             0x08 => out.push_str("\\b"),
             0x0c => out.push_str("\\f"),
-            control => push_unit(out, control.into()),
+            control => push_u_escape(out, control.into()),
         }
         rest = &rest[at + 1..];
     }
@@ -83,25 +83,25 @@ pub fn escape(out: &mut String, text: &str) {
 }
 
 /// Appends `text` as the content of a JSON string with `ensure_ascii=True`.
-pub fn escape_ascii(out: &mut String, text: &str) {
+pub fn push_escaped_ascii(out: &mut String, text: &str) {
     let mut rest = text;
     while let Some((at, c)) = rest.char_indices().find(|(_, c)| *c >= '\x7f') {
-        escape(out, &rest[..at]);
+        push_escaped_unicode(out, &rest[..at]);
         for unit in c.encode_utf16(&mut [0; 2]) {
-            push_unit(out, *unit);
+            push_u_escape(out, *unit);
         }
         rest = &rest[at + c.len_utf8()..];
     }
-    escape(out, rest);
+    push_escaped_unicode(out, rest);
 }
 
-fn push_unit(out: &mut String, unit: u16) {
+fn push_u_escape(out: &mut String, unit: u16) {
     // Writing to a String cannot fail.
     let _ = write!(out, "\\u{unit:04x}");
 }
 
 /// Formats a float like `json.dumps`, including NaN and infinities.
-pub fn float(value: f64) -> String {
+pub fn format_json_float(value: f64) -> String {
     if value.is_finite() {
         repr_float(value)
     } else if value.is_nan() {
@@ -128,10 +128,10 @@ mod tests {
     }
 
     #[test]
-    fn floats_have_pythons_names() {
+    fn dumps_formats_nan_and_infinity() {
         let values = [1.0, 1e22, f64::NAN, f64::INFINITY, f64::NEG_INFINITY];
         assert_eq!(
-            values.map(float),
+            values.map(format_json_float),
             ["1.0", "1e+22", "NaN", "Infinity", "-Infinity"]
         );
     }

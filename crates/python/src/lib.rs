@@ -10,6 +10,8 @@ mod loads;
 mod repr;
 mod value;
 
-pub use loads::{JsonError, has_plain_numbers, loads};
-pub use repr::{is_python_whitespace, repr, repr_float, repr_str, str, write_repr_str};
-pub use value::{Py, beyond_json, float, int};
+pub use loads::{JsonError, loads, parses_numbers_like_serde_json};
+pub use repr::{
+    is_python_whitespace, python_repr, python_str, repr_float, repr_str, write_repr_str,
+};
+pub use value::{PythonValue, json_of_python_float, json_of_python_int, number_beyond_json};

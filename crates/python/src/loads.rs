@@ -11,7 +11,7 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
-use crate::value::{beyond_json, float, int};
+use crate::value::{json_of_python_float, json_of_python_int, number_beyond_json};
 
 /// Maximum nesting of arrays and objects.
 ///
@@ -22,7 +22,7 @@ const MAX_DEPTH: usize = 960;
 const MAX_INT_DIGITS: usize = 4300;
 
 /// Number of digits from which an integer may exceed 64 bits.
-const LONG_INT_DIGITS: usize = 19;
+const MIN_BIGINT_DIGITS: usize = 19;
 
 /// Error of Python's `json.loads`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,11 +40,11 @@ pub enum JsonError {
 
 impl JsonError {
     /// Returns `str()` of Python's exception, with line and column, for routes that quote it.
-    pub fn located(&self, body: &[u8]) -> String {
+    pub fn message_with_position(&self, body: &[u8]) -> String {
         let Self::Decode { message, position } = self else {
             return String::new();
         };
-        let text = decode(body).unwrap_or_default();
+        let text = decode_json_text(body).unwrap_or_default();
         let before: Vec<char> = text.chars().take(*position).collect();
         let line = before.iter().filter(|c| **c == '\n').count() + 1;
         let column = before.iter().rev().take_while(|c| **c != '\n').count() + 1;
@@ -55,24 +55,24 @@ impl JsonError {
 /// Parses a JSON body like Python's `json.loads`.
 ///
 /// A repeated key keeps its first position and its last value. Numbers that JSON lacks become
-/// [`beyond_json`], an unpaired surrogate becomes U+FFFD.
+/// [`number_beyond_json`], an unpaired surrogate becomes U+FFFD.
 ///
 /// # Errors
 /// [`JsonError`] if Python rejects the body.
 pub fn loads(body: &[u8]) -> Result<Value, JsonError> {
-    if has_plain_numbers(body)
+    if parses_numbers_like_serde_json(body)
         && let Ok(value) = serde_json::from_slice(body)
     {
         return Ok(value);
     }
-    let text = decode(body)?;
+    let text = decode_json_text(body)?;
     let chars: Vec<char> = text.chars().collect();
-    let mut scanner = Scanner {
+    let mut scanner = JsonScanner {
         chars: &chars,
         at: 0,
     };
     scanner.skip_blanks();
-    let value = scanner.value(0)?;
+    let value = scanner.parse_value(0)?;
     scanner.skip_blanks();
     if scanner.at < chars.len() {
         return Err(JsonError::Decode {
@@ -85,45 +85,45 @@ pub fn loads(body: &[u8]) -> Result<Value, JsonError> {
 
 /// Returns whether `serde_json` parses all numbers of a body like [`loads`]: none is long enough to
 /// be rounded.
-pub fn has_plain_numbers(body: &[u8]) -> bool {
+pub fn parses_numbers_like_serde_json(body: &[u8]) -> bool {
     // A long run of digits covers one of these positions.
-    let places = (LONG_INT_DIGITS - 1..body.len()).step_by(LONG_INT_DIGITS);
+    let places = (MIN_BIGINT_DIGITS - 1..body.len()).step_by(MIN_BIGINT_DIGITS);
     places.into_iter().all(|at| {
         let run = |bytes: &mut dyn Iterator<Item = &u8>| {
-            let digits = bytes.take(LONG_INT_DIGITS);
+            let digits = bytes.take(MIN_BIGINT_DIGITS);
             digits.take_while(|byte| byte.is_ascii_digit()).count()
         };
         !body[at].is_ascii_digit()
-            || run(&mut body[..at].iter().rev()) + run(&mut body[at..].iter()) < LONG_INT_DIGITS
+            || run(&mut body[..at].iter().rev()) + run(&mut body[at..].iter()) < MIN_BIGINT_DIGITS
     })
 }
 
 /// Decodes the text of a JSON body: UTF-8, or UTF-16/32 detected by byte order marks and zeros at
 /// its start.
-fn decode(body: &[u8]) -> Result<Cow<'_, str>, JsonError> {
+fn decode_json_text(body: &[u8]) -> Result<Cow<'_, str>, JsonError> {
     match body {
-        [0xef, 0xbb, 0xbf, rest @ ..] => utf8(rest),
-        [0, 0, 0xfe, 0xff, rest @ ..] => utf32(rest, u32::from_be_bytes),
-        [0xff, 0xfe, 0, 0, rest @ ..] => utf32(rest, u32::from_le_bytes),
-        [0xfe, 0xff, rest @ ..] => utf16(rest, u16::from_be_bytes),
-        [0xff, 0xfe, rest @ ..] => utf16(rest, u16::from_le_bytes),
-        [0, 0, _, _, ..] => utf32(body, u32::from_be_bytes),
-        [0, _, _, _, ..] => utf16(body, u16::from_be_bytes),
-        [_, 0, 0, 0, ..] => utf32(body, u32::from_le_bytes),
-        [_, 0, _, _, ..] => utf16(body, u16::from_le_bytes),
-        [0, _] => utf16(body, u16::from_be_bytes),
-        [_, 0] => utf16(body, u16::from_le_bytes),
-        _ => utf8(body),
+        [0xef, 0xbb, 0xbf, rest @ ..] => decode_utf8(rest),
+        [0, 0, 0xfe, 0xff, rest @ ..] => decode_utf32(rest, u32::from_be_bytes),
+        [0xff, 0xfe, 0, 0, rest @ ..] => decode_utf32(rest, u32::from_le_bytes),
+        [0xfe, 0xff, rest @ ..] => decode_utf16(rest, u16::from_be_bytes),
+        [0xff, 0xfe, rest @ ..] => decode_utf16(rest, u16::from_le_bytes),
+        [0, 0, _, _, ..] => decode_utf32(body, u32::from_be_bytes),
+        [0, _, _, _, ..] => decode_utf16(body, u16::from_be_bytes),
+        [_, 0, 0, 0, ..] => decode_utf32(body, u32::from_le_bytes),
+        [_, 0, _, _, ..] => decode_utf16(body, u16::from_le_bytes),
+        [0, _] => decode_utf16(body, u16::from_be_bytes),
+        [_, 0] => decode_utf16(body, u16::from_le_bytes),
+        _ => decode_utf8(body),
     }
 }
 
-fn utf8(bytes: &[u8]) -> Result<Cow<'_, str>, JsonError> {
+fn decode_utf8(bytes: &[u8]) -> Result<Cow<'_, str>, JsonError> {
     std::str::from_utf8(bytes)
         .map(Cow::Borrowed)
         .map_err(|_| JsonError::Unreadable)
 }
 
-fn utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> Result<Cow<'_, str>, JsonError> {
+fn decode_utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> Result<Cow<'_, str>, JsonError> {
     let (units, rest) = bytes.as_chunks();
     if !rest.is_empty() {
         return Err(JsonError::Unreadable);
@@ -134,7 +134,7 @@ fn utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> Result<Cow<'_, str>, JsonErr
         .map_err(|_| JsonError::Unreadable)
 }
 
-fn utf32(bytes: &[u8], unit: fn([u8; 4]) -> u32) -> Result<Cow<'_, str>, JsonError> {
+fn decode_utf32(bytes: &[u8], unit: fn([u8; 4]) -> u32) -> Result<Cow<'_, str>, JsonError> {
     let (units, rest) = bytes.as_chunks();
     if !rest.is_empty() {
         return Err(JsonError::Unreadable);
@@ -148,30 +148,30 @@ fn utf32(bytes: &[u8], unit: fn([u8; 4]) -> u32) -> Result<Cow<'_, str>, JsonErr
 }
 
 /// JSON scanner after CPython's `_json.c`; positions are in characters, as in Python.
-struct Scanner<'a> {
+struct JsonScanner<'a> {
     chars: &'a [char],
     at: usize,
 }
 
-impl Scanner<'_> {
-    fn peek(&self) -> Option<char> {
+impl JsonScanner<'_> {
+    fn peek_char(&self) -> Option<char> {
         self.chars.get(self.at).copied()
     }
 
     fn skip_blanks(&mut self) {
-        while matches!(self.peek(), Some(' ' | '\t' | '\n' | '\r')) {
+        while matches!(self.peek_char(), Some(' ' | '\t' | '\n' | '\r')) {
             self.at += 1;
         }
     }
 
-    fn fail<T>(&self, message: &'static str) -> Result<T, JsonError> {
+    fn error_here<T>(&self, message: &'static str) -> Result<T, JsonError> {
         Err(JsonError::Decode {
             message,
             position: self.at,
         })
     }
 
-    fn take(&mut self, word: &str) -> bool {
+    fn take_literal(&mut self, word: &str) -> bool {
         let found = word
             .chars()
             .enumerate()
@@ -183,48 +183,48 @@ impl Scanner<'_> {
     }
 
     /// Parses one JSON value at the current position, like `scan_once`.
-    fn value(&mut self, depth: usize) -> Result<Value, JsonError> {
-        match self.peek() {
-            Some('"') => self.string().map(Value::String),
+    fn parse_value(&mut self, depth: usize) -> Result<Value, JsonError> {
+        match self.peek_char() {
+            Some('"') => self.parse_string().map(Value::String),
             Some('{' | '[') if depth >= MAX_DEPTH => Err(JsonError::Unreadable),
-            Some('{') => self.object(depth + 1),
-            Some('[') => self.array(depth + 1),
-            Some('n') if self.take("null") => Ok(Value::Null),
-            Some('t') if self.take("true") => Ok(Value::Bool(true)),
-            Some('f') if self.take("false") => Ok(Value::Bool(false)),
-            Some('N') if self.take("NaN") => Ok(beyond_json("NaN")),
-            Some('I') if self.take("Infinity") => Ok(beyond_json("Infinity")),
-            Some('-') if self.take("-Infinity") => Ok(beyond_json("-Infinity")),
-            _ => self.number(),
+            Some('{') => self.parse_object(depth + 1),
+            Some('[') => self.parse_array(depth + 1),
+            Some('n') if self.take_literal("null") => Ok(Value::Null),
+            Some('t') if self.take_literal("true") => Ok(Value::Bool(true)),
+            Some('f') if self.take_literal("false") => Ok(Value::Bool(false)),
+            Some('N') if self.take_literal("NaN") => Ok(number_beyond_json("NaN")),
+            Some('I') if self.take_literal("Infinity") => Ok(number_beyond_json("Infinity")),
+            Some('-') if self.take_literal("-Infinity") => Ok(number_beyond_json("-Infinity")),
+            _ => self.parse_number(),
         }
     }
 
-    fn object(&mut self, depth: usize) -> Result<Value, JsonError> {
+    fn parse_object(&mut self, depth: usize) -> Result<Value, JsonError> {
         let mut map = Map::new();
         self.at += 1;
         self.skip_blanks();
-        if self.peek() == Some('}') {
+        if self.peek_char() == Some('}') {
             self.at += 1;
             return Ok(Value::Object(map));
         }
         loop {
-            if self.peek() != Some('"') {
-                return self.fail("Expecting property name enclosed in double quotes");
+            if self.peek_char() != Some('"') {
+                return self.error_here("Expecting property name enclosed in double quotes");
             }
-            let key = self.string()?;
+            let key = self.parse_string()?;
             self.skip_blanks();
-            if self.peek() != Some(':') {
-                return self.fail("Expecting ':' delimiter");
+            if self.peek_char() != Some(':') {
+                return self.error_here("Expecting ':' delimiter");
             }
             self.at += 1;
             self.skip_blanks();
-            let value = self.value(depth)?;
+            let value = self.parse_value(depth)?;
             map.insert(key, value);
             self.skip_blanks();
-            match self.peek() {
+            match self.peek_char() {
                 Some('}') => break,
                 Some(',') => self.at += 1,
-                _ => return self.fail("Expecting ',' delimiter"),
+                _ => return self.error_here("Expecting ',' delimiter"),
             }
             self.skip_blanks();
         }
@@ -232,21 +232,21 @@ impl Scanner<'_> {
         Ok(Value::Object(map))
     }
 
-    fn array(&mut self, depth: usize) -> Result<Value, JsonError> {
+    fn parse_array(&mut self, depth: usize) -> Result<Value, JsonError> {
         let mut items = Vec::new();
         self.at += 1;
         self.skip_blanks();
-        if self.peek() == Some(']') {
+        if self.peek_char() == Some(']') {
             self.at += 1;
             return Ok(Value::Array(items));
         }
         loop {
-            items.push(self.value(depth)?);
+            items.push(self.parse_value(depth)?);
             self.skip_blanks();
-            match self.peek() {
+            match self.peek_char() {
                 Some(']') => break,
                 Some(',') => self.at += 1,
-                _ => return self.fail("Expecting ',' delimiter"),
+                _ => return self.error_here("Expecting ',' delimiter"),
             }
             self.skip_blanks();
         }
@@ -255,7 +255,7 @@ impl Scanner<'_> {
     }
 
     /// Parses a JSON string after its opening quote, like `scanstring_unicode`.
-    fn string(&mut self) -> Result<String, JsonError> {
+    fn parse_string(&mut self) -> Result<String, JsonError> {
         let begin = self.at;
         let unterminated = JsonError::Decode {
             message: "Unterminated string starting at",
@@ -264,7 +264,7 @@ impl Scanner<'_> {
         let mut out = String::new();
         self.at += 1;
         loop {
-            match self.peek() {
+            match self.peek_char() {
                 None => return Err(unterminated),
                 Some('"') => {
                     self.at += 1;
@@ -272,12 +272,12 @@ impl Scanner<'_> {
                 }
                 Some('\\') => {
                     self.at += 1;
-                    let Some(escape) = self.peek() else {
+                    let Some(escape) = self.peek_char() else {
                         return Err(unterminated);
                     };
-                    out.push(self.escape(escape)?);
+                    out.push(self.parse_escape(escape)?);
                 }
-                Some('\0'..='\u{1f}') => return self.fail("Invalid control character at"),
+                Some('\0'..='\u{1f}') => return self.error_here("Invalid control character at"),
                 Some(c) => {
                     out.push(c);
                     self.at += 1;
@@ -286,7 +286,7 @@ impl Scanner<'_> {
         }
     }
 
-    fn escape(&mut self, letter: char) -> Result<char, JsonError> {
+    fn parse_escape(&mut self, letter: char) -> Result<char, JsonError> {
         let plain = match letter {
             '"' | '\\' | '/' => letter,
             'b' => '\u{8}',
@@ -297,7 +297,7 @@ impl Scanner<'_> {
             'u' => return self.unicode_escape(),
             _ => {
                 self.at -= 1;
-                return self.fail("Invalid \\escape");
+                return self.error_here("Invalid \\escape");
             }
         };
         self.at += 1;
@@ -308,13 +308,13 @@ impl Scanner<'_> {
         let digits = self.at + 1;
         let end = digits + 4;
         if end >= self.chars.len() {
-            return self.fail("Invalid \\uXXXX escape");
+            return self.error_here("Invalid \\uXXXX escape");
         }
         let invalid = JsonError::Decode {
             message: "Invalid \\uXXXX escape",
             position: end.saturating_sub(5),
         };
-        let first = self.hex(digits).ok_or(invalid)?;
+        let first = self.parse_hex4(digits).ok_or(invalid)?;
         self.at = end;
         let pair = (0xd800..0xdc00).contains(&first)
             && end + 6 < self.chars.len()
@@ -325,7 +325,7 @@ impl Scanner<'_> {
                 message: "Invalid \\uXXXX escape",
                 position: end + 1,
             };
-            let second = self.hex(end + 2).ok_or(invalid)?;
+            let second = self.parse_hex4(end + 2).ok_or(invalid)?;
             if (0xdc00..0xe000).contains(&second) {
                 self.at = end + 6;
                 let code = 0x1_0000 + ((first - 0xd800) << 10) + (second - 0xdc00);
@@ -335,7 +335,7 @@ impl Scanner<'_> {
         Ok(char::from_u32(first).unwrap_or(char::REPLACEMENT_CHARACTER))
     }
 
-    fn hex(&self, start: usize) -> Option<u32> {
+    fn parse_hex4(&self, start: usize) -> Option<u32> {
         self.chars
             .get(start..start + 4)?
             .iter()
@@ -344,7 +344,7 @@ impl Scanner<'_> {
 
     /// Parses a JSON integer, or a float if a fraction or an exponent follows, like
     /// `_match_number_unicode`.
-    fn number(&mut self) -> Result<Value, JsonError> {
+    fn parse_number(&mut self) -> Result<Value, JsonError> {
         let start = self.at;
         let mut at = start;
         let digit = |i: usize| self.chars.get(i).is_some_and(char::is_ascii_digit);
@@ -352,7 +352,7 @@ impl Scanner<'_> {
             at += 1;
         }
         if !digit(at) {
-            return self.fail("Expecting value");
+            return self.error_here("Expecting value");
         }
         if self.chars[at] == '0' {
             at += 1;
@@ -383,12 +383,14 @@ impl Scanner<'_> {
         let text: String = self.chars[start..at].iter().collect();
         self.at = at;
         if at > whole {
-            return Ok(float(text.parse().unwrap_or(f64::NAN)));
+            return Ok(json_of_python_float(text.parse().unwrap_or(f64::NAN)));
         }
         if text.trim_start_matches('-').len() > MAX_INT_DIGITS {
             return Err(JsonError::Unreadable);
         }
-        Ok(text.parse().map_or_else(|_| beyond_json(&text), int))
+        Ok(text
+            .parse()
+            .map_or_else(|_| number_beyond_json(&text), json_of_python_int))
     }
 }
 
@@ -399,7 +401,7 @@ mod tests {
 
     use super::*;
 
-    fn error(body: &str) -> (&'static str, usize) {
+    fn error_text_and_position(body: &str) -> (&'static str, usize) {
         match loads(body.as_bytes()) {
             Err(JsonError::Decode { message, position }) => (message, position),
             other => panic!("{body}: {other:?}"),
@@ -407,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_have_pythons_text_and_position() {
+    fn json_errors_match_python_text_and_position() {
         let name = "Expecting property name enclosed in double quotes";
         let cases = [
             ("", "Expecting value", 0),
@@ -433,15 +435,15 @@ mod tests {
             ("nul", "Expecting value", 0),
         ];
         for (body, message, position) in cases {
-            assert_eq!(error(body), (message, position), "{body}");
+            assert_eq!(error_text_and_position(body), (message, position), "{body}");
         }
     }
 
     #[test]
-    fn python_takes_more_than_json() {
+    fn accepts_python_extensions_of_json() {
         let value = loads(br#"{"a":NaN,"b":-Infinity,"c":1180591620717411303424,"d":1e999}"#);
         assert_eq!(
-            crate::repr(&value.expect("accepted")),
+            crate::python_repr(&value.expect("accepted")),
             "{'a': nan, 'b': -inf, 'c': 1180591620717411303424, 'd': inf}"
         );
         assert_eq!(
@@ -457,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn input_that_python_cannot_read_has_a_separate_error() {
+    fn undecodable_input_is_unicode_error() {
         assert_eq!(loads(b"\"\xff\""), Err(JsonError::Unreadable));
         assert_eq!(
             loads("9".repeat(5000).as_bytes()),
@@ -473,9 +475,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_long_number_is_found_wherever_it_starts(text in "[0-9,]{0,90}|[0-9]{15,22}(,[0-9]{15,22}){0,4}") {
+        fn long_number_is_detected_at_any_offset(text in "[0-9,]{0,90}|[0-9]{15,22}(,[0-9]{15,22}){0,4}") {
             let longest = text.split(',').map(str::len).max().unwrap_or(0);
-            prop_assert_eq!(has_plain_numbers(text.as_bytes()), longest < LONG_INT_DIGITS);
+            prop_assert_eq!(parses_numbers_like_serde_json(text.as_bytes()), longest < MIN_BIGINT_DIGITS);
         }
 
         #[test]
@@ -483,9 +485,9 @@ mod tests {
             // Python parses -0 as the integer 0, serde_json as a float.
             prop_assume!(!text.contains("-0"));
             let chars: Vec<char> = text.chars().collect();
-            let mut scanner = Scanner { chars: &chars, at: 0 };
+            let mut scanner = JsonScanner { chars: &chars, at: 0 };
             scanner.skip_blanks();
-            let ours = scanner.value(0).ok().filter(|_| {
+            let ours = scanner.parse_value(0).ok().filter(|_| {
                 scanner.skip_blanks();
                 scanner.at == chars.len()
             });

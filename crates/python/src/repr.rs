@@ -6,18 +6,18 @@ use std::sync::LazyLock;
 use regex::Regex;
 use serde_json::Value;
 
-use crate::value::Py;
+use crate::value::PythonValue;
 
-/// Formats a JSON value like Python's `str(value)`: a string unchanged, other values like [`repr`].
-pub fn str(value: &Value) -> String {
+/// Formats a JSON value like Python's `str(value)`: a string unchanged, other values like [`python_repr`].
+pub fn python_str(value: &Value) -> String {
     match value {
         Value::String(s) => s.clone(),
-        other => repr(other),
+        other => python_repr(other),
     }
 }
 
 /// Formats a JSON value like Python's `repr(value)`.
-pub fn repr(value: &Value) -> String {
+pub fn python_repr(value: &Value) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
     let _ = write_repr(&mut out, value);
@@ -25,15 +25,15 @@ pub fn repr(value: &Value) -> String {
 }
 
 fn write_repr(out: &mut impl Write, value: &Value) -> fmt::Result {
-    match Py::of(value) {
-        Py::None => out.write_str("None"),
-        Py::Bool(true) => out.write_str("True"),
-        Py::Bool(false) => out.write_str("False"),
-        Py::Int(i) => write!(out, "{i}"),
-        Py::BigInt(text) => out.write_str(text),
-        Py::Float(f) => out.write_str(&repr_float(f)),
-        Py::Str(s) => write_repr_str(out, s),
-        Py::List(items) => {
+    match PythonValue::of_json(value) {
+        PythonValue::None => out.write_str("None"),
+        PythonValue::Bool(true) => out.write_str("True"),
+        PythonValue::Bool(false) => out.write_str("False"),
+        PythonValue::Int(i) => write!(out, "{i}"),
+        PythonValue::BigInt(text) => out.write_str(text),
+        PythonValue::Float(f) => out.write_str(&repr_float(f)),
+        PythonValue::Str(s) => write_repr_str(out, s),
+        PythonValue::List(items) => {
             out.write_char('[')?;
             for (i, item) in items.iter().enumerate() {
                 out.write_str(if i > 0 { ", " } else { "" })?;
@@ -41,7 +41,7 @@ fn write_repr(out: &mut impl Write, value: &Value) -> fmt::Result {
             }
             out.write_char(']')
         }
-        Py::Dict(map) => {
+        PythonValue::Dict(map) => {
             out.write_char('{')?;
             for (i, (key, item)) in map.iter().enumerate() {
                 out.write_str(if i > 0 { ", " } else { "" })?;
@@ -84,18 +84,18 @@ pub fn write_repr_str(out: &mut impl Write, text: &str) -> fmt::Result {
             '\t' => out.write_str("\\t")?,
             c if c == quote => write!(out, "\\{c}")?,
             ' '..='~' => out.write_char(c)?,
-            c => write_other(out, c)?,
+            c => write_unprintable_escaped(out, c)?,
         }
     }
     out.write_char(quote)
 }
 
-fn write_other(out: &mut impl Write, c: char) -> fmt::Result {
+fn write_unprintable_escaped(out: &mut impl Write, c: char) -> fmt::Result {
     /// Pattern of a non-ASCII character that is unprintable by Python's `str.isprintable`.
-    static UNPRINTABLE: LazyLock<Regex> =
+    static UNPRINTABLE_CHAR: LazyLock<Regex> =
         LazyLock::new(|| Regex::new(r"^[\p{C}\p{Z}]$").expect("a constant pattern"));
     let mut buffer = [0; 4];
-    if c > '\u{7f}' && !UNPRINTABLE.is_match(c.encode_utf8(&mut buffer)) {
+    if c > '\u{7f}' && !UNPRINTABLE_CHAR.is_match(c.encode_utf8(&mut buffer)) {
         return out.write_char(c);
     }
     match u32::from(c) {
@@ -184,8 +184,11 @@ mod tests {
     }
 
     #[test]
-    fn containers_nest() {
+    fn nested_containers_match_python_repr() {
         let value = json!({"a": [1, 2.0, null, true], "b": {"c": "d"}});
-        assert_eq!(repr(&value), "{'a': [1, 2.0, None, True], 'b': {'c': 'd'}}");
+        assert_eq!(
+            python_repr(&value),
+            "{'a': [1, 2.0, None, True], 'b': {'c': 'd'}}"
+        );
     }
 }

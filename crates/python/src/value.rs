@@ -1,16 +1,16 @@
 //! Python values stored in JSON values.
 //!
 //! `NaN`, the infinities and integers beyond 64 bits do not fit a [`serde_json::Number`].
-//! [`beyond_json`] stores their text in an object with a key that clients do not send by accident;
-//! [`Py::of`] reads it.
+//! [`number_beyond_json`] stores their text in an object with a key that clients do not send by accident;
+//! [`PythonValue::of`] reads it.
 
 use serde_json::{Map, Value};
 
-const BEYOND_JSON: &str = "\0python-number";
+const PYTHON_NUMBER_KEY: &str = "\0python-number";
 
 /// Python value of a JSON value, as `json.loads` returns it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Py<'a> {
+pub enum PythonValue<'a> {
     /// Python's `None`.
     None,
     /// A Python `bool`.
@@ -29,9 +29,9 @@ pub enum Py<'a> {
     Dict(&'a Map<String, Value>),
 }
 
-impl<'a> Py<'a> {
+impl<'a> PythonValue<'a> {
     /// Returns the Python value of a JSON value.
-    pub fn of(value: &'a Value) -> Self {
+    pub fn of_json(value: &'a Value) -> Self {
         match value {
             Value::Null => Self::None,
             Value::Bool(b) => Self::Bool(*b),
@@ -42,15 +42,15 @@ impl<'a> Py<'a> {
                 .map_or_else(|| Self::Float(n.as_f64().unwrap_or(f64::NAN)), Self::Int),
             Value::String(s) => Self::Str(s),
             Value::Array(items) => Self::List(items),
-            Value::Object(map) => Self::of_object(map),
+            Value::Object(map) => Self::of_json_object(map),
         }
     }
 
-    fn of_object(map: &'a Map<String, Value>) -> Self {
+    fn of_json_object(map: &'a Map<String, Value>) -> Self {
         if map.len() != 1 {
             return Self::Dict(map);
         }
-        match map.get(BEYOND_JSON).and_then(Value::as_str) {
+        match map.get(PYTHON_NUMBER_KEY).and_then(Value::as_str) {
             None => Self::Dict(map),
             Some("NaN") => Self::Float(f64::NAN),
             Some("Infinity") => Self::Float(f64::INFINITY),
@@ -60,7 +60,7 @@ impl<'a> Py<'a> {
     }
 
     /// Returns Python's `bool(value)`.
-    pub fn truthy(self) -> bool {
+    pub fn is_truthy(self) -> bool {
         match self {
             Self::None => false,
             Self::Bool(b) => b,
@@ -87,7 +87,7 @@ impl<'a> Py<'a> {
     }
 
     /// Returns the numeric value of a `bool`, `int` or `float`; `None` for other types.
-    pub fn number(self) -> Option<f64> {
+    pub fn as_number(self) -> Option<f64> {
         match self {
             Self::Bool(b) => Some(f64::from(u8::from(b))),
             #[expect(
@@ -104,18 +104,18 @@ impl<'a> Py<'a> {
 
 /// Returns a JSON value for a number beyond JSON: `NaN`, `Infinity`, `-Infinity` or the decimal
 /// digits of a long integer.
-pub fn beyond_json(text: &str) -> Value {
+pub fn number_beyond_json(text: &str) -> Value {
     Value::Object(Map::from_iter([(
-        BEYOND_JSON.to_owned(),
+        PYTHON_NUMBER_KEY.to_owned(),
         Value::from(text),
     )]))
 }
 
 /// Returns a JSON value for a float, finite or not.
-pub fn float(value: f64) -> Value {
+pub fn json_of_python_float(value: f64) -> Value {
     serde_json::Number::from_f64(value).map_or_else(
         || {
-            beyond_json(match value {
+            number_beyond_json(match value {
                 v if v.is_nan() => "NaN",
                 v if v > 0.0 => "Infinity",
                 _ => "-Infinity",
@@ -126,11 +126,11 @@ pub fn float(value: f64) -> Value {
 }
 
 /// Returns a JSON value for an integer of any size.
-pub fn int(value: i128) -> Value {
+pub fn json_of_python_int(value: i128) -> Value {
     i64::try_from(value)
         .map(Value::from)
         .or_else(|_| u64::try_from(value).map(Value::from))
-        .unwrap_or_else(|_| beyond_json(&value.to_string()))
+        .unwrap_or_else(|_| number_beyond_json(&value.to_string()))
 }
 
 #[cfg(test)]
@@ -138,10 +138,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_beyond_json_keep_their_meaning() {
-        assert_eq!(Py::of(&int(1 << 70)), Py::Int(1 << 70));
-        assert_eq!(Py::of(&float(f64::INFINITY)), Py::Float(f64::INFINITY));
+    fn nan_infinity_and_bigint_round_trip() {
+        assert_eq!(
+            PythonValue::of_json(&json_of_python_int(1 << 70)),
+            PythonValue::Int(1 << 70)
+        );
+        assert_eq!(
+            PythonValue::of_json(&json_of_python_float(f64::INFINITY)),
+            PythonValue::Float(f64::INFINITY)
+        );
         let digits = "9".repeat(60);
-        assert_eq!(Py::of(&beyond_json(&digits)), Py::BigInt(&digits));
+        assert_eq!(
+            PythonValue::of_json(&number_beyond_json(&digits)),
+            PythonValue::BigInt(&digits)
+        );
     }
 }

@@ -10,7 +10,7 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 /// Selects the use of a stream of random numbers. Streams for different purposes are independent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
-pub enum Purpose {
+pub enum StreamPurpose {
     /// Random text of replies.
     Content = 1,
     /// Random delays of the engine.
@@ -33,7 +33,7 @@ pub enum Purpose {
 
 /// Creates the random number generator of (seed, request, purpose): ChaCha8, the same on every
 /// platform.
-pub fn stream(seed: u64, request: u64, purpose: Purpose) -> ChaCha8Rng {
+pub fn request_rng(seed: u64, request: u64, purpose: StreamPurpose) -> ChaCha8Rng {
     let mut key = [0u8; 32];
     key[..8].copy_from_slice(&seed.to_le_bytes());
     key[8..16].copy_from_slice(&request.to_le_bytes());
@@ -43,7 +43,7 @@ pub fn stream(seed: u64, request: u64, purpose: Purpose) -> ChaCha8Rng {
 
 /// Mixes two 64-bit words into one (SplitMix64 finalizer): fast and well distributed, but not
 /// secret.
-pub const fn mix(a: u64, b: u64) -> u64 {
+pub const fn mix_u64_pair(a: u64, b: u64) -> u64 {
     let mut z = a
         .wrapping_add(0x9e37_79b9_7f4a_7c15)
         .wrapping_add(b.rotate_left(32));
@@ -53,26 +53,26 @@ pub const fn mix(a: u64, b: u64) -> u64 {
 }
 
 /// Draws random values by fixed algorithms, so that streams are stable across versions.
-pub trait Draw {
+pub trait DrawRandom {
     /// Draws a number uniformly from `[0, 1)`, with 53 bits.
-    fn unit(&mut self) -> f64;
+    fn draw_unit_f64(&mut self) -> f64;
     /// Draws an integer uniformly from `low..=high`.
-    fn between(&mut self, low: u64, high: u64) -> u64;
+    fn draw_u64_between(&mut self, low: u64, high: u64) -> u64;
     /// Returns true with a probability of `percent` in a hundred.
-    fn percent(&mut self, percent: u32) -> bool;
+    fn draw_percent_chance(&mut self, percent: u32) -> bool;
     /// Draws a standard normal variate by Box-Muller, which takes two uniform draws.
-    fn normal(&mut self) -> f64;
+    fn draw_standard_normal(&mut self) -> f64;
     /// Draws a delay from a normal distribution, clamped to 0.3..=1.7 times `mean`
     /// (llm-d-inference-sim `latencies.go`).
-    fn delay(&mut self, mean: Duration, std_dev: Duration) -> Duration;
+    fn draw_clamped_delay(&mut self, mean: Duration, std_dev: Duration) -> Duration;
 }
 
-impl<R: Rng> Draw for R {
-    fn unit(&mut self) -> f64 {
+impl<R: Rng> DrawRandom for R {
+    fn draw_unit_f64(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
     }
 
-    fn between(&mut self, low: u64, high: u64) -> u64 {
+    fn draw_u64_between(&mut self, low: u64, high: u64) -> u64 {
         let span = high.saturating_sub(low);
         if span == u64::MAX {
             return self.next_u64();
@@ -81,22 +81,22 @@ impl<R: Rng> Draw for R {
         low + ((u128::from(self.next_u64()) * (u128::from(span) + 1)) >> 64) as u64
     }
 
-    fn percent(&mut self, percent: u32) -> bool {
-        percent > 0 && self.between(1, 100) <= u64::from(percent)
+    fn draw_percent_chance(&mut self, percent: u32) -> bool {
+        percent > 0 && self.draw_u64_between(1, 100) <= u64::from(percent)
     }
 
-    fn normal(&mut self) -> f64 {
-        let u = 1.0 - self.unit();
-        let v = self.unit();
+    fn draw_standard_normal(&mut self) -> f64 {
+        let u = 1.0 - self.draw_unit_f64();
+        let v = self.draw_unit_f64();
         (-2.0 * u.ln()).sqrt() * (std::f64::consts::TAU * v).cos()
     }
 
-    fn delay(&mut self, mean: Duration, std_dev: Duration) -> Duration {
+    fn draw_clamped_delay(&mut self, mean: Duration, std_dev: Duration) -> Duration {
         if std_dev.is_zero() {
             return mean;
         }
         let mean = mean.as_nanos() as f64;
-        let drawn = mean + std_dev.as_nanos() as f64 * self.normal();
+        let drawn = mean + std_dev.as_nanos() as f64 * self.draw_standard_normal();
         Duration::from_nanos(drawn.clamp(0.3 * mean, 1.7 * mean) as u64)
     }
 }

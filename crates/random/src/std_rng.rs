@@ -4,7 +4,7 @@
 use rand_chacha::ChaCha12Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use super::Draw;
+use super::DrawRandom;
 
 /// Generates the values of `rand` 0.9's `StdRng` after `seed_from_u64(seed)`.
 #[derive(Debug, Clone)]
@@ -17,13 +17,13 @@ impl StdRng {
     }
 
     /// Draws what `random::<f64>()` of `rand` draws: a number from `[0, 1)`.
-    pub fn unit(&mut self) -> f64 {
-        self.0.unit()
+    pub fn draw_unit_f64(&mut self) -> f64 {
+        self.0.draw_unit_f64()
     }
 
     /// Draws true with probability `rate`, as `random_bool` of `rand` 0.9; a rate of 1 consumes no
     /// random number.
-    pub fn chance(&mut self, rate: f64) -> bool {
+    pub fn draw_bool(&mut self, rate: f64) -> bool {
         if rate >= 1.0 {
             return true;
         }
@@ -33,7 +33,7 @@ impl StdRng {
 
     /// Draws an integer from `0..n`, as `random_range` of `rand` 0.9 does (Canon's method over 32
     /// bits).
-    pub fn below(&mut self, n: u32) -> u32 {
+    pub fn draw_u32_below(&mut self, n: u32) -> u32 {
         let wide = |word: u32| u64::from(word) * u64::from(n);
         let product = wide(self.0.next_u32());
         let (high, low) = ((product >> 32) as u32, product as u32);
@@ -45,8 +45,8 @@ impl StdRng {
     }
 
     /// Draws the time between two events of a Poisson process with the given mean.
-    pub fn exponential(&mut self, mean: f64) -> f64 {
-        -mean * (1.0 - self.unit()).ln()
+    pub fn draw_exponential(&mut self, mean: f64) -> f64 {
+        -mean * (1.0 - self.draw_unit_f64()).ln()
     }
 }
 
@@ -55,17 +55,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn draws_match_those_recorded() {
+    fn draws_equal_recorded_rand_std_rng_draws() {
         let draws = |n| {
             let mut rng = StdRng::new(42);
-            (0..12).map(|_| rng.below(n)).collect::<Vec<_>>()
+            (0..12).map(|_| rng.draw_u32_below(n)).collect::<Vec<_>>()
         };
         assert_eq!(draws(8), [1, 4, 1, 4, 6, 5, 7, 3, 7, 0, 4, 3]);
         assert_eq!(draws(4), [0, 2, 0, 2, 3, 2, 3, 1, 3, 0, 2, 1]);
         let mut rng = StdRng::new(42);
         let mut at = 0.0;
         let arrivals = [0; 3].map(|_| {
-            at += rng.exponential(1000.0 / 12.0);
+            at += rng.draw_exponential(1000.0 / 12.0);
             at
         });
         assert_eq!(

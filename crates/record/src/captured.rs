@@ -3,12 +3,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::exchange::{Api, Delivery};
+use super::exchange::{RecordedApi, ResponseDelivery};
 
 pub(super) struct CapturedExchange {
-    pub(super) api: Api,
+    pub(super) api: RecordedApi,
     pub(super) request: Value,
-    pub(super) delivery: Delivery,
+    pub(super) delivery: ResponseDelivery,
     /// Chunks of the response body, each with the time since the request was sent.
     pub(super) chunks: Vec<(Duration, Bytes)>,
 }

@@ -6,18 +6,18 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use clap::{CommandFactory, Parser};
 
-use super::{RecordConfig, Recorder, Summary, model_of};
-use vllm_sim_command_line::parse;
-use vllm_sim_dataset::TABLE;
-use vllm_sim_tokenizer::{Hub, Tokenizer, TokenizerLocation};
+use super::{RecordConfig, Recorder, RecordingSummary, first_model_of_upstream};
+use vllm_sim_command_line::parse_tool_args;
+use vllm_sim_dataset::DEFAULT_TABLE;
+use vllm_sim_tokenizer::{HuggingFaceHub, Tokenizer, TokenizerLocation};
 
 /// Record the responses of an endpoint with their timing, as a proxy in front of it.
 ///
 /// Point clients at the proxy instead of the endpoint; stop it with Ctrl-C or SIGTERM. Then
 /// `vllm-sim --model MODEL --dataset-path FILE --replay-timing` returns the same responses.
 #[derive(Debug, Parser)]
-#[command(name = "vllm-sim record", no_binary_name = true, after_help = EXAMPLES)]
-struct Args {
+#[command(name = "vllm-sim record", no_binary_name = true, after_help = HELP_EXAMPLES)]
+struct RecordArgs {
     /// URL of the endpoint, like http://localhost:8000.
     #[arg(long, value_name = "URL")]
     upstream: String,
@@ -31,7 +31,7 @@ struct Args {
     #[arg(long, default_value = "127.0.0.1")]
     host: String,
     /// Name of the table to write.
-    #[arg(long, default_value = TABLE)]
+    #[arg(long, default_value = DEFAULT_TABLE)]
     table_name: String,
     /// Append to an existing file.
     #[arg(long)]
@@ -54,20 +54,20 @@ struct Args {
 }
 
 /// Returns the clap command of `record`.
-pub fn command() -> clap::Command {
-    Args::command()
+pub fn record_clap_command() -> clap::Command {
+    RecordArgs::command()
 }
 
 /// Records responses until `ended` resolves, and returns the text to print.
 ///
 /// # Errors
 /// Returns a message for the user.
-pub fn run(
+pub fn run_record_command(
     args: &[String],
     env: &dyn Fn(&str) -> Option<String>,
     ended: impl Future<Output = ()>,
 ) -> Result<String> {
-    let args = match parse::<Args>(args)? {
+    let args = match parse_tool_args::<RecordArgs>(args)? {
         Ok(args) => args,
         Err(help) => return Ok(help),
     };
@@ -76,21 +76,24 @@ pub fn run(
         .build()?;
     runtime.block_on(async {
         let out = args.out.display().to_string();
-        let recorder = start(args, env).await?;
+        let recorder = start_recorder(args, env).await?;
         tracing::info!(address = %recorder.address, out, "recording; SIGINT or SIGTERM ends it");
         ended.await;
         let summary = recorder.stop().await?;
-        Ok(shown(&summary, &out))
+        Ok(format_summary(&summary, &out))
     })
 }
 
-async fn start(args: Args, env: &dyn Fn(&str) -> Option<String>) -> Result<Recorder> {
+async fn start_recorder(
+    args: RecordArgs,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<Recorder> {
     let model = match &args.model {
         Some(model) => model.clone(),
         None if args.force_dummy_tokenizer => String::new(),
-        None => model_of(&args.upstream, args.upstream_ca.as_deref()).await?,
+        None => first_model_of_upstream(&args.upstream, args.upstream_ca.as_deref()).await?,
     };
-    let tokenizer = tokenizer(&args, &model, env)?;
+    let tokenizer = open_tokenizer(&args, &model, env)?;
     let record = RecordConfig {
         upstream: args.upstream,
         out: args.out,
@@ -103,7 +106,11 @@ async fn start(args: Args, env: &dyn Fn(&str) -> Option<String>) -> Result<Recor
     Ok(Recorder::start(record).await?)
 }
 
-fn tokenizer(args: &Args, model: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Tokenizer> {
+fn open_tokenizer(
+    args: &RecordArgs,
+    model: &str,
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<Tokenizer> {
     let path = Path::new(model);
     let source = if args.force_dummy_tokenizer {
         TokenizerLocation::Simulated
@@ -114,7 +121,7 @@ fn tokenizer(args: &Args, model: &str, env: &dyn Fn(&str) -> Option<String>) -> 
             repo: model.to_owned(),
             revision: None,
             download: args.download_tokenizer,
-            hub: Hub::from_env(env),
+            hub: HuggingFaceHub::from_env(env),
         }
     };
     match Tokenizer::open(&source) {
@@ -132,7 +139,7 @@ fn tokenizer(args: &Args, model: &str, env: &dyn Fn(&str) -> Option<String>) -> 
     }
 }
 
-fn shown(summary: &Summary, out: &str) -> String {
+fn format_summary(summary: &RecordingSummary, out: &str) -> String {
     let mut text = format!("{} replies in {out}", summary.replies);
     for (why, count) in &summary.skipped {
         text.push_str(&format!("\nnot recorded, {why}: {count}"));
@@ -141,6 +148,6 @@ fn shown(summary: &Summary, out: &str) -> String {
 }
 
 /// Commands to begin with, below the help text.
-const EXAMPLES: &str = "\
+const HELP_EXAMPLES: &str = "\
 Examples:\n\
 \x20 vllm-sim record --upstream http://localhost:8000 --out replies.sqlite";

@@ -14,11 +14,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::{CommandFactory, Parser};
 
-use vllm_sim_command_line::{parse, refuse};
-use vllm_sim_dataset::{Dataset, Generation, RowStorage, TABLE};
-use vllm_sim_tokenizer::{Hub, Tokenizer, TokenizerLocation};
+use vllm_sim_command_line::{parse_tool_args, refuse};
+use vllm_sim_dataset::{DEFAULT_TABLE, Dataset, DatasetFormat, RowStorage};
+use vllm_sim_tokenizer::{HuggingFaceHub, Tokenizer, TokenizerLocation};
 
-pub use build::{Build, DatasetSummary, build};
+pub use build::{DatasetBuildOptions, DatasetSummary, build_dataset};
 
 /// Build a dataset of conversations (`build`), or inspect one (`inspect FILE`).
 #[derive(Debug, Parser)]
@@ -41,7 +41,7 @@ struct BuildArgs {
     #[arg(long, default_value = ".")]
     output_path: PathBuf,
     /// Name of the table to create.
-    #[arg(long, default_value = TABLE)]
+    #[arg(long, default_value = DEFAULT_TABLE)]
     table_name: String,
     /// Maximum number of conversations to read.
     #[arg(long, default_value_t = 10_000)]
@@ -76,12 +76,12 @@ struct InspectArgs {
     /// Dataset file.
     file: PathBuf,
     /// Name of its table.
-    #[arg(long, default_value = TABLE)]
+    #[arg(long, default_value = DEFAULT_TABLE)]
     table_name: String,
 }
 
 /// Returns the clap command of `dataset`.
-pub fn command() -> clap::Command {
+pub fn dataset_clap_command() -> clap::Command {
     clap::Command::new("dataset")
         .about("Build a dataset from conversations, or inspect one")
         .subcommand(BuildArgs::command().name("build"))
@@ -92,33 +92,36 @@ pub fn command() -> clap::Command {
 ///
 /// # Errors
 /// Returns a message for the user.
-pub fn run(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result<String> {
+pub fn run_dataset_command(
+    args: &[String],
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<String> {
     let (inspects, args) = match args.split_first() {
         Some((first, rest)) if first == "inspect" => (true, rest),
         Some((first, rest)) if first == "build" => (false, rest),
         _ => (false, args),
     };
     if inspects {
-        return match parse::<InspectArgs>(args)? {
-            Ok(args) => inspect(&args.file, &args.table_name),
+        return match parse_tool_args::<InspectArgs>(args)? {
+            Ok(args) => inspect_dataset(&args.file, &args.table_name),
             Err(help) => Ok(help),
         };
     }
-    match parse::<BuildArgs>(args)? {
-        Ok(args) => build_from(args, env),
+    match parse_tool_args::<BuildArgs>(args)? {
+        Ok(args) => build_from_args(args, env),
         Err(help) => Ok(help),
     }
 }
 
-fn build_from(args: BuildArgs, env: &dyn Fn(&str) -> Option<String>) -> Result<String> {
-    let hub = Hub::from_env(env);
+fn build_from_args(args: BuildArgs, env: &dyn Fn(&str) -> Option<String>) -> Result<String> {
+    let hub = HuggingFaceHub::from_env(env);
     let (input, origin) = match (&args.hf_repo, &args.local_path) {
         (Some(repo), _) => {
             let Some(file) = &args.input_file else {
                 refuse!("--hf-repo is given but --input-file is not");
             };
             let origin = format!("https://huggingface.co/datasets/{repo}, file {file}");
-            (fetch(repo, file, &hub)?, origin)
+            (fetch_from_hub(repo, file, &hub)?, origin)
         }
         (None, Some(path)) => {
             let input = match &args.input_file {
@@ -137,9 +140,9 @@ fn build_from(args: BuildArgs, env: &dyn Fn(&str) -> Option<String>) -> Result<S
             "which conversations? Give --local-path FILE, or --hf-repo NAME with --input-file"
         ),
     };
-    let tokenizer = tokenizer(&args, hub)?;
-    let built = build(
-        &Build {
+    let tokenizer = open_tokenizer(&args, hub)?;
+    let built = build_dataset(
+        &DatasetBuildOptions {
             input,
             origin,
             folder: args.output_path,
@@ -148,9 +151,9 @@ fn build_from(args: BuildArgs, env: &dyn Fn(&str) -> Option<String>) -> Result<S
             max_records: args.max_records,
             model: args.model,
             generation: if args.legacy {
-                Generation::Texts
+                DatasetFormat::Texts
             } else {
-                Generation::Tokens
+                DatasetFormat::Tokens
             },
         },
         &tokenizer,
@@ -174,7 +177,7 @@ fn build_from(args: BuildArgs, env: &dyn Fn(&str) -> Option<String>) -> Result<S
     ))
 }
 
-fn tokenizer(args: &BuildArgs, hub: Hub) -> Result<Tokenizer> {
+fn open_tokenizer(args: &BuildArgs, hub: HuggingFaceHub) -> Result<Tokenizer> {
     let path = Path::new(&args.model);
     let source = if args.force_dummy_tokenizer {
         TokenizerLocation::Simulated
@@ -196,7 +199,7 @@ fn tokenizer(args: &BuildArgs, hub: Hub) -> Result<Tokenizer> {
 }
 
 #[cfg(feature = "download")]
-fn fetch(repo: &str, file: &str, hub: &Hub) -> Result<PathBuf> {
+fn fetch_from_hub(repo: &str, file: &str, hub: &HuggingFaceHub) -> Result<PathBuf> {
     let cache = hf_hub::Cache::new(hub.cache.clone());
     let mut builder =
         hf_hub::api::sync::ApiBuilder::from_cache(cache).with_token(hub.token.clone());
@@ -208,7 +211,7 @@ fn fetch(repo: &str, file: &str, hub: &Hub) -> Result<PathBuf> {
 }
 
 #[cfg(not(feature = "download"))]
-fn fetch(_: &str, _: &str, _: &Hub) -> Result<PathBuf> {
+fn fetch_from_hub(_: &str, _: &str, _: &HuggingFaceHub) -> Result<PathBuf> {
     bail!("--hf-repo: this program was built without the feature `download`")
 }
 
@@ -216,14 +219,14 @@ fn fetch(_: &str, _: &str, _: &Hub) -> Result<PathBuf> {
 ///
 /// # Errors
 /// Returns an error if the file cannot be opened, or a row is invalid.
-pub fn inspect(file: &Path, table: &str) -> Result<String> {
+pub fn inspect_dataset(file: &Path, table: &str) -> Result<String> {
     let dataset = Dataset::open(file, table, RowStorage::OnDisk)?;
     let summary = dataset.summary();
     let generation = match dataset.generation() {
-        Generation::Texts => "version 0.6 (prompts hashed as text, no token ids)",
-        Generation::Tokens => "current (prompts hashed as token ids)",
+        DatasetFormat::Texts => "version 0.6 (prompts hashed as text, no token ids)",
+        DatasetFormat::Tokens => "current (prompts hashed as token ids)",
     };
-    if let Some((row, why)) = dataset.first_bad_row() {
+    if let Some((row, why)) = dataset.first_invalid_row() {
         bail!(
             "table '{table}' of dataset {}, row {row}: {why}",
             file.display()

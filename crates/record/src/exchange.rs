@@ -9,20 +9,20 @@ use bytes::Bytes;
 use serde_json::Value;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Delivery {
+pub(super) enum ResponseDelivery {
     Whole,
     Streamed,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Api {
+pub(crate) enum RecordedApi {
     Chat,
     Completions,
 }
 
-impl Api {
+impl RecordedApi {
     /// Returns the OpenAI API of a request path, if its responses are recorded.
-    pub(super) fn of(path: &str) -> Option<Self> {
+    pub(super) fn from_request_path(path: &str) -> Option<Self> {
         if path.ends_with("/v1/chat/completions") {
             Some(Self::Chat)
         } else if path.ends_with("/v1/completions") {
@@ -32,7 +32,7 @@ impl Api {
         }
     }
 
-    pub(crate) fn named(name: &str) -> Option<Self> {
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
         [Self::Chat, Self::Completions]
             .into_iter()
             .find(|api| api.name() == name)
@@ -47,7 +47,7 @@ impl Api {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct TextPiece {
+pub(super) struct TimedText {
     pub(super) text: String,
     /// Token ids of the piece of text, if the client requested them.
     pub(super) ids: Vec<u32>,
@@ -57,7 +57,7 @@ pub(super) struct TextPiece {
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct RecordedChoice {
-    pub(super) pieces: Vec<TextPiece>,
+    pub(super) pieces: Vec<TimedText>,
     pub(super) finish: Option<String>,
     /// Whether generation ended by a stop condition other than the end-of-sequence token.
     pub(super) stopped: bool,
@@ -84,15 +84,18 @@ impl RecordedResponse {
     ///
     /// # Errors
     /// Returns the reason why the response has no reply.
-    pub(super) fn read(delivery: Delivery, chunks: &[(Duration, Bytes)]) -> Result<Self, String> {
+    pub(super) fn parse_response(
+        delivery: ResponseDelivery,
+        chunks: &[(Duration, Bytes)],
+    ) -> Result<Self, String> {
         let mut answer = Self::default();
-        if delivery == Delivery::Streamed {
+        if delivery == ResponseDelivery::Streamed {
             answer.read_events(chunks)?;
         } else {
             let at = chunks.last().map_or(Duration::ZERO, |(at, _)| *at);
             let body: Vec<u8> = chunks.iter().flat_map(|(_, data)| data.to_vec()).collect();
             let body = serde_json::from_slice(&body).map_err(|_| "the response is not JSON")?;
-            answer.add(&body, at)?;
+            answer.add_response_object(&body, at)?;
         }
         Ok(answer)
     }
@@ -108,7 +111,7 @@ impl RecordedResponse {
                 if let Some(event) = event.filter(|event| *event != b"[DONE]") {
                     let event =
                         serde_json::from_slice(event).map_err(|_| "an event is not JSON")?;
-                    self.add(&event, *at)?;
+                    self.add_response_object(&event, *at)?;
                 }
                 line.clear();
             }
@@ -117,7 +120,7 @@ impl RecordedResponse {
         Ok(())
     }
 
-    fn add(&mut self, body: &Value, at: Duration) -> Result<(), String> {
+    fn add_response_object(&mut self, body: &Value, at: Duration) -> Result<(), String> {
         if !body["error"].is_null() {
             return Err("the response is an error".to_owned());
         }
@@ -126,7 +129,7 @@ impl RecordedResponse {
         if self.model.is_none() {
             self.model = body["model"].as_str().map(str::to_owned);
         }
-        let whole = ids(&body["prompt_token_ids"]);
+        let whole = parse_token_ids(&body["prompt_token_ids"]);
         for choice in body["choices"].as_array().into_iter().flatten() {
             let index = choice["index"].as_u64().unwrap_or(0);
             let index = usize::try_from(index)
@@ -137,8 +140,8 @@ impl RecordedResponse {
                 self.choices.resize_with(index + 1, RecordedChoice::default);
             }
             let recorded = &mut self.choices[index];
-            recorded.add(choice, at);
-            let prompt = ids(&choice["prompt_token_ids"]);
+            recorded.add_choice_object(choice, at);
+            let prompt = parse_token_ids(&choice["prompt_token_ids"]);
             recorded.prompt = recorded.prompt.take().or(prompt).or(whole.clone());
         }
         Ok(())
@@ -146,7 +149,7 @@ impl RecordedResponse {
 }
 
 impl RecordedChoice {
-    fn add(&mut self, choice: &Value, at: Duration) {
+    fn add_choice_object(&mut self, choice: &Value, at: Duration) {
         self.ended = at;
         let message = match &choice["delta"] {
             Value::Null => &choice["message"],
@@ -161,11 +164,11 @@ impl RecordedChoice {
             Value::String(text) => text.clone(),
             _ => text(&message["content"]),
         };
-        let mut ids = ids(&choice["token_ids"]).unwrap_or_default();
+        let mut ids = parse_token_ids(&choice["token_ids"]).unwrap_or_default();
         for (text, reasoning) in [(thought, true), (content, false)] {
             if !text.is_empty() {
                 let ids = std::mem::take(&mut ids);
-                self.pieces.push(TextPiece {
+                self.pieces.push(TimedText {
                     text,
                     ids,
                     at,
@@ -182,7 +185,7 @@ impl RecordedChoice {
     }
 }
 
-fn ids(value: &Value) -> Option<Vec<u32>> {
+fn parse_token_ids(value: &Value) -> Option<Vec<u32>> {
     let ids = value.as_array()?.iter();
     ids.map(|id| u32::try_from(id.as_u64()?).ok()).collect()
 }
@@ -198,14 +201,14 @@ mod tests {
 
     fn shown(answer: &RecordedResponse) -> Vec<Vec<(String, u128, bool)>> {
         let pieces = |choice: &RecordedChoice| {
-            let shown = |p: &TextPiece| (p.text.clone(), p.at.as_millis(), p.reasoning);
+            let shown = |p: &TimedText| (p.text.clone(), p.at.as_millis(), p.reasoning);
             choice.pieces.iter().map(shown).collect::<Vec<_>>()
         };
         answer.choices.iter().map(pieces).collect()
     }
 
     #[test]
-    fn events_are_parsed_however_they_are_split() {
+    fn sse_events_are_parsed_across_chunk_splits() {
         let chunks = [
             at(
                 5,
@@ -220,7 +223,8 @@ mod tests {
                 "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"A\"},\"finish_reason\":\"stop\",\"stop_reason\":null}]}\n\ndata: {\"choices\":[],\"usage\":{\"completion_tokens\":3}}\n\ndata: [DONE]\n\n",
             ),
         ];
-        let answer = RecordedResponse::read(Delivery::Streamed, &chunks).expect("an answer");
+        let answer = RecordedResponse::parse_response(ResponseDelivery::Streamed, &chunks)
+            .expect("an answer");
         assert_eq!(
             shown(&answer),
             [
@@ -240,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_is_parsed_at_its_end() {
+    fn unary_body_is_parsed_when_complete() {
         let chunks = [
             at(5, "{\"choices\":[{\"index\":0,\"text\":\"A"),
             at(
@@ -248,26 +252,30 @@ mod tests {
                 "B\",\"finish_reason\":\"stop\",\"stop_reason\":\"x\",\"token_ids\":[4]}]}",
             ),
         ];
-        let answer = RecordedResponse::read(Delivery::Whole, &chunks).expect("an answer");
+        let answer =
+            RecordedResponse::parse_response(ResponseDelivery::Whole, &chunks).expect("an answer");
         assert_eq!(shown(&answer), [[("AB".to_owned(), 7, false)]]);
         assert_eq!(answer.choices[0].pieces[0].ids, [4]);
         assert!(answer.choices[0].stopped);
     }
 
     #[test]
-    fn errors_and_bad_bodies_are_no_responses() {
+    fn error_responses_are_not_recorded() {
         for (delivery, body) in [
-            (Delivery::Streamed, "data: {\"error\":{\"code\":500}}\n\n"),
-            (Delivery::Streamed, "data: nonsense\n\n"),
             (
-                Delivery::Streamed,
+                ResponseDelivery::Streamed,
+                "data: {\"error\":{\"code\":500}}\n\n",
+            ),
+            (ResponseDelivery::Streamed, "data: nonsense\n\n"),
+            (
+                ResponseDelivery::Streamed,
                 "data: {\"choices\":[{\"index\":99999999}]}\n\n",
             ),
-            (Delivery::Whole, "nonsense"),
-            (Delivery::Whole, "{\"error\":{}}"),
+            (ResponseDelivery::Whole, "nonsense"),
+            (ResponseDelivery::Whole, "{\"error\":{}}"),
         ] {
             assert!(
-                RecordedResponse::read(delivery, &[at(1, body)]).is_err(),
+                RecordedResponse::parse_response(delivery, &[at(1, body)]).is_err(),
                 "{body}"
             );
         }

@@ -32,16 +32,18 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
-use proxy::Proxy;
-use store::Store;
-use vllm_sim_http_client::{CertificateVerification, Client, Connector, Endpoint, TlsSetupError};
+use proxy::RecordingProxy;
+use store::RecordingStore;
+use vllm_sim_http_client::{
+    CertificateVerification, Connector, PooledHttpClient, ServerEndpoint, TlsSetupError,
+};
 use vllm_sim_tokenizer::Tokenizer;
 
-pub use cli::{command, run};
+pub use cli::{record_clap_command, run_record_command};
 pub use error::RecordError;
-pub(crate) use exchange::Api;
-pub use store::Summary;
-pub(crate) use tokens::prompts;
+pub(crate) use exchange::RecordedApi;
+pub use store::RecordingSummary;
+pub(crate) use tokens::prompt_token_ids;
 
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 const MODEL_QUERY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -71,7 +73,7 @@ pub struct Recorder {
     pub address: SocketAddr,
     stop: watch::Sender<bool>,
     accepting: JoinHandle<()>,
-    store: Store,
+    store: RecordingStore,
 }
 
 impl Recorder {
@@ -80,8 +82,8 @@ impl Recorder {
     /// # Errors
     /// Returns [`RecordError`]; no task is left running.
     pub async fn start(record: RecordConfig) -> Result<Self, RecordError> {
-        let target = Upstream::parse(&record.upstream)?;
-        let connector = target.connector(record.authority.as_deref())?;
+        let target = UpstreamEndpoint::parse_url(&record.upstream)?;
+        let connector = target.tls_connector(record.authority.as_deref())?;
         let (host, port) = &record.listen;
         let listener = TcpListener::bind((host.as_str(), *port)).await;
         let listening = |why| RecordError::Listen {
@@ -90,15 +92,16 @@ impl Recorder {
         };
         let listener = listener.map_err(listening)?;
         let address = listener.local_addr().map_err(listening)?;
-        let store = Store::open(&record.out, &record.table, record.append, record.tokenizer)?;
-        let proxy = Proxy {
-            client: Client::new(connector),
+        let store =
+            RecordingStore::open(&record.out, &record.table, record.append, record.tokenizer)?;
+        let proxy = RecordingProxy {
+            client: PooledHttpClient::new(connector),
             host: target.host,
             prefix: target.prefix,
-            queue: store.queue(),
+            queue: store.capture_queue(),
         };
         let (stop, stopping) = watch::channel(false);
-        let accepting = tokio::spawn(accept(listener, Arc::new(proxy), stopping));
+        let accepting = tokio::spawn(accept_connections(listener, Arc::new(proxy), stopping));
         Ok(Self {
             address,
             stop,
@@ -112,7 +115,7 @@ impl Recorder {
     ///
     /// # Errors
     /// Returns [`RecordError::File`] if not everything could be written.
-    pub async fn stop(self) -> Result<Summary, RecordError> {
+    pub async fn stop(self) -> Result<RecordingSummary, RecordError> {
         let _ = self.stop.send(true);
         // The task holds the last queue.
         let _ = self.accepting.await;
@@ -124,7 +127,11 @@ impl Recorder {
     }
 }
 
-async fn accept(listener: TcpListener, proxy: Arc<Proxy>, mut stopping: watch::Receiver<bool>) {
+async fn accept_connections(
+    listener: TcpListener,
+    proxy: Arc<RecordingProxy>,
+    mut stopping: watch::Receiver<bool>,
+) {
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
@@ -163,14 +170,14 @@ async fn accept(listener: TcpListener, proxy: Arc<Proxy>, mut stopping: watch::R
     connections.shutdown().await;
 }
 
-struct Upstream {
-    endpoint: Endpoint,
+struct UpstreamEndpoint {
+    endpoint: ServerEndpoint,
     host: HeaderValue,
     prefix: String,
 }
 
-impl Upstream {
-    fn parse(url: &str) -> Result<Self, RecordError> {
+impl UpstreamEndpoint {
+    fn parse_url(url: &str) -> Result<Self, RecordError> {
         let wrong = |why: &str| RecordError::Upstream {
             url: url.to_owned(),
             why: why.to_owned(),
@@ -187,7 +194,7 @@ impl Upstream {
         let path = path.unwrap_or_default();
         let path = path.trim_end_matches('/');
         let authority = parts.authority.ok_or_else(|| wrong("it has no host"))?;
-        let endpoint = Endpoint::new(scheme == Scheme::HTTPS, &authority);
+        let endpoint = ServerEndpoint::new(scheme == Scheme::HTTPS, &authority);
         let (_, host) = authority
             .as_str()
             .rsplit_once('@')
@@ -200,7 +207,7 @@ impl Upstream {
         })
     }
 
-    fn connector(&self, authority: Option<&Path>) -> Result<Connector, TlsSetupError> {
+    fn tls_connector(&self, authority: Option<&Path>) -> Result<Connector, TlsSetupError> {
         let trust = match authority {
             Some(path) => CertificateVerification::Authorities(path.into()),
             None => CertificateVerification::PublicAuthorities,
@@ -213,9 +220,13 @@ impl Upstream {
 ///
 /// # Errors
 /// Returns [`RecordError`] if the upstream is unreachable or lists no model.
-pub async fn model_of(upstream: &str, authority: Option<&Path>) -> Result<String, RecordError> {
-    let target = Upstream::parse(upstream)?;
-    let client: Client<Empty<bytes::Bytes>> = Client::new(target.connector(authority)?);
+pub async fn first_model_of_upstream(
+    upstream: &str,
+    authority: Option<&Path>,
+) -> Result<String, RecordError> {
+    let target = UpstreamEndpoint::parse_url(upstream)?;
+    let client: PooledHttpClient<Empty<bytes::Bytes>> =
+        PooledHttpClient::new(target.tls_connector(authority)?);
     let path = format!("{}/v1/models", target.prefix);
     let failed = |why: String| RecordError::Model {
         url: format!(
@@ -228,7 +239,7 @@ pub async fn model_of(upstream: &str, authority: Option<&Path>) -> Result<String
     let request = request.body(Empty::new());
     let request = request.map_err(|_| failed("it is not a valid address".to_owned()))?;
     let ask = async {
-        let answer = client.fetch(request, 1 << 20).await?;
+        let answer = client.fetch_body(request, 1 << 20).await?;
         let status = answer.status();
         if !status.is_success() {
             return Err(format!("it returned {status}"));

@@ -12,16 +12,16 @@ use hyper::body::Incoming;
 use serde_json::{Value, json};
 
 use super::captured::CapturedExchange;
-use super::exchange::{Api, Delivery};
+use super::exchange::{RecordedApi, ResponseDelivery};
 use super::store::CaptureQueue;
-use super::tee::Tee;
-use vllm_sim_http_client::{Client, ResponseBody};
+use super::tee::RecordingBody;
+use vllm_sim_http_client::{PooledHttpClient, ResponseBody};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 pub(super) type Body = UnsyncBoxBody<Bytes, Error>;
 
 /// Maximum size of a request body on a recorded route, in bytes; vLLM has no limit.
-const LARGEST: usize = 64 << 20;
+const MAX_REQUEST_BODY_BYTES: usize = 64 << 20;
 
 /// Hop-by-hop headers, which a proxy must not forward (RFC 9110, 7.6.1).
 const HOP_BY_HOP_HEADERS: [HeaderName; 7] = [
@@ -34,66 +34,74 @@ const HOP_BY_HOP_HEADERS: [HeaderName; 7] = [
     header::UPGRADE,
 ];
 
-pub(super) struct Proxy {
-    pub(super) client: Client<Body>,
+pub(super) struct RecordingProxy {
+    pub(super) client: PooledHttpClient<Body>,
     pub(super) host: HeaderValue,
     /// Path prefix of the upstream URL, without a trailing slash.
     pub(super) prefix: String,
     pub(super) queue: CaptureQueue,
 }
 
-impl Proxy {
+impl RecordingProxy {
     pub(super) async fn forward(self: Arc<Self>, request: Request<Incoming>) -> Response<Body> {
-        let recorded = Api::of(request.uri().path()).filter(|_| request.method() == Method::POST);
+        let recorded = RecordedApi::from_request_path(request.uri().path())
+            .filter(|_| request.method() == Method::POST);
         let passed = match recorded {
-            Some(api) => self.record(api, request).await,
-            None => self.pass(request).await,
+            Some(api) => self.forward_and_record(api, request).await,
+            None => self.forward_unrecorded(request).await,
         };
         passed.unwrap_or_else(|error| {
             let message = format!("the upstream cannot be reached: {error}");
-            refusal(StatusCode::BAD_GATEWAY, &message)
+            error_response(StatusCode::BAD_GATEWAY, &message)
         })
     }
 
-    fn uri(&self, asked: &Uri) -> Result<Uri, Error> {
+    fn upstream_uri(&self, asked: &Uri) -> Result<Uri, Error> {
         let path = asked.path_and_query().map_or("/", PathAndQuery::as_str);
         Ok(format!("{}{path}", self.prefix).parse()?)
     }
 
     /// Sends a request to the upstream, without its hop-by-hop headers.
-    async fn send(
+    async fn send_upstream(
         &self,
         parts: http::request::Parts,
         body: Body,
     ) -> Result<Response<ResponseBody<Body>>, Error> {
         let mut request = Request::new(body);
         *request.method_mut() = parts.method;
-        *request.uri_mut() = self.uri(&parts.uri)?;
+        *request.uri_mut() = self.upstream_uri(&parts.uri)?;
         *request.headers_mut() = parts.headers;
-        clean(request.headers_mut());
+        remove_hop_by_hop_headers(request.headers_mut());
         let host = self.host.clone();
         request.headers_mut().insert(header::HOST, host);
         let mut response = self.client.send(request).await.map_err(|error| error.why)?;
-        clean(response.headers_mut());
+        remove_hop_by_hop_headers(response.headers_mut());
         Ok(response)
     }
 
-    async fn pass(&self, request: Request<Incoming>) -> Result<Response<Body>, Error> {
+    async fn forward_unrecorded(
+        &self,
+        request: Request<Incoming>,
+    ) -> Result<Response<Body>, Error> {
         let (parts, body) = request.into_parts();
         let body = body.map_err(Error::from).boxed_unsync();
-        let response = self.send(parts, body).await?;
+        let response = self.send_upstream(parts, body).await?;
         Ok(response.map(|body| body.map_err(Error::from).boxed_unsync()))
     }
 
-    async fn record(&self, api: Api, request: Request<Incoming>) -> Result<Response<Body>, Error> {
+    async fn forward_and_record(
+        &self,
+        api: RecordedApi,
+        request: Request<Incoming>,
+    ) -> Result<Response<Body>, Error> {
         let (mut parts, body) = request.into_parts();
         // A compressed response could not be parsed.
         parts.headers.remove(header::ACCEPT_ENCODING);
-        let body = match Limited::new(body, LARGEST).collect().await {
+        let body = match Limited::new(body, MAX_REQUEST_BODY_BYTES).collect().await {
             Ok(body) => body.to_bytes(),
             Err(error) => {
                 let status = StatusCode::PAYLOAD_TOO_LARGE;
-                return Ok(refusal(
+                return Ok(error_response(
                     status,
                     &format!("cannot read the request: {error}"),
                 ));
@@ -101,15 +109,17 @@ impl Proxy {
         };
         let asked: Option<Value> = serde_json::from_slice(&body).ok();
         let body = Full::new(body).map_err(|never| match never {});
-        let response = self.send(parts, body.boxed_unsync()).await?;
+        let response = self.send_upstream(parts, body.boxed_unsync()).await?;
         let Some(request) = asked.filter(|_| response.status() == StatusCode::OK) else {
-            self.queue.skip("the response is an HTTP error");
+            self.queue.skip_response("the response is an HTTP error");
             return Ok(response.map(|body| body.map_err(Error::from).boxed_unsync()));
         };
         let kind = response.headers().get(header::CONTENT_TYPE);
         let delivery = match kind {
-            Some(kind) if kind.as_bytes().starts_with(b"text/event-stream") => Delivery::Streamed,
-            _ => Delivery::Whole,
+            Some(kind) if kind.as_bytes().starts_with(b"text/event-stream") => {
+                ResponseDelivery::Streamed
+            }
+            _ => ResponseDelivery::Whole,
         };
         let captured = CapturedExchange {
             api,
@@ -119,14 +129,14 @@ impl Proxy {
         };
         let queue = self.queue.clone();
         Ok(response.map(|body| {
-            Tee::new(body, captured, queue)
+            RecordingBody::new(body, captured, queue)
                 .map_err(Error::from)
                 .boxed_unsync()
         }))
     }
 }
 
-fn clean(headers: &mut HeaderMap) {
+fn remove_hop_by_hop_headers(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
         .iter()
@@ -140,7 +150,7 @@ fn clean(headers: &mut HeaderMap) {
 }
 
 /// Builds an error response in the JSON shape of vLLM's.
-fn refusal(status: StatusCode, message: &str) -> Response<Body> {
+fn error_response(status: StatusCode, message: &str) -> Response<Body> {
     let kind = match status {
         StatusCode::BAD_GATEWAY => "BadGatewayError",
         _ => "BadRequestError",

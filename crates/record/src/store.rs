@@ -16,21 +16,21 @@ use serde_json::{Value, json};
 
 use super::captured::CapturedExchange;
 use super::error::RecordError;
-use super::exchange::{Delivery, RecordedChoice, RecordedResponse};
+use super::exchange::{RecordedChoice, RecordedResponse, ResponseDelivery};
 use super::tokens::{self, ReplyTokens};
-use vllm_sim_dataset::{Dataset, Generation, RowStorage, hash_tokens, schema};
+use vllm_sim_dataset::{Dataset, DatasetFormat, RowStorage, hash_tokens, schema};
 use vllm_sim_tokenizer::Tokenizer;
 
 /// Maximum number of responses that wait for the writer thread; further ones are not recorded.
-const WAITING: usize = 1024;
+const MAX_QUEUED_RESPONSES: usize = 1024;
 /// Maximum time between inserting a row and committing its SQLite transaction.
-const COMMIT: Duration = Duration::from_millis(200);
+const COMMIT_INTERVAL: Duration = Duration::from_millis(200);
 /// Maximum number of rows per SQLite transaction.
-const BATCH: u32 = 256;
+const MAX_ROWS_PER_TRANSACTION: u32 = 256;
 
 /// Numbers of recorded and of skipped responses.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Summary {
+pub struct RecordingSummary {
     /// Number of replies in the dataset file.
     pub replies: u64,
     /// Number of responses that were not recorded, by reason.
@@ -51,15 +51,15 @@ pub(super) struct CaptureQueue {
 
 impl CaptureQueue {
     /// Queues a response for the writer thread, or skips it if the queue is full; never blocks.
-    pub(super) fn put(&self, captured: CapturedExchange) {
+    pub(super) fn try_queue(&self, captured: CapturedExchange) {
         match self.to.try_send(captured) {
             Ok(()) => {}
-            Err(TrySendError::Full(_)) => self.skip("the writer is too slow"),
-            Err(TrySendError::Disconnected(_)) => self.skip("the file cannot be written"),
+            Err(TrySendError::Full(_)) => self.skip_response("the writer is too slow"),
+            Err(TrySendError::Disconnected(_)) => self.skip_response("the file cannot be written"),
         }
     }
 
-    pub(super) fn skip(&self, why: &str) {
+    pub(super) fn skip_response(&self, why: &str) {
         let mut counts = self.counts.lock();
         let count = counts.skipped.entry(why.to_owned()).or_default();
         *count += 1;
@@ -72,13 +72,13 @@ impl CaptureQueue {
     }
 }
 
-pub(super) struct Store {
+pub(super) struct RecordingStore {
     queue: CaptureQueue,
     writing: JoinHandle<rusqlite::Result<()>>,
     path: PathBuf,
 }
 
-impl Store {
+impl RecordingStore {
     /// Creates the dataset file, or with `append` opens an existing one, and starts its writer
     /// thread.
     pub(super) fn open(
@@ -99,19 +99,19 @@ impl Store {
             }
             let dataset = Dataset::open(path, table, RowStorage::OnDisk)
                 .map_err(|e| failed(e.to_string()))?;
-            if dataset.generation() == Generation::Texts {
+            if dataset.generation() == DatasetFormat::Texts {
                 return Err(failed("version 0.6 wrote it, without token ids".to_owned()));
             }
         }
-        let database = Database::open(path, table).map_err(|e| failed(e.to_string()))?;
-        let (to, from) = sync_channel(WAITING);
+        let database = RecordingDatabase::open(path, table).map_err(|e| failed(e.to_string()))?;
+        let (to, from) = sync_channel(MAX_QUEUED_RESPONSES);
         let counts = Arc::new(Mutex::new(RecordCounts::default()));
         let queue = CaptureQueue { to, counts };
         // The thread must not hold a sender, which would keep it running.
         let counts = queue.counts.clone();
         let writing = std::thread::Builder::new()
             .name("record".to_owned())
-            .spawn(move || write(database, &from, &counts, &tokenizer))
+            .spawn(move || write_queued_responses(database, &from, &counts, &tokenizer))
             .map_err(|error| failed(error.to_string()))?;
         Ok(Self {
             queue,
@@ -120,13 +120,13 @@ impl Store {
         })
     }
 
-    pub(super) fn queue(&self) -> CaptureQueue {
+    pub(super) fn capture_queue(&self) -> CaptureQueue {
         self.queue.clone()
     }
 
     /// Writes all queued responses and closes the dataset file. All other queue handles must be
     /// dropped.
-    pub(super) fn close(self) -> Result<Summary, RecordError> {
+    pub(super) fn close(self) -> Result<RecordingSummary, RecordError> {
         let Self {
             queue,
             writing,
@@ -145,7 +145,7 @@ impl Store {
         };
         written.map_err(|why| RecordError::File { path, why })?;
         let counts = std::mem::take(&mut *counts.lock());
-        Ok(Summary {
+        Ok(RecordingSummary {
             replies: counts.replies,
             skipped: counts.skipped,
         })
@@ -154,57 +154,57 @@ impl Store {
 
 /// Writes queued responses to the database, as the body of the writer thread, until every queue
 /// handle is dropped.
-fn write(
-    mut database: Database,
+fn write_queued_responses(
+    mut database: RecordingDatabase,
     from: &Receiver<CapturedExchange>,
     counts: &Mutex<RecordCounts>,
     tokenizer: &Tokenizer,
 ) -> rusqlite::Result<()> {
     loop {
-        let captured = match from.recv_timeout(COMMIT) {
+        let captured = match from.recv_timeout(COMMIT_INTERVAL) {
             Ok(captured) => captured,
             Err(RecvTimeoutError::Timeout) => {
                 database.commit()?;
                 continue;
             }
-            Err(RecvTimeoutError::Disconnected) => return database.finish(),
+            Err(RecvTimeoutError::Disconnected) => return database.commit_and_close(),
         };
-        match record(&mut database, &captured, tokenizer) {
+        match insert_recorded_response(&mut database, &captured, tokenizer) {
             Ok(replies) => counts.lock().replies += replies,
-            Err(NotRecorded::Database(error)) => {
+            Err(NotRecordedReason::Database(error)) => {
                 tracing::error!(%error, "cannot write the recording");
                 return Err(error);
             }
-            Err(NotRecorded::Because(why)) => {
+            Err(NotRecordedReason::Because(why)) => {
                 *counts.lock().skipped.entry(why).or_default() += 1;
             }
         }
     }
 }
 
-enum NotRecorded {
+enum NotRecordedReason {
     Because(String),
     Database(rusqlite::Error),
 }
 
-impl From<String> for NotRecorded {
+impl From<String> for NotRecordedReason {
     fn from(why: String) -> Self {
         Self::Because(why)
     }
 }
 
-impl From<rusqlite::Error> for NotRecorded {
+impl From<rusqlite::Error> for NotRecordedReason {
     fn from(error: rusqlite::Error) -> Self {
         Self::Database(error)
     }
 }
 
-fn record(
-    database: &mut Database,
+fn insert_recorded_response(
+    database: &mut RecordingDatabase,
     captured: &CapturedExchange,
     tokenizer: &Tokenizer,
-) -> Result<u64, NotRecorded> {
-    let answer = RecordedResponse::read(captured.delivery, &captured.chunks)?;
+) -> Result<u64, NotRecordedReason> {
+    let answer = RecordedResponse::parse_response(captured.delivery, &captured.chunks)?;
     if answer.choices.iter().any(|choice| choice.calls) {
         return Err("the response contains tool calls".to_owned().into());
     }
@@ -214,7 +214,7 @@ fn record(
         // The choices contain the ids of their prompts.
         Some(prompts) => prompts,
         None => {
-            let prompts = tokens::prompts(captured.api, &captured.request, tokenizer)?;
+            let prompts = tokens::prompt_token_ids(captured.api, &captured.request, tokenizer)?;
             let each = (answer.choices.len() / prompts.len().max(1)).max(1);
             let owner = |choice: usize| prompts.get(choice / each).cloned();
             let owners: Option<Vec<_>> = (0..answer.choices.len()).map(owner).collect();
@@ -224,11 +224,11 @@ fn record(
     let choices = answer.choices.len();
     let counted = answer.tokens.filter(|_| answer.choices.len() == 1);
     for (index, (choice, prompt)) in answer.choices.iter().zip(&prompts).enumerate() {
-        let tokens = ReplyTokens::of(choice, captured.delivery, counted, tokenizer);
+        let tokens = ReplyTokens::from_choice(choice, captured.delivery, counted, tokenizer);
         if tokens.ids.is_empty() {
             return Err("the response is empty".to_owned().into());
         }
-        let request = own_request(&captured.request, index, choices);
+        let request = request_json_of_choice(&captured.request, index, choices);
         let row = ReplyRow {
             captured,
             request,
@@ -243,7 +243,7 @@ fn record(
 }
 
 /// Returns the JSON of a request, reduced to the prompt of one of its choices.
-fn own_request(request: &Value, choice: usize, choices: usize) -> String {
+fn request_json_of_choice(request: &Value, choice: usize, choices: usize) -> String {
     let prompts = request["prompt"].as_array();
     let prompts = prompts.filter(|list| list.iter().any(|one| one.is_string() || one.is_array()));
     let Some(prompts) = prompts else {
@@ -264,19 +264,19 @@ struct ReplyRow<'r> {
     tokens: ReplyTokens,
 }
 
-struct Database {
+struct RecordingDatabase {
     connection: Connection,
     table: String,
     waiting: u32,
 }
 
-impl Database {
+impl RecordingDatabase {
     fn open(path: &Path, table: &str) -> rusqlite::Result<Self> {
         let connection = Connection::open(path)?;
         connection.busy_timeout(Duration::from_secs(5))?;
-        connection.execute_batch(&schema::create_tables(table))?;
+        connection.execute_batch(&schema::create_tables_sql(table))?;
         // Opening the dataset then need not read the replies.
-        connection.execute_batch(&schema::create_index(table))?;
+        connection.execute_batch(&schema::create_index_sql(table))?;
         Ok(Self {
             connection,
             table: table.to_owned(),
@@ -296,12 +296,12 @@ impl Database {
         if self.waiting == 0 {
             self.connection.execute_batch("BEGIN")?;
         }
-        let insert = schema::insert_reply(&self.table);
+        let insert = schema::insert_reply_sql(&self.table);
         let mut replies = self.connection.prepare_cached(&insert)?;
         let reply = json!({"Tokens": tokens.ids, "Strings": tokens.texts});
         let count = tokens.ids.len() as i64;
         let id = replies.insert((hash_tokens(prompt), reply.to_string(), count))?;
-        let insert = schema::insert_recording(&self.table);
+        let insert = schema::insert_recording_sql(&self.table);
         let mut recordings = self.connection.prepare_cached(&insert)?;
         let micros: Vec<u128> = tokens.times.iter().map(Duration::as_micros).collect();
         recordings.execute((
@@ -313,12 +313,12 @@ impl Database {
             tokens.texts.concat(),
             tokens.reasoning,
             &choice.finish,
-            captured.delivery == Delivery::Streamed,
+            captured.delivery == ResponseDelivery::Streamed,
             json!(micros).to_string(),
         ))?;
         drop((replies, recordings));
         self.waiting += 1;
-        if self.waiting >= BATCH {
+        if self.waiting >= MAX_ROWS_PER_TRANSACTION {
             self.commit()?;
         }
         Ok(())
@@ -331,7 +331,7 @@ impl Database {
         Ok(())
     }
 
-    fn finish(mut self) -> rusqlite::Result<()> {
+    fn commit_and_close(mut self) -> rusqlite::Result<()> {
         self.commit()?;
         self.connection.close().map_err(|(_, error)| error)
     }

@@ -12,16 +12,16 @@ use super::store::CaptureQueue;
 use vllm_sim_http_client::ResponseBody;
 
 /// Maximum size of a recorded response body, in bytes; a larger one is only forwarded.
-const LARGEST: usize = 64 << 20;
+const MAX_RECORDED_BODY_BYTES: usize = 64 << 20;
 
-pub(super) struct Tee {
+pub(super) struct RecordingBody {
     body: ResponseBody<Body>,
     bytes: usize,
     captured: Option<CapturedExchange>,
     queue: CaptureQueue,
 }
 
-impl Tee {
+impl RecordingBody {
     pub(super) fn new(
         body: ResponseBody<Body>,
         captured: CapturedExchange,
@@ -35,31 +35,31 @@ impl Tee {
         }
     }
 
-    fn keep(&mut self, data: &Bytes) {
+    fn keep_chunk(&mut self, data: &Bytes) {
         self.bytes += data.len();
-        if self.bytes > LARGEST {
+        if self.bytes > MAX_RECORDED_BODY_BYTES {
             if self.captured.take().is_some() {
-                self.queue.skip("the response is too large");
+                self.queue.skip_response("the response is too large");
             }
             return;
         }
         if let Some(captured) = &mut self.captured {
             let after = self
                 .body
-                .arrived()
-                .saturating_duration_since(self.body.sent());
+                .last_frame_arrived_at()
+                .saturating_duration_since(self.body.sent_at());
             captured.chunks.push((after, data.clone()));
         }
     }
 
-    fn finish(&mut self) {
+    fn queue_captured_response(&mut self) {
         if let Some(captured) = self.captured.take() {
-            self.queue.put(captured);
+            self.queue.try_queue(captured);
         }
     }
 }
 
-impl http_body::Body for Tee {
+impl http_body::Body for RecordingBody {
     type Data = Bytes;
     type Error = hyper::Error;
 
@@ -71,15 +71,15 @@ impl http_body::Body for Tee {
         let polled = Pin::new(&mut this.body).poll_frame(cx);
         match &polled {
             Poll::Pending => {}
-            Poll::Ready(None) => this.finish(),
+            Poll::Ready(None) => this.queue_captured_response(),
             Poll::Ready(Some(Ok(frame))) => {
                 if let Some(data) = frame.data_ref() {
-                    this.keep(data);
+                    this.keep_chunk(data);
                 }
             }
             Poll::Ready(Some(Err(_))) => {
                 if this.captured.take().is_some() {
-                    this.queue.skip("the response was cut off");
+                    this.queue.skip_response("the response was cut off");
                 }
             }
         }
@@ -95,13 +95,13 @@ impl http_body::Body for Tee {
     }
 }
 
-impl Drop for Tee {
+impl Drop for RecordingBody {
     fn drop(&mut self) {
         // A body of known length is dropped without a poll for its end.
         if self.body.is_end_stream() {
-            self.finish();
+            self.queue_captured_response();
         } else if self.captured.take().is_some() {
-            self.queue.skip("the client disconnected");
+            self.queue.skip_response("the client disconnected");
         }
     }
 }

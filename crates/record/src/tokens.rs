@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::exchange::{Api, Delivery, RecordedChoice, TextPiece};
-use vllm_sim_service::prompt::{conversation, unread_conversation};
+use super::exchange::{RecordedApi, RecordedChoice, ResponseDelivery, TimedText};
+use vllm_sim_service::prompt::{to_template_messages, to_unvalidated_messages};
 use vllm_sim_tokenizer::{ChatInput, SpecialTokens, Tokenizer};
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::openai::chat::ChatRequest;
-use vllm_sim_wire::openai::completion::{CompletionRequest, Prompt};
+use vllm_sim_wire::openai::completion::{CompletionPrompt, CompletionRequest};
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct ReplyTokens {
@@ -27,13 +27,13 @@ impl ReplyTokens {
     ///   tokenizer splits it, and its tokens share the time of the piece.
     /// - The tokens of a reply in one body are spread evenly over its duration.
     /// - Tokens without text are added for the end of reasoning and the end of the reply.
-    pub(super) fn of(
+    pub(super) fn from_choice(
         choice: &RecordedChoice,
-        delivery: Delivery,
+        delivery: ResponseDelivery,
         counted: Option<u64>,
         tokenizer: &Tokenizer,
     ) -> Self {
-        let streamed = delivery == Delivery::Streamed;
+        let streamed = delivery == ResponseDelivery::Streamed;
         let has_ids = choice.pieces.iter().any(|piece| !piece.ids.is_empty());
         let thinks = !has_ids
             && choice
@@ -41,17 +41,17 @@ impl ReplyTokens {
                 .windows(2)
                 .any(|p| p[0].reasoning && !p[1].reasoning);
         let ends = choice.finish.as_deref() == Some("stop") && !choice.stopped;
-        let eos = tokenizer.eos().filter(|_| ends);
+        let eos = tokenizer.eos_id().filter(|_| ends);
         let silent = u64::from(thinks) + u64::from(eos.is_some());
         let pieces = choice.pieces.len() as u64;
         // A stop string may hide one more token.
         let each = streamed && counted.is_some_and(|n| (pieces..=pieces + silent + 1).contains(&n));
         let mut tokens = Self::default();
         for piece in &choice.pieces {
-            tokens.push(piece, each, tokenizer);
+            tokens.push_text(piece, each, tokenizer);
         }
         if let Some(counted) = counted.filter(|_| !each && !has_ids) {
-            tokens.fit(counted.saturating_sub(silent), tokenizer);
+            tokens.match_token_count(counted.saturating_sub(silent), tokenizer);
         }
         let mut lacking = match counted {
             Some(counted) => counted.saturating_sub(tokens.ids.len() as u64),
@@ -86,16 +86,16 @@ impl ReplyTokens {
     }
 
     /// Appends the tokens of a piece of text; with `each`, the piece is one token.
-    fn push(&mut self, piece: &TextPiece, each: bool, tokenizer: &Tokenizer) {
+    fn push_text(&mut self, piece: &TimedText, each: bool, tokenizer: &Tokenizer) {
         let before = self.ids.len();
         if piece.ids.is_empty() {
-            let fragments = tokenizer.fragments(&piece.text);
+            let fragments = tokenizer.tokenize_with_text(&piece.text);
             if each {
                 let id = fragments.ids.first().copied().unwrap_or_default();
                 self.ids.push(id);
                 self.texts.push(piece.text.clone());
             } else {
-                let texts = (0..fragments.ids.len()).map(|i| fragments.piece(i).to_owned());
+                let texts = (0..fragments.ids.len()).map(|i| fragments.fragment_text(i).to_owned());
                 self.texts.extend(texts);
                 self.ids.extend(fragments.ids);
             }
@@ -115,7 +115,7 @@ impl ReplyTokens {
     /// same.
     ///
     /// The tokenizer does not always split a text as the model did.
-    fn fit(&mut self, counted: u64, tokenizer: &Tokenizer) {
+    fn match_token_count(&mut self, counted: u64, tokenizer: &Tokenizer) {
         let id = |text: &str| {
             tokenizer
                 .encode(text, SpecialTokens::Without)
@@ -171,8 +171,8 @@ impl ReplyTokens {
 ///
 /// # Errors
 /// Returns the reason if the prompts cannot be determined.
-pub(crate) fn prompts(
-    api: Api,
+pub(crate) fn prompt_token_ids(
+    api: RecordedApi,
     request: &Value,
     tokenizer: &Tokenizer,
 ) -> Result<Vec<Vec<u32>>, String> {
@@ -180,7 +180,7 @@ pub(crate) fn prompts(
         return Err("the request truncates its prompt".to_owned());
     }
     match api {
-        Api::Completions => {
+        RecordedApi::Completions => {
             let parsed = CompletionRequest::parse(request, &RequestBounds::default())
                 .map_err(|fault| fault.message)?;
             if parsed.echo.unwrap_or(false) {
@@ -189,31 +189,33 @@ pub(crate) fn prompts(
             let special = parsed.add_special_tokens;
             let prompts = parsed.prompt.unwrap_or_default().0.into_iter();
             let tokens = prompts.map(|prompt| match prompt {
-                Prompt::Text(text) => tokenizer.encode(&text, SpecialTokens::when(special)),
-                Prompt::Tokens(ids) => ids
+                CompletionPrompt::Text(text) => {
+                    tokenizer.encode(&text, SpecialTokens::from_bool(special))
+                }
+                CompletionPrompt::Tokens(ids) => ids
                     .into_iter()
                     .map(|id| u32::try_from(id).unwrap_or(u32::MAX))
                     .collect(),
             });
             Ok(tokens.collect())
         }
-        Api::Chat => chat(request, tokenizer).map(|prompt| vec![prompt]),
+        RecordedApi::Chat => chat_prompt_token_ids(request, tokenizer).map(|prompt| vec![prompt]),
     }
 }
 
-fn chat(request: &Value, tokenizer: &Tokenizer) -> Result<Vec<u32>, String> {
+fn chat_prompt_token_ids(request: &Value, tokenizer: &Tokenizer) -> Result<Vec<u32>, String> {
     let request =
         ChatRequest::parse(request, &RequestBounds::default()).map_err(|fault| fault.message)?;
     let template = request.chat_template.as_deref();
     let model = request.model.as_deref().unwrap_or_default();
     // Content other than text is passed to the template as it is.
-    let messages = conversation(&request.messages, model)
-        .unwrap_or_else(|_| unread_conversation(&request.messages));
+    let messages = to_template_messages(&request.messages, model)
+        .unwrap_or_else(|_| to_unvalidated_messages(&request.messages));
     let tools: Option<Vec<Value>> = request
         .tools
         .as_ref()
         .filter(|tools| !tools.is_empty())
-        .map(|tools| tools.iter().map(|tool| tool.dump()).collect());
+        .map(|tools| tools.iter().map(|tool| tool.to_template_json()).collect());
     let documents = request
         .documents
         .as_ref()
@@ -233,7 +235,7 @@ fn chat(request: &Value, tokenizer: &Tokenizer) -> Result<Vec<u32>, String> {
         content_format: None,
     });
     let text = text.map_err(|error| error.to_string())?;
-    Ok(tokenizer.encode(&text, SpecialTokens::when(request.add_special_tokens)))
+    Ok(tokenizer.encode(&text, SpecialTokens::from_bool(request.add_special_tokens)))
 }
 
 #[cfg(test)]
@@ -241,7 +243,7 @@ mod tests {
     use super::*;
 
     fn choice(pieces: &[(&str, u64)]) -> RecordedChoice {
-        let piece = |(text, at): &(&str, u64)| TextPiece {
+        let piece = |(text, at): &(&str, u64)| TimedText {
             text: (*text).to_owned(),
             ids: Vec::new(),
             at: Duration::from_millis(*at),
@@ -260,21 +262,27 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_tokens_if_counts_match() {
+    fn sse_pieces_are_tokens_if_usage_count_matches() {
         let tokenizer = Tokenizer::simulated();
         let choice = choice(&[("One two ", 5), ("three", 9)]);
-        let tokens = ReplyTokens::of(&choice, Delivery::Streamed, Some(2), &tokenizer);
+        let tokens =
+            ReplyTokens::from_choice(&choice, ResponseDelivery::Streamed, Some(2), &tokenizer);
         assert_eq!(shown(&tokens), [("One two ", 5), ("three", 9)]);
-        let tokens = ReplyTokens::of(&choice, Delivery::Streamed, Some(3), &tokenizer);
+        let tokens =
+            ReplyTokens::from_choice(&choice, ResponseDelivery::Streamed, Some(3), &tokenizer);
         assert_eq!(shown(&tokens), [("One two ", 5), ("three", 9), ("", 90)]);
-        let tokens = ReplyTokens::of(&choice, Delivery::Streamed, Some(5), &tokenizer);
+        let tokens =
+            ReplyTokens::from_choice(&choice, ResponseDelivery::Streamed, Some(5), &tokenizer);
         let split = [("One", 5), (" ", 5), ("two", 5), (" ", 5), ("three", 9)];
         assert_eq!(shown(&tokens), split);
-        let tokens = ReplyTokens::of(&choice, Delivery::Streamed, Some(1), &tokenizer);
+        let tokens =
+            ReplyTokens::from_choice(&choice, ResponseDelivery::Streamed, Some(1), &tokenizer);
         assert_eq!(shown(&tokens), [("One two three", 5)]);
-        let tokens = ReplyTokens::of(&choice, Delivery::Streamed, Some(99), &tokenizer);
+        let tokens =
+            ReplyTokens::from_choice(&choice, ResponseDelivery::Streamed, Some(99), &tokenizer);
         assert_eq!(tokens.texts.concat(), "One two three");
-        let tokens = ReplyTokens::of(&choice, Delivery::Streamed, None, &tokenizer);
+        let tokens =
+            ReplyTokens::from_choice(&choice, ResponseDelivery::Streamed, None, &tokenizer);
         assert_eq!(shown(&tokens), [("One ", 5), ("two ", 5), ("three", 9)]);
     }
 
@@ -284,20 +292,22 @@ mod tests {
         let mut choice = choice(&[("Hm ", 5), ("Yes", 9)]);
         choice.pieces[0].reasoning = true;
         for counted in [None, Some(3)] {
-            let tokens = ReplyTokens::of(&choice, Delivery::Streamed, counted, &tokenizer);
+            let tokens =
+                ReplyTokens::from_choice(&choice, ResponseDelivery::Streamed, counted, &tokenizer);
             assert_eq!(shown(&tokens), [("Hm ", 5), ("", 5), ("Yes", 9)]);
             assert_eq!(tokens.reasoning, 1);
         }
-        let tokens = ReplyTokens::of(&choice, Delivery::Streamed, Some(2), &tokenizer);
+        let tokens =
+            ReplyTokens::from_choice(&choice, ResponseDelivery::Streamed, Some(2), &tokenizer);
         assert_eq!(shown(&tokens), [("Hm ", 5), ("Yes", 9)]);
     }
 
     #[test]
     fn the_tokens_of_a_unary_reply_are_spread_over_its_time() {
         let tokenizer = Tokenizer::simulated();
-        let tokens = ReplyTokens::of(
+        let tokens = ReplyTokens::from_choice(
             &choice(&[("One two three", 90)]),
-            Delivery::Whole,
+            ResponseDelivery::Whole,
             None,
             &tokenizer,
         );

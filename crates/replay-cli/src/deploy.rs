@@ -4,13 +4,13 @@ use anyhow::Result;
 
 use vllm_sim_explain::DeploymentEvidence;
 
-use vllm_sim_engine::sched::EngineSpec;
+use vllm_sim_engine::sched::SchedulerSpec;
 
 /// Simulated engine described by flags of `vllm-sim serve`.
 #[derive(Debug, Clone)]
 pub struct Deployment {
     /// Engine specification of each worker.
-    pub engine: EngineSpec,
+    pub engine: SchedulerSpec,
     /// Number of GPUs per data-parallel rank.
     pub gpus: u32,
     /// Number of data-parallel ranks per worker; each is an engine, and all step together.
@@ -20,7 +20,7 @@ pub struct Deployment {
     /// Measured errors of the latencies that the engine's latency model predicts, where known.
     pub evidence: Option<DeploymentEvidence>,
     /// Origin of the engine's step times.
-    pub step_times: StepTimes,
+    pub step_times: StepTimeOrigin,
     /// Seed of all random draws.
     pub seed: u64,
     /// Names and values that describe the engine in a report.
@@ -29,16 +29,16 @@ pub struct Deployment {
 
 /// Origin of an engine's step times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum StepTimes {
+pub enum StepTimeOrigin {
     /// Flags name a GPU, a latency model or delays.
     Configured,
     /// No flag names any, so they are those of Dynamo's mocker.
     Default,
 }
 
-impl StepTimes {
+impl StepTimeOrigin {
     /// Logs once per process that step times belong to no GPU, if they are the default ones.
-    pub(super) fn warn_of_default(self) {
+    pub(super) fn warn_if_default(self) {
         static WARNED: Once = Once::new();
         if self == Self::Default {
             WARNED.call_once(|| {
@@ -54,7 +54,7 @@ impl StepTimes {
 /// The weights leave no memory for a KV cache.
 #[derive(Debug, thiserror::Error)]
 #[error("engine: {0}")]
-pub struct DoesNotFit(pub String);
+pub struct WeightsDoNotFit(pub String);
 
 /// Builder of an engine from flags of `vllm-sim serve`; rejects unknown flags.
 pub type DeploymentFactory<'a> = &'a dyn Fn(&[String]) -> Result<Deployment>;

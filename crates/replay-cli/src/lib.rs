@@ -21,26 +21,26 @@ use serde_json::Value;
 
 use vllm_sim_engine::SimTime;
 use vllm_sim_replay::html;
-use vllm_sim_replay::outcome::Outcome;
-use vllm_sim_replay::report::{self, Report, ReportGroup};
+use vllm_sim_replay::outcome::RequestOutcome;
+use vllm_sim_replay::report::{self, ReplayReport, ReportGroup};
 use vllm_sim_replay::workload::WorkloadSource;
-use vllm_sim_replay::{ArrivalPacing, Settings};
+use vllm_sim_replay::{ArrivalPacing, ReplaySettings};
 
-pub use deploy::{Deployment, DeploymentFactory, DoesNotFit, FlagSplitter, StepTimes};
-pub use options::{AdapterArgs, ApiName, PoolArgs, ReportArgs, WorkloadArgs, split};
-use options::{Mode, ReplayArgs};
-pub use pools::{Pools, pools};
+pub use deploy::{Deployment, DeploymentFactory, FlagSplitter, StepTimeOrigin, WeightsDoNotFit};
+pub use options::{AdapterArgs, ApiName, PoolArgs, ReportArgs, WorkloadArgs, split_known_args};
+use options::{ReplayArgs, ReplayMode};
+pub use pools::{WorkerPools, build_worker_pools};
 pub use sink::OutcomeWatcher;
-use sink::{facts, sink};
+use sink::{create_report_sink, run_totals};
 use vllm_sim_command_line::outputs::{self, AtomicFile};
 use vllm_sim_command_line::progress::{Progress, is_stopped};
-use vllm_sim_command_line::requirement::{self, Requirement};
-use vllm_sim_command_line::{RequirementFailed, command_line, refuse};
+use vllm_sim_command_line::requirement::{self, MetricRequirement};
+use vllm_sim_command_line::{RequirementFailed, format_command_line, refuse};
 use vllm_sim_dynamo_run as dynamo_run;
-pub use workload::{limit, open, parse_workload_text};
+pub use workload::{open_workload, parse_workload_text, simulated_time_limit};
 
 /// Returns the clap command of `vllm-sim replay`.
-pub fn command() -> clap::Command {
+pub fn replay_clap_command() -> clap::Command {
     ReplayArgs::command()
 }
 
@@ -48,23 +48,23 @@ pub fn command() -> clap::Command {
 ///
 /// # Errors
 /// Returns a message for the user if an argument is invalid or the replay fails.
-pub fn run(
+pub fn run_replay_command(
     args: &[String],
     sort: FlagSplitter<'_>,
     deploy: DeploymentFactory<'_>,
 ) -> Result<String> {
-    let typed = command_line("replay", args);
-    let parsed = split::<ReplayArgs>(args)?;
+    let typed = format_command_line("replay", args);
+    let parsed = split_known_args::<ReplayArgs>(args)?;
     let (flags, loose) = match parsed.wants_help() {
         true => Default::default(),
         false => sort(&parsed.others)?,
     };
-    let args = match parsed.parse(&loose)? {
+    let args = match parsed.parse_with_loose_words(&loose)? {
         Ok(args) => args,
         Err(help) => return Ok(help),
     };
     // Invalid requirements are refused before the run.
-    requirements(&args.report)?;
+    parse_report_requirements(&args.report)?;
     let served = !args.online.target.is_empty();
     for (flag, given) in [
         ("--compare", args.compare.is_some()),
@@ -79,37 +79,37 @@ pub fn run(
         refuse!("--gpu-hour-price: no effect because the number of GPUs is unknown");
     }
     if let Some(files) = &args.compare {
-        return compare(files, &args.report, &typed);
+        return compare_report_files(files, &args.report, &typed);
     }
     match args.replay_mode {
-        Some(Mode::Online) if !served => refuse!("--replay-mode online needs --target URL"),
-        Some(Mode::Offline) if served => {
+        Some(ReplayMode::Online) if !served => refuse!("--replay-mode online needs --target URL"),
+        Some(ReplayMode::Offline) if served => {
             refuse!("--replay-mode offline cannot be used with --target")
         }
         _ => {}
     }
     if served {
-        let report = online::run(&args.online, &args.workload, &args.report)?;
+        let report = online::run_online_replay(&args.online, &args.workload, &args.report)?;
         let targets = ("--target".to_owned(), args.online.target.join(", "));
         return write_report(&report, &args.report, &[targets], &typed);
     }
     if let Some(dir) = &args.dynamo_run {
         let tables = args.kernel_tables.clone();
-        let tables = tables.or_else(dynamo_run::environment_tables);
-        let report = dynamo_run::dynamo_run(dir, tables.as_deref())?;
+        let tables = tables.or_else(dynamo_run::kernel_tables_of_environment);
+        let report = dynamo_run::replay_dynamo_run(dir, tables.as_deref())?;
         return write_report(&report, &args.report, &[], &typed);
     }
-    let pools = pools(&args.pools, &flags, deploy)?;
-    let (mut source, pace) = open(&args.workload, pools.serving.engines[0].block_size())?;
-    let limit = limit(&args.workload)?;
-    let threads = args.threads.unwrap_or_else(cores);
+    let pools = build_worker_pools(&args.pools, &flags, deploy)?;
+    let (mut source, pace) = open_workload(&args.workload, pools.serving.engines[0].block_size())?;
+    let limit = simulated_time_limit(&args.workload)?;
+    let threads = args.threads.unwrap_or_else(available_cpu_cores);
     let about = pools.about.clone();
-    let told = Progress::begin("replay", "requests", source.requests());
-    let mut tell = |_: &Outcome<'_>| {
-        told.add(1);
+    let told = Progress::begin("replay", "requests", source.max_requests());
+    let mut tell = |_: &RequestOutcome<'_>| {
+        told.add_finished(1);
         ControlFlow::Continue(())
     };
-    let report = play_watched(
+    let report = replay_with_watcher(
         &pools,
         source.as_mut(),
         (pace, limit, threads),
@@ -120,32 +120,32 @@ pub fn run(
     write_report(&report, &args.report, &about, &typed)
 }
 
-fn cores() -> usize {
+fn available_cpu_cores() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get)
 }
 
 /// Runs a workload against pools on one thread.
-pub fn play(
-    pools: &Pools,
+pub fn replay_single_threaded(
+    pools: &WorkerPools,
     source: &mut dyn WorkloadSource,
     pace: ArrivalPacing,
     limit: Option<SimTime>,
     args: &ReportArgs,
-) -> Result<Report> {
-    let mut nobody = |_: &Outcome<'_>| ControlFlow::Continue(());
-    play_watched(pools, source, (pace, limit, 1), args, &mut nobody)
+) -> Result<ReplayReport> {
+    let mut nobody = |_: &RequestOutcome<'_>| ControlFlow::Continue(());
+    replay_with_watcher(pools, source, (pace, limit, 1), args, &mut nobody)
 }
 
 /// Replays a workload against pools of workers on up to `threads` threads.
 ///
 /// `watch` receives every finished request and may end the replay.
-pub fn play_watched(
-    pools: &Pools,
+pub fn replay_with_watcher(
+    pools: &WorkerPools,
     source: &mut dyn WorkloadSource,
     (pace, limit, threads): (ArrivalPacing, Option<SimTime>, usize),
     args: &ReportArgs,
     watch: &mut OutcomeWatcher<'_>,
-) -> Result<Report> {
+) -> Result<ReplayReport> {
     let interval = args.sample_interval_ms;
     if !interval.is_finite() || interval <= 0.0 {
         refuse!("--sample-interval-ms is {interval}, must be a number above 0");
@@ -156,18 +156,18 @@ pub fn play_watched(
     {
         refuse!("--gpu-hour-price must be a number above 0");
     }
-    let settings = Settings {
+    let settings = ReplaySettings {
         prefill: pools.prefill.clone(),
         pace,
         limit,
         seed: pools.seed,
         sample_every: (args.html.is_some()).then(|| Duration::from_secs_f64(interval / 1e3)),
         threads,
-        ..Settings::new(pools.serving.clone())
+        ..ReplaySettings::new(pools.serving.clone())
     };
-    let mut sink = sink(args, args.report_json.is_some())?;
-    let mut watched = sink.watched(watch);
-    let totals = vllm_sim_replay::run(&settings, source, &mut watched)?;
+    let mut sink = create_report_sink(args, args.report_json.is_some())?;
+    let mut watched = sink.with_watcher(watch);
+    let totals = vllm_sim_replay::run_replay(&settings, source, &mut watched)?;
     if let Some(first) = totals.stuck.first()
         && !watched.ended
         && !is_stopped()
@@ -177,20 +177,20 @@ pub fn play_watched(
             totals.stuck.len()
         );
     }
-    let mut report = sink.finish(&facts(&settings, pools.gpus, &totals))?;
+    let mut report = sink.finish_report(&run_totals(&settings, pools.gpus, &totals))?;
     if let Some(price) = args.gpu_hour_price {
-        report.price(price);
+        report.add_cost(price);
     }
     Ok(report)
 }
 
-fn requirements(args: &ReportArgs) -> Result<Vec<Requirement>> {
-    let read = |text: &String| Requirement::parse(text, "p99_ttft_ms<=500");
+fn parse_report_requirements(args: &ReportArgs) -> Result<Vec<MetricRequirement>> {
+    let read = |text: &String| MetricRequirement::parse(text, "p99_ttft_ms<=500");
     args.require.iter().map(read).collect()
 }
 
 fn write_report(
-    report: &Report,
+    report: &ReplayReport,
     args: &ReportArgs,
     about: &[(String, String)],
     typed: &str,
@@ -201,7 +201,7 @@ fn write_report(
             report.write_json(&mut json)?;
         } else {
             let written = AtomicFile::create(file.as_ref()).and_then(|draft| {
-                let mut out = std::io::BufWriter::new(draft.writer()?);
+                let mut out = std::io::BufWriter::new(draft.clone_file_handle()?);
                 report.write_json(&mut out)?;
                 out.flush()?;
                 draft.commit()
@@ -210,18 +210,21 @@ fn write_report(
         }
     }
     if let Some(file) = &args.html {
-        outputs::write(file, html::page(report, "vllm-sim replay", about, typed))?;
+        outputs::write_atomically(
+            file,
+            html::render_report_page(report, "vllm-sim replay", about, typed),
+        )?;
     }
     let printed = match args.report_json.as_deref() {
         Some("-") => String::from_utf8(json)?,
-        _ => report.table(),
+        _ => report.render_text_table(),
     };
-    let is_empty = report.number("completed_requests") == 0.0 && !is_stopped();
+    let is_empty = report.summary_number("completed_requests") == 0.0 && !is_stopped();
     let missed = match is_empty {
         true => Some("no request was completed".to_owned()),
         false => {
-            let value = |required: &Requirement| report.summary.get(&required.name)?.as_f64();
-            requirement::missed(&requirements(args)?, value)
+            let value = |required: &MetricRequirement| report.summary.get(&required.name)?.as_f64();
+            requirement::describe_missed_requirements(&parse_report_requirements(args)?, value)
         }
     };
     match missed {
@@ -230,7 +233,7 @@ fn write_report(
     }
 }
 
-fn compare(words: &[String], args: &ReportArgs, typed: &str) -> Result<String> {
+fn compare_report_files(words: &[String], args: &ReportArgs, typed: &str) -> Result<String> {
     let read = |path: &str| -> Result<Value> {
         let text = std::fs::read_to_string(path).with_context(|| format!("--compare: {path}"))?;
         serde_json::from_str(&text).with_context(|| format!("--compare: {path}"))
@@ -243,7 +246,7 @@ fn compare(words: &[String], args: &ReportArgs, typed: &str) -> Result<String> {
     let groups: Vec<ReportGroup> = groups.collect::<Result<_>>()?;
     let compared = report::compare_groups(&groups).map_err(anyhow::Error::msg)?;
     if let Some(file) = &args.html {
-        outputs::write(file, html::comparison(&compared, typed))?;
+        outputs::write_atomically(file, html::render_comparison_page(&compared, typed))?;
     }
-    Ok(compared.table())
+    Ok(compared.render_text_table())
 }

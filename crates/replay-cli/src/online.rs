@@ -4,23 +4,23 @@ use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use vllm_sim_http_client::CertificateVerification;
-use vllm_sim_replay::online::{self, Api, OnlineOptions};
-use vllm_sim_replay::report::{Report, RunTotals};
+use vllm_sim_replay::online::{self, GenerationApi, OnlineOptions};
+use vllm_sim_replay::report::{ReplayReport, ReplayRunTotals};
 
 use super::options::{ApiName, OnlineArgs, ReportArgs, WorkloadArgs};
-use super::sink::sink;
+use super::sink::create_report_sink;
 use super::workload;
 use vllm_sim_command_line::refuse;
 
 /// Sends a workload to real servers and returns the report and the duration of the replay.
-pub(super) fn run(
+pub(super) fn run_online_replay(
     online: &OnlineArgs,
     asked: &WorkloadArgs,
     report: &ReportArgs,
-) -> Result<Report> {
+) -> Result<ReplayReport> {
     // Shared prefixes of synthetic prompts consist of blocks of vLLM's default size.
-    let (mut source, pace) = workload::open(asked, 16)?;
-    let limit = workload::limit(asked)?;
+    let (mut source, pace) = workload::open_workload(asked, 16)?;
+    let limit = workload::simulated_time_limit(asked)?;
     let timeout = Duration::try_from_secs_f64(online.target_timeout)
         .ok()
         .filter(|timeout| !timeout.is_zero());
@@ -31,8 +31,8 @@ pub(super) fn run(
     let options = OnlineOptions {
         targets: online.target.clone(),
         api: match online.target_api {
-            ApiName::Completions => Api::Completions,
-            ApiName::Chat => Api::Chat,
+            ApiName::Completions => GenerationApi::Completions,
+            ApiName::Chat => GenerationApi::Chat,
         },
         model: online.target_model.clone(),
         api_key: online.target_api_key.clone(),
@@ -49,16 +49,16 @@ pub(super) fn run(
         seed: asked.workload_seed,
         ..OnlineOptions::default()
     };
-    let mut sink = sink(
+    let mut sink = create_report_sink(
         report,
         report.html.is_some() || report.report_json.is_some(),
     )?;
-    let bar = bar(source.requests());
-    let sent = online::run(source.as_mut(), &options, &mut sink, &mut |done| {
+    let bar = request_progress_bar(source.max_requests());
+    let sent = online::run_online(source.as_mut(), &options, &mut sink, &mut |done| {
         bar.set_position(done);
     })?;
     bar.finish_and_clear();
-    let facts = RunTotals {
+    let facts = ReplayRunTotals {
         requests: sent.requests,
         prefill_worker_seconds: 0.0,
         decode_worker_seconds: None,
@@ -66,7 +66,7 @@ pub(super) fn run(
         gpus: (0, 1),
         prefill_tokens: None,
     };
-    let mut finished = sink.finish(&facts)?;
+    let mut finished = sink.finish_report(&facts)?;
     let held_up = serde_json::json!(sent.held_up);
     finished
         .summary
@@ -74,7 +74,7 @@ pub(super) fn run(
     Ok(finished)
 }
 
-fn bar(requests: Option<u64>) -> ProgressBar {
+fn request_progress_bar(requests: Option<u64>) -> ProgressBar {
     let bar = match requests {
         Some(n) => ProgressBar::new(n),
         None => ProgressBar::no_length(),

@@ -5,10 +5,10 @@ use anyhow::{Context, Result};
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Args, Parser, ValueEnum};
 
-use vllm_sim_command_line::{UsageError, parse, refuse};
-use vllm_sim_replay::load::Format;
-use vllm_sim_replay::report::Slo;
-use vllm_sim_replay::synth::{Lengths, RateCurve};
+use vllm_sim_command_line::{UsageError, parse_tool_args, refuse};
+use vllm_sim_replay::load::WorkloadFormat;
+use vllm_sim_replay::report::LatencySlo;
+use vllm_sim_replay::synth::{RateCurve, TokenLengthDistribution};
 
 /// Simulate a workload against workers behind a router, in virtual time, and report the latencies.
 ///
@@ -17,7 +17,7 @@ use vllm_sim_replay::synth::{Lengths, RateCurve};
 #[derive(Debug, Parser)]
 #[command(
     name = "vllm-sim replay",
-    after_help = EXAMPLES,
+    after_help = HELP_EXAMPLES,
     no_binary_name = true,
     args_override_self = true
 )]
@@ -53,7 +53,7 @@ pub(super) struct ReplayArgs {
     /// Run in virtual time, or against the servers of --target [online with --target, else
     /// offline].
     #[arg(long, value_enum)]
-    pub replay_mode: Option<Mode>,
+    pub replay_mode: Option<ReplayMode>,
     /// Number of threads. Only an open loop of single-turn sessions behind a round-robin, random or
     /// session-hash router uses several; the results do not depend on it [all cores].
     #[arg(long)]
@@ -62,7 +62,7 @@ pub(super) struct ReplayArgs {
 
 /// Clock of a replay, with Dynamo's names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Mode {
+pub(super) enum ReplayMode {
     /// Virtual time.
     Offline,
     /// Real time, against the servers of --target.
@@ -92,7 +92,7 @@ pub struct WorkloadArgs {
         value_parser = FormatParser,
         hide_possible_values = true
     )]
-    pub format: Format,
+    pub format: WorkloadFormat,
     /// Tokens per hash id of a trace.
     #[arg(long, default_value_t = 512)]
     pub trace_block_size: u32,
@@ -109,7 +109,7 @@ pub struct WorkloadArgs {
         alias = "input-len",
         help = "Tokens of a synthetic prompt: a number, uniform:LOW:HIGH, normal:MEAN:STD[:MIN:MAX], lognormal:MEAN:STD[:MIN:MAX], histogram:FILE"
     )]
-    pub input_tokens: Option<Lengths>,
+    pub input_tokens: Option<TokenLengthDistribution>,
     /// Tokens of a synthetic output; takes the same distributions as --input-tokens.
     #[arg(
         long,
@@ -117,7 +117,7 @@ pub struct WorkloadArgs {
         alias = "output-len",
         default_value = "128"
     )]
-    pub output_tokens: Lengths,
+    pub output_tokens: TokenLengthDistribution,
     /// Number of synthetic requests (sessions, if they have several turns), or maximum number of
     /// sessions of a trace.
     #[arg(long, visible_alias = "num-requests", alias = "num-prompts")]
@@ -147,11 +147,11 @@ pub struct WorkloadArgs {
     pub adapters: AdapterArgs,
     /// Turns of a synthetic session.
     #[arg(long, default_value = "1")]
-    pub turns_per_session: Lengths,
+    pub turns_per_session: TokenLengthDistribution,
     /// Number of tokens that each further turn adds to the previous prompt and output. Without it,
     /// every turn has a separate prompt.
     #[arg(long)]
-    pub turn_tokens: Option<Lengths>,
+    pub turn_tokens: Option<TokenLengthDistribution>,
     /// Fraction of a synthetic prompt that its prefix group shares.
     #[arg(long, default_value_t = 0.0)]
     pub shared_prefix_ratio: f64,
@@ -191,20 +191,20 @@ pub struct AdapterArgs {
 struct FormatParser;
 
 impl TypedValueParser for FormatParser {
-    type Value = Format;
+    type Value = WorkloadFormat;
 
     fn parse_ref(
         &self,
         command: &clap::Command,
         arg: Option<&clap::Arg>,
         value: &OsStr,
-    ) -> Result<Format, clap::Error> {
-        let read = |text: &str| text.parse::<Format>();
+    ) -> Result<WorkloadFormat, clap::Error> {
+        let read = |text: &str| text.parse::<WorkloadFormat>();
         read.parse_ref(command, arg, value)
     }
 
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
-        let names = Format::NAMES.iter();
+        let names = WorkloadFormat::NAMES.iter();
         Some(Box::new(names.map(|(name, _)| PossibleValue::new(*name))))
     }
 }
@@ -439,7 +439,7 @@ pub(super) struct OnlineArgs {
 
 impl ReportArgs {
     /// Returns the latency bounds of a good request, from the `--slo-*` flags.
-    pub fn slo(&self) -> Result<Slo> {
+    pub fn latency_slo(&self) -> Result<LatencySlo> {
         for (name, value) in [
             ("--slo-ttft-ms", self.slo_ttft_ms),
             ("--slo-itl-ms", self.slo_itl_ms),
@@ -450,7 +450,7 @@ impl ReportArgs {
                 refuse!("{name} is {value}, must be a number above 0");
             }
         }
-        Ok(Slo {
+        Ok(LatencySlo {
             ttft_ms: self.slo_ttft_ms,
             itl_ms: self.slo_itl_ms,
             e2e_ms: self.slo_e2e_ms,
@@ -462,7 +462,7 @@ impl ReportArgs {
 ///
 /// # Errors
 /// Returns clap's errors about the known arguments.
-pub fn split<T: Parser>(words: &[String]) -> Result<Parsed<T>> {
+pub fn split_known_args<T: Parser>(words: &[String]) -> Result<SplitArgs<T>> {
     let command = T::command();
     let (mut ours, mut others) = (Vec::new(), Vec::new());
     let mut words = words.iter().peekable();
@@ -511,26 +511,26 @@ pub fn split<T: Parser>(words: &[String]) -> Result<Parsed<T>> {
             ours.push(word.clone());
         }
     }
-    Ok(Parsed {
+    Ok(SplitArgs {
         known: ours,
         others,
         of: std::marker::PhantomData,
     })
 }
 
-/// Command-line arguments separated by [`split`].
+/// Command-line arguments separated by [`split_known_args`].
 #[derive(Debug)]
-pub struct Parsed<T> {
+pub struct SplitArgs<T> {
     known: Vec<String>,
     /// Arguments unknown to command `T`.
     pub others: Vec<String>,
     of: std::marker::PhantomData<T>,
 }
 
-impl<T: Parser> Parsed<T> {
+impl<T: Parser> SplitArgs<T> {
     /// Parses the known arguments followed by `loose` words; the inner `Err` is a help text.
-    pub fn parse(&self, loose: &[String]) -> Result<Result<T, String>> {
-        parse(&[&self.known[..], loose].concat())
+    pub fn parse_with_loose_words(&self, loose: &[String]) -> Result<Result<T, String>> {
+        parse_tool_args(&[&self.known[..], loose].concat())
     }
 
     /// Returns whether `--help` is among the arguments.
@@ -555,7 +555,7 @@ pub(crate) fn json_or_file(flag: &str, text: &str) -> Result<serde_json::Value> 
 }
 
 /// Example commands below the help text of `vllm-sim replay`.
-const EXAMPLES: &str = "\
+const HELP_EXAMPLES: &str = "\
 Examples:\n\
 \x20 vllm-sim replay trace.jsonl --model demo --num-workers 4 --html report.html\n\
 \x20 vllm-sim replay --workload \"20 req/s of 2k/300\" --model meta-llama/Llama-3.1-8B-Instruct --gpu H100\n\

@@ -7,19 +7,20 @@ use serde_json::{Map, Value};
 
 use vllm_sim_command_line::{UsageError, refuse};
 use vllm_sim_dynamo_run as dynamo_run;
-use vllm_sim_engine::sched::EngineSpec;
+use vllm_sim_engine::sched::SchedulerSpec;
 use vllm_sim_explain::DeploymentEvidence;
 use vllm_sim_replay::{
-    KvConfig, PoolSpec, QueuePolicy, RouterConfig, Scaling, Scorer, ScorersConfig, TransferTime,
+    EndpointPickerConfig, EndpointScorer, KvAwareRouterConfig, PoolSpec, QueuePolicy, RouterConfig,
+    TransferTime, WorkerScaling,
 };
 
 use super::deploy::DeploymentFactory;
 use super::options::{PolicyName, PoolArgs, RouterName, json_or_file};
-use super::scaling::{scaling, seconds};
+use super::scaling::{build_scaling, parse_seconds};
 
 #[derive(Clone)]
-struct Worker {
-    engine: EngineSpec,
+struct WorkerDeployment {
+    engine: SchedulerSpec,
     /// Number of GPUs per data-parallel rank.
     gpus: u32,
     ranks: u32,
@@ -27,23 +28,23 @@ struct Worker {
     transfer: TransferTime,
 }
 
-impl Worker {
-    fn engines(&self, workers: u32) -> Vec<EngineSpec> {
+impl WorkerDeployment {
+    fn engine_specs(&self, workers: u32) -> Vec<SchedulerSpec> {
         vec![self.engine.clone(); (workers * self.ranks) as usize]
     }
 
     /// Returns the number of data-parallel ranks that step together in a disaggregated deployment.
-    fn split_ranks(&self) -> u32 {
+    fn lockstep_ranks(&self) -> u32 {
         match self.engine {
-            EngineSpec::Vllm(_) | EngineSpec::Mocker(_) => self.ranks,
-            EngineSpec::Pool(_) | EngineSpec::Sglang(_) => 1,
+            SchedulerSpec::Vllm(_) | SchedulerSpec::Mocker(_) => self.ranks,
+            SchedulerSpec::Pool(_) | SchedulerSpec::Sglang(_) => 1,
         }
     }
 }
 
 /// Pools of workers of one deployment, as simulated by a replay.
 #[derive(Debug, Clone)]
-pub struct Pools {
+pub struct WorkerPools {
     /// Pool of the prefill workers; `None` unless the deployment is disaggregated.
     pub prefill: Option<PoolSpec>,
     /// Pool of the workers that decode, or that do both prefill and decode.
@@ -64,18 +65,18 @@ pub struct Pools {
     pub about: Vec<(String, String)>,
 }
 
-fn mocker(flag: &str, text: Option<&str>) -> Result<Option<Worker>> {
+fn mocker_worker(flag: &str, text: Option<&str>) -> Result<Option<WorkerDeployment>> {
     let Some(text) = text else {
         return Ok(None);
     };
     let value = json_or_file(flag, text)?;
-    let tables = dynamo_run::environment_tables();
-    let worker = dynamo_run::worker(&value, here(tables.as_deref()));
+    let tables = dynamo_run::kernel_tables_of_environment();
+    let worker = dynamo_run::parse_worker(&value, dynamo_run_folders(tables.as_deref()));
     let worker = worker.map_err(|error| UsageError(format!("{flag}: {error:#}")))?;
     if worker.ranks > 1 {
         refuse!("{flag}: dp_size above 1 is modelled for --dynamo-run alone");
     }
-    Ok(Some(Worker {
+    Ok(Some(WorkerDeployment {
         engine: worker.engine,
         gpus: worker.gpus,
         ranks: 1,
@@ -84,50 +85,55 @@ fn mocker(flag: &str, text: Option<&str>) -> Result<Option<Worker>> {
 }
 
 /// Returns the folders for a recorded Dynamo run, with paths relative to the working directory.
-fn here(kernel_tables: Option<&std::path::Path>) -> dynamo_run::Folders<'_> {
-    dynamo_run::Folders {
+fn dynamo_run_folders(kernel_tables: Option<&std::path::Path>) -> dynamo_run::RunFolders<'_> {
+    dynamo_run::RunFolders {
         run: std::path::Path::new("."),
         kernel_tables,
     }
 }
 
 /// Builds the worker pools from the arguments of `replay`; `flags` describe the engine.
-pub fn pools(args: &PoolArgs, flags: &[String], deploy: DeploymentFactory<'_>) -> Result<Pools> {
-    let own_flags = PoolFlags::read(args.pool_flags.as_deref())?;
-    let plain = deploy(&own_flags.common(flags))?;
-    let shared = mocker("--extra-engine-args", args.extra_engine_args.as_deref())?;
-    let own = Worker {
+pub fn build_worker_pools(
+    args: &PoolArgs,
+    flags: &[String],
+    deploy: DeploymentFactory<'_>,
+) -> Result<WorkerPools> {
+    let own_flags = PoolFlags::parse_json(args.pool_flags.as_deref())?;
+    let plain = deploy(&own_flags.common_engine_flags(flags))?;
+    let shared = mocker_worker("--extra-engine-args", args.extra_engine_args.as_deref())?;
+    let own = WorkerDeployment {
         engine: plain.engine.clone(),
         gpus: plain.gpus,
         ranks: plain.ranks,
         transfer: TransferTime::default(),
     };
-    let router = router(args)?;
-    let pool = |engines: Vec<EngineSpec>, router: RouterConfig| -> Result<PoolSpec> {
+    let router = router_config(args)?;
+    let pool = |engines: Vec<SchedulerSpec>, router: RouterConfig| -> Result<PoolSpec> {
         Ok(PoolSpec {
             engines,
             router,
             ranks: 1,
             transfer: TransferTime::default(),
-            startup: seconds("--startup-time", args.startup_time)?,
+            startup: parse_seconds("--startup-time", args.startup_time)?,
             cold: args.cold_start,
-            scaling: scaling(args)?,
+            scaling: build_scaling(args)?,
         })
     };
     let (prefill, serving, gpus, ranks) = match (args.num_prefill_workers, args.num_decode_workers)
     {
         (Some(prefill), Some(decode)) => {
             let usual = shared.unwrap_or(own);
-            let (first, second) = split(args, (flags, &own_flags), deploy, usual)?;
-            let (before, after) = router.split();
+            let (first, second) =
+                prefill_and_decode_workers(args, (flags, &own_flags), deploy, usual)?;
+            let (before, after) = router.prefill_and_decode_routers();
             let prefill = PoolSpec {
                 transfer: first.transfer,
-                ranks: first.split_ranks(),
-                ..pool(first.engines(prefill), before)?
+                ranks: first.lockstep_ranks(),
+                ..pool(first.engine_specs(prefill), before)?
             };
             let decode = PoolSpec {
-                ranks: second.split_ranks(),
-                ..pool(second.engines(decode), after)?
+                ranks: second.lockstep_ranks(),
+                ..pool(second.engine_specs(decode), after)?
             };
             let gpus = (first.gpus, second.gpus);
             (Some(prefill), decode, gpus, (first.ranks, second.ranks))
@@ -135,12 +141,12 @@ pub fn pools(args: &PoolArgs, flags: &[String], deploy: DeploymentFactory<'_>) -
         _ => {
             let (engines, gpus, ranks) = match &args.workers {
                 Some(file) => {
-                    let (engines, gpus) = different(file, flags, deploy)?;
+                    let (engines, gpus) = read_workers_file(file, flags, deploy)?;
                     (engines, gpus, 1)
                 }
                 None => {
                     let worker = shared.unwrap_or(own);
-                    let engines = worker.engines(args.num_workers);
+                    let engines = worker.engine_specs(args.num_workers);
                     (engines, worker.gpus, worker.ranks)
                 }
             };
@@ -152,13 +158,13 @@ pub fn pools(args: &PoolArgs, flags: &[String], deploy: DeploymentFactory<'_>) -
         }
     };
     check_scaling(prefill.as_ref(), &serving.scaling, ranks.0.max(ranks.1))?;
-    let is_one_kind = is_one_kind(args);
+    let is_one_kind = has_one_worker_kind(args);
     if is_one_kind {
-        plain.step_times.warn_of_default();
+        plain.step_times.warn_if_default();
     }
     let name = args.router.to_possible_value();
     let name = name.map_or_else(String::new, |name| name.get_name().to_owned());
-    Ok(Pools {
+    Ok(WorkerPools {
         prefill,
         serving,
         gpus,
@@ -171,7 +177,7 @@ pub fn pools(args: &PoolArgs, flags: &[String], deploy: DeploymentFactory<'_>) -
 }
 
 /// Returns whether the common flags alone describe every worker.
-fn is_one_kind(args: &PoolArgs) -> bool {
+fn has_one_worker_kind(args: &PoolArgs) -> bool {
     let others = [
         &args.extra_engine_args,
         &args.prefill_engine_args,
@@ -190,7 +196,7 @@ struct PoolFlags {
 }
 
 impl PoolFlags {
-    fn read(text: Option<&str>) -> Result<Self> {
+    fn parse_json(text: Option<&str>) -> Result<Self> {
         let Some(text) = text else {
             return Ok(Self::default());
         };
@@ -202,27 +208,27 @@ impl PoolFlags {
     /// Returns the flags of the engine whose memory is checked and that describes the deployment.
     ///
     /// If both pools have their own flags, these are the flags of the decode workers.
-    fn common(&self, flags: &[String]) -> Vec<String> {
+    fn common_engine_flags(&self, flags: &[String]) -> Vec<String> {
         match (&self.prefill, &self.decode) {
-            (Some(_), Some(own)) => added(flags, own),
+            (Some(_), Some(own)) => append_json_flags(flags, own),
             _ => flags.to_vec(),
         }
     }
 }
 
 /// Creates a prefill worker and a decode worker; `usual` is the default for both.
-fn split(
+fn prefill_and_decode_workers(
     args: &PoolArgs,
     (flags, own): (&[String], &PoolFlags),
     deploy: DeploymentFactory<'_>,
-    usual: Worker,
-) -> Result<(Worker, Worker)> {
-    let one = |flag, engine: Option<&str>, own: Option<&Map<_, _>>| -> Result<Worker> {
-        if let Some(worker) = mocker(flag, engine)? {
+    usual: WorkerDeployment,
+) -> Result<(WorkerDeployment, WorkerDeployment)> {
+    let one = |flag, engine: Option<&str>, own: Option<&Map<_, _>>| -> Result<WorkerDeployment> {
+        if let Some(worker) = mocker_worker(flag, engine)? {
             return Ok(worker);
         }
         match own {
-            Some(own) => worker(&added(flags, own), deploy),
+            Some(own) => deploy_worker(&append_json_flags(flags, own), deploy),
             None => Ok(usual.clone()),
         }
     };
@@ -237,11 +243,11 @@ fn split(
     Ok((first, second))
 }
 
-fn check_scaling(prefill: Option<&PoolSpec>, scaling: &Scaling, ranks: u32) -> Result<()> {
+fn check_scaling(prefill: Option<&PoolSpec>, scaling: &WorkerScaling, ranks: u32) -> Result<()> {
     if prefill.is_some() && !scaling.losses.is_empty() {
         refuse!("--lose-workers is not modelled for pools of prefill and decode workers");
     }
-    if *scaling != Scaling::default() && ranks > 1 {
+    if *scaling != WorkerScaling::default() && ranks > 1 {
         refuse!(
             "--scale, --autoscale-max and --lose-workers change single engines, and a worker of \
              --data-parallel-size is {ranks} that share experts"
@@ -253,7 +259,7 @@ fn check_scaling(prefill: Option<&PoolSpec>, scaling: &Scaling, ranks: u32) -> R
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WorkerGroup {
-    #[serde(default = "one")]
+    #[serde(default = "default_group_size")]
     count: u32,
     /// Flags of `vllm-sim serve`, added to those of the command line.
     #[serde(default)]
@@ -262,12 +268,12 @@ struct WorkerGroup {
     engine_args: Option<Value>,
 }
 
-fn one() -> u32 {
+fn default_group_size() -> u32 {
     1
 }
 
 /// Appends flags from a JSON object to the flags of the command line.
-fn added(flags: &[String], more: &Map<String, Value>) -> Vec<String> {
+fn append_json_flags(flags: &[String], more: &Map<String, Value>) -> Vec<String> {
     let more = more.iter().map(|(name, value)| {
         let value = match value {
             Value::String(text) => text.clone(),
@@ -278,9 +284,9 @@ fn added(flags: &[String], more: &Map<String, Value>) -> Vec<String> {
     flags.iter().cloned().chain(more).collect()
 }
 
-fn worker(flags: &[String], deploy: DeploymentFactory<'_>) -> Result<Worker> {
+fn deploy_worker(flags: &[String], deploy: DeploymentFactory<'_>) -> Result<WorkerDeployment> {
     let found = deploy(flags)?;
-    Ok(Worker {
+    Ok(WorkerDeployment {
         engine: found.engine,
         gpus: found.gpus,
         ranks: found.ranks,
@@ -289,11 +295,11 @@ fn worker(flags: &[String], deploy: DeploymentFactory<'_>) -> Result<Worker> {
 }
 
 /// Reads the engines of a `--workers` file, and the mean number of their GPUs.
-fn different(
+fn read_workers_file(
     file: &std::path::Path,
     flags: &[String],
     deploy: DeploymentFactory<'_>,
-) -> Result<(Vec<EngineSpec>, u32)> {
+) -> Result<(Vec<SchedulerSpec>, u32)> {
     let shown = file.display();
     let text = std::fs::read_to_string(file).with_context(|| format!("--workers: {shown}"))?;
     let groups: Vec<WorkerGroup> =
@@ -302,15 +308,16 @@ fn different(
     for group in &groups {
         let (engine, each) = match &group.engine_args {
             Some(value) => {
-                let tables = dynamo_run::environment_tables();
-                let worker = dynamo_run::worker(value, here(tables.as_deref()))?;
+                let tables = dynamo_run::kernel_tables_of_environment();
+                let worker =
+                    dynamo_run::parse_worker(value, dynamo_run_folders(tables.as_deref()))?;
                 if worker.ranks > 1 {
                     refuse!("--workers: dp_size above 1 is modelled for --dynamo-run alone");
                 }
                 (worker.engine, worker.gpus)
             }
             None => {
-                let found = deploy(&added(flags, &group.flags))?;
+                let found = deploy(&append_json_flags(flags, &group.flags))?;
                 if found.ranks > 1 {
                     refuse!("--workers: --data-parallel-size above 1 is not modelled in a list");
                 }
@@ -323,7 +330,7 @@ fn different(
     if engines.is_empty() {
         refuse!("--workers: {shown} has no workers");
     }
-    let sizes = engines.iter().map(EngineSpec::block_size);
+    let sizes = engines.iter().map(SchedulerSpec::block_size);
     if sizes.clone().min() != sizes.max() {
         refuse!("--workers: all workers need the same --block-size");
     }
@@ -331,7 +338,7 @@ fn different(
     Ok((engines, (mean.round() as u32).max(1)))
 }
 
-fn router(args: &PoolArgs) -> Result<RouterConfig> {
+fn router_config(args: &PoolArgs) -> Result<RouterConfig> {
     let config = match &args.router_config {
         Some(text) => json_or_file("--router-config", text)?,
         None => Value::Object(Map::new()),
@@ -350,7 +357,7 @@ fn router(args: &PoolArgs) -> Result<RouterConfig> {
         RouterName::KvRouter => {
             let read = dynamo_run::router(&config);
             let read = read.map_err(|error| UsageError(format!("--router-config: {error:#}")))?;
-            RouterConfig::Kv(KvConfig {
+            RouterConfig::Kv(KvAwareRouterConfig {
                 queue_threshold: args.router_queue_threshold.or(read.queue_threshold),
                 policy: match args.router_queue_policy {
                     None => read.policy,
@@ -364,9 +371,9 @@ fn router(args: &PoolArgs) -> Result<RouterConfig> {
             })
         }
         RouterName::LlmD => {
-            let mut scorers = ScorersConfig {
+            let mut scorers = EndpointPickerConfig {
                 event_lag,
-                ..ScorersConfig::default()
+                ..EndpointPickerConfig::default()
             };
             let Some(weights) = config.as_object() else {
                 refuse!("--router-config: must be a JSON object");
@@ -374,7 +381,7 @@ fn router(args: &PoolArgs) -> Result<RouterConfig> {
             if !weights.is_empty() {
                 scorers.weights = weights
                     .iter()
-                    .map(|(name, weight)| Ok((scorer(name)?, number(name, weight)?)))
+                    .map(|(name, weight)| Ok((scorer_by_name(name)?, json_number(name, weight)?)))
                     .collect::<Result<_>>()?;
             }
             RouterConfig::Scorers(scorers)
@@ -382,7 +389,7 @@ fn router(args: &PoolArgs) -> Result<RouterConfig> {
     })
 }
 
-fn number(name: &str, value: &Value) -> Result<f64> {
+fn json_number(name: &str, value: &Value) -> Result<f64> {
     let number = value.as_f64().filter(|n| n.is_finite() && *n >= 0.0);
     let Some(number) = number else {
         refuse!("--router-config: {name} is {value}, must be 0 or more");
@@ -390,14 +397,14 @@ fn number(name: &str, value: &Value) -> Result<f64> {
     Ok(number)
 }
 
-fn scorer(name: &str) -> Result<Scorer> {
+fn scorer_by_name(name: &str) -> Result<EndpointScorer> {
     Ok(match name {
-        "queue-scorer" | "queue" => Scorer::Queue,
-        "kv-cache-utilization-scorer" | "kv-cache-scorer" | "kv-usage" => Scorer::KvUsage,
-        "prefix-cache-scorer" | "precise-prefix-cache-scorer" | "prefix" => Scorer::Prefix,
-        "running-requests-size-scorer" | "running" => Scorer::Running,
-        "session-affinity-scorer" | "session" => Scorer::Session,
-        "lora-affinity-scorer" | "lora" => Scorer::Lora,
+        "queue-scorer" | "queue" => EndpointScorer::Queue,
+        "kv-cache-utilization-scorer" | "kv-cache-scorer" | "kv-usage" => EndpointScorer::KvUsage,
+        "prefix-cache-scorer" | "precise-prefix-cache-scorer" | "prefix" => EndpointScorer::Prefix,
+        "running-requests-size-scorer" | "running" => EndpointScorer::Running,
+        "session-affinity-scorer" | "session" => EndpointScorer::Session,
+        "lora-affinity-scorer" | "lora" => EndpointScorer::Lora,
         _ => refuse!(
             "--router-config: {name:?} is not known; allowed are queue-scorer, \
              kv-cache-utilization-scorer, prefix-cache-scorer, running-requests-size-scorer, \

@@ -3,21 +3,24 @@ use std::time::Duration;
 use anyhow::Result;
 
 use vllm_sim_engine::SimTime;
-use vllm_sim_replay::{ScalePolicy, ScaleRule, Scaling};
+use vllm_sim_replay::{AutoscalerPolicy, AutoscalerRule, WorkerScaling};
 
 use super::options::{AutoscalerName, PoolArgs};
 use vllm_sim_command_line::{UsageError, refuse};
 
-pub(super) fn scaling(args: &PoolArgs) -> Result<Scaling> {
-    Ok(Scaling {
-        schedule: plan("--scale", args.scale.as_deref())?,
-        rule: args.autoscale_max.map(|max| rule(args, max)).transpose()?,
-        losses: plan("--lose-workers", args.lose_workers.as_deref())?,
+pub(super) fn build_scaling(args: &PoolArgs) -> Result<WorkerScaling> {
+    Ok(WorkerScaling {
+        schedule: parse_scaling_plan("--scale", args.scale.as_deref())?,
+        rule: args
+            .autoscale_max
+            .map(|max| build_autoscaler_rule(args, max))
+            .transpose()?,
+        losses: parse_scaling_plan("--lose-workers", args.lose_workers.as_deref())?,
     })
 }
 
 /// Parses a scaling plan such as `60=4,300=2`: times in seconds, each with a number of workers.
-fn plan(flag: &str, text: Option<&str>) -> Result<Vec<(SimTime, u32)>> {
+fn parse_scaling_plan(flag: &str, text: Option<&str>) -> Result<Vec<(SimTime, u32)>> {
     let mut steps = Vec::new();
     for step in text.iter().flat_map(|plan| plan.split(',')) {
         let read = || {
@@ -38,7 +41,7 @@ fn plan(flag: &str, text: Option<&str>) -> Result<Vec<(SimTime, u32)>> {
     Ok(steps)
 }
 
-fn rule(args: &PoolArgs, max: u32) -> Result<ScaleRule> {
+fn build_autoscaler_rule(args: &PoolArgs, max: u32) -> Result<AutoscalerRule> {
     let (queue, kv) = (args.autoscale_target_queue, args.autoscale_target_kv_usage);
     let targets = [
         ("--autoscale-target-queue", queue),
@@ -61,27 +64,27 @@ fn rule(args: &PoolArgs, max: u32) -> Result<ScaleRule> {
         let min = args.autoscale_min;
         refuse!("--autoscale-min is {min}, must be from 1 to --autoscale-max ({max})");
     }
-    let interval = seconds("--autoscale-interval", args.autoscale_interval)?;
+    let interval = parse_seconds("--autoscale-interval", args.autoscale_interval)?;
     if interval.is_zero() {
         refuse!("--autoscale-interval is 0, must be above 0");
     }
-    Ok(ScaleRule {
+    Ok(AutoscalerRule {
         policy: match args.autoscale_policy {
-            AutoscalerName::Hpa => ScalePolicy::Hpa,
-            AutoscalerName::Keda => ScalePolicy::Keda,
-            AutoscalerName::Wva => ScalePolicy::Wva,
+            AutoscalerName::Hpa => AutoscalerPolicy::Hpa,
+            AutoscalerName::Keda => AutoscalerPolicy::Keda,
+            AutoscalerName::Wva => AutoscalerPolicy::Wva,
         },
         min: args.autoscale_min,
         max,
         target_waiting: queue,
         target_kv_usage: kv,
         interval,
-        cool_down: seconds("--autoscale-cool-down", args.autoscale_cool_down)?,
-        ..ScaleRule::default()
+        cool_down: parse_seconds("--autoscale-cool-down", args.autoscale_cool_down)?,
+        ..AutoscalerRule::default()
     })
 }
 
-pub(super) fn seconds(flag: &str, value: f64) -> Result<Duration> {
+pub(super) fn parse_seconds(flag: &str, value: f64) -> Result<Duration> {
     let duration = Duration::try_from_secs_f64(value);
     duration.map_err(|_| UsageError(format!("{flag} is {value}, must be 0 or more")).into())
 }

@@ -5,9 +5,12 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use vllm_sim_engine::SimTime;
-use vllm_sim_replay::outcome::{Outcome, PoolRole, Sink, WorkerChange, WorkerSample};
-use vllm_sim_replay::report::{self, Collector, KeptRecords, Report, RowForm, Rows, RunTotals};
-use vllm_sim_replay::{Settings, Totals};
+use vllm_sim_replay::outcome::{PoolRole, ReplaySink, RequestOutcome, WorkerChange, WorkerSample};
+use vllm_sim_replay::report::{
+    self, KeptRecords, ReplayReport, ReplayRunTotals, ReportCollector, RequestRowWriter,
+    RowFileFormat,
+};
+use vllm_sim_replay::{ReplaySettings, ReplayTotals};
 
 use super::options::ReportArgs;
 use vllm_sim_command_line::UsageError;
@@ -15,36 +18,48 @@ use vllm_sim_command_line::outputs::AtomicFile;
 use vllm_sim_command_line::progress;
 
 /// Maximum number of requests drawn in the HTML page; of more requests it draws a sample.
-const DRAWN: usize = 10_000;
+const MAX_DRAWN_REQUESTS: usize = 10_000;
 
 /// Number of requests at and above which records are kept only with `--no-per-request=false`.
-const RECORDS: usize = 1_000_000;
+const RECORDS_OFF_BY_DEFAULT_FROM: usize = 1_000_000;
 
 /// Creates the report sink of a replay; `keep` records of requests unless `--no-per-request` is
 /// given.
-pub(super) fn sink(args: &ReportArgs, keep: bool) -> Result<ReportAndRows> {
+pub(super) fn create_report_sink(args: &ReportArgs, keep: bool) -> Result<ReportSink> {
     let options = report::ReportOptions {
-        slo: args.slo()?,
+        slo: args.latency_slo()?,
         records: match args.no_per_request {
             Some(false) if keep => KeptRecords::All,
-            None if keep => KeptRecords::Below(RECORDS),
+            None if keep => KeptRecords::Below(RECORDS_OFF_BY_DEFAULT_FROM),
             _ => KeptRecords::None,
         },
-        drawn_requests: if args.html.is_some() { DRAWN } else { 0 },
+        drawn_requests: if args.html.is_some() {
+            MAX_DRAWN_REQUESTS
+        } else {
+            0
+        },
         ..report::ReportOptions::default()
     };
-    Ok(ReportAndRows {
-        collector: Collector::new(options),
-        rows: args.per_request.as_deref().map(rows).transpose()?,
+    Ok(ReportSink {
+        collector: ReportCollector::new(options),
+        rows: args
+            .per_request
+            .as_deref()
+            .map(open_request_rows)
+            .transpose()?,
     })
 }
 
-pub(super) fn facts(settings: &Settings, gpus: (u32, u32), totals: &Totals) -> RunTotals {
+pub(super) fn run_totals(
+    settings: &ReplaySettings,
+    gpus: (u32, u32),
+    totals: &ReplayTotals,
+) -> ReplayRunTotals {
     let scaling = &settings.pool.scaling;
     let fixed = scaling.schedule.is_empty() && scaling.rule.is_none();
     let seconds = totals.ended.as_secs_f64();
     let prefill = settings.prefill.as_ref().map(|pool| pool.engines.len());
-    RunTotals {
+    ReplayRunTotals {
         requests: totals.requests,
         prefill_worker_seconds: match (fixed, prefill) {
             (_, None) => 0.0,
@@ -58,25 +73,25 @@ pub(super) fn facts(settings: &Settings, gpus: (u32, u32), totals: &Totals) -> R
     }
 }
 
-fn rows(path: &Path) -> Result<(Rows, AtomicFile)> {
-    let form =
-        RowForm::of(path).map_err(|problem| UsageError(format!("--per-request: {problem}")))?;
+fn open_request_rows(path: &Path) -> Result<(RequestRowWriter, AtomicFile)> {
+    let form = RowFileFormat::from_file_extension(path)
+        .map_err(|problem| UsageError(format!("--per-request: {problem}")))?;
     let open = || {
         let draft = AtomicFile::create(path)?;
-        let out = BufWriter::new(draft.writer()?);
-        Ok((Rows::new(Box::new(out), form)?, draft))
+        let out = BufWriter::new(draft.clone_file_handle()?);
+        Ok((RequestRowWriter::new(Box::new(out), form)?, draft))
     };
     let opened: io::Result<_> = open();
     opened.with_context(|| format!("--per-request: {}", path.display()))
 }
 
-pub(super) struct ReportAndRows {
-    collector: Collector,
-    rows: Option<(Rows, AtomicFile)>,
+pub(super) struct ReportSink {
+    collector: ReportCollector,
+    rows: Option<(RequestRowWriter, AtomicFile)>,
 }
 
-impl ReportAndRows {
-    pub(super) fn finish(self, facts: &RunTotals) -> Result<Report> {
+impl ReportSink {
+    pub(super) fn finish_report(self, facts: &ReplayRunTotals) -> Result<ReplayReport> {
         if let Some((rows, draft)) = self.rows {
             let written = rows.finish().and_then(|()| draft.commit());
             written.context("--per-request")?;
@@ -86,17 +101,20 @@ impl ReportAndRows {
 }
 
 /// Callback for every finished request, which may end the replay.
-pub type OutcomeWatcher<'a> = dyn FnMut(&Outcome<'_>) -> ControlFlow<()> + 'a;
+pub type OutcomeWatcher<'a> = dyn FnMut(&RequestOutcome<'_>) -> ControlFlow<()> + 'a;
 
 /// Forwards to another sink, and calls an [`OutcomeWatcher`] for each finished request.
 pub(super) struct WatchedSink<'a> {
-    sink: &'a mut ReportAndRows,
+    sink: &'a mut ReportSink,
     watch: &'a mut OutcomeWatcher<'a>,
     pub(super) ended: bool,
 }
 
-impl ReportAndRows {
-    pub(super) fn watched<'a>(&'a mut self, watch: &'a mut OutcomeWatcher<'a>) -> WatchedSink<'a> {
+impl ReportSink {
+    pub(super) fn with_watcher<'a>(
+        &'a mut self,
+        watch: &'a mut OutcomeWatcher<'a>,
+    ) -> WatchedSink<'a> {
         WatchedSink {
             sink: self,
             watch,
@@ -105,50 +123,50 @@ impl ReportAndRows {
     }
 }
 
-impl Sink for WatchedSink<'_> {
-    fn request(&mut self, outcome: &Outcome<'_>) {
+impl ReplaySink for WatchedSink<'_> {
+    fn on_request_finished(&mut self, outcome: &RequestOutcome<'_>) {
         self.ended |= (self.watch)(outcome).is_break();
-        self.sink.request(outcome);
+        self.sink.on_request_finished(outcome);
     }
 
-    fn stops(&self) -> bool {
-        self.ended || self.sink.stops()
+    fn should_stop(&self) -> bool {
+        self.ended || self.sink.should_stop()
     }
 
-    fn gaps(&mut self, nanos: u64, times: u64) {
-        self.sink.gaps(nanos, times);
+    fn on_token_gaps(&mut self, nanos: u64, times: u64) {
+        self.sink.on_token_gaps(nanos, times);
     }
 
-    fn worker(&mut self, at: SimTime, worker: u32, pool: PoolRole, change: WorkerChange) {
-        self.sink.worker(at, worker, pool, change);
+    fn on_worker_change(&mut self, at: SimTime, worker: u32, pool: PoolRole, change: WorkerChange) {
+        self.sink.on_worker_change(at, worker, pool, change);
     }
 
-    fn sample(&mut self, sample: &WorkerSample) {
-        self.sink.sample(sample);
+    fn on_worker_sample(&mut self, sample: &WorkerSample) {
+        self.sink.on_worker_sample(sample);
     }
 }
 
-impl Sink for ReportAndRows {
-    fn request(&mut self, outcome: &Outcome<'_>) {
-        self.collector.request(outcome);
+impl ReplaySink for ReportSink {
+    fn on_request_finished(&mut self, outcome: &RequestOutcome<'_>) {
+        self.collector.on_request_finished(outcome);
         if let Some((rows, _)) = &mut self.rows {
-            rows.request(outcome);
+            rows.on_request_finished(outcome);
         }
     }
 
-    fn stops(&self) -> bool {
+    fn should_stop(&self) -> bool {
         progress::is_stopped()
     }
 
-    fn gaps(&mut self, nanos: u64, times: u64) {
-        self.collector.gaps(nanos, times);
+    fn on_token_gaps(&mut self, nanos: u64, times: u64) {
+        self.collector.on_token_gaps(nanos, times);
     }
 
-    fn worker(&mut self, at: SimTime, worker: u32, pool: PoolRole, change: WorkerChange) {
-        self.collector.worker(at, worker, pool, change);
+    fn on_worker_change(&mut self, at: SimTime, worker: u32, pool: PoolRole, change: WorkerChange) {
+        self.collector.on_worker_change(at, worker, pool, change);
     }
 
-    fn sample(&mut self, sample: &WorkerSample) {
-        self.collector.sample(sample);
+    fn on_worker_sample(&mut self, sample: &WorkerSample) {
+        self.collector.on_worker_sample(sample);
     }
 }

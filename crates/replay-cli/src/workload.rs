@@ -4,7 +4,8 @@ use vllm_sim_engine::SimTime;
 use vllm_sim_replay::ArrivalPacing;
 use vllm_sim_replay::load;
 use vllm_sim_replay::synth::{
-    Arrivals, Lengths, RateCurveSource, RescheduledSource, SyntheticWorkload, WithAdapters,
+    ArrivalProcess, LoraAdapterSource, RateCurveSource, RescheduledSource, SyntheticWorkload,
+    TokenLengthDistribution,
 };
 use vllm_sim_replay::workload::WorkloadSource;
 
@@ -12,7 +13,7 @@ use super::options::WorkloadArgs;
 use vllm_sim_command_line::{UsageError, refuse};
 
 /// Opens the workload that the command-line arguments describe, with the pacing of its arrivals.
-pub fn open(
+pub fn open_workload(
     args: &WorkloadArgs,
     block_size: u32,
 ) -> Result<(Box<dyn WorkloadSource>, ArrivalPacing)> {
@@ -21,7 +22,7 @@ pub fn open(
         None => None,
     };
     let args = worded.as_ref().unwrap_or(args);
-    let (mut source, pace) = timed(args, block_size)?;
+    let (mut source, pace) = open_timed_workload(args, block_size)?;
     if let Some(curve) = &args.rate_curve {
         if pace.concurrency.is_some() {
             refuse!(
@@ -39,13 +40,18 @@ pub fn open(
     }
     if !args.adapters.lora.is_empty() {
         let (names, share) = (&args.adapters.lora, args.adapters.lora_share);
-        source = Box::new(WithAdapters::new(source, names, share, args.workload_seed));
+        source = Box::new(LoraAdapterSource::new(
+            source,
+            names,
+            share,
+            args.workload_seed,
+        ));
     }
     Ok((source, pace))
 }
 
 /// Duration of a `--workload` text without `--request-count`, in seconds.
-const TEXT_WORKLOAD_SECONDS: f64 = 60.0;
+const TEXT_WORKLOAD_DEFAULT_SECONDS: f64 = 60.0;
 
 /// Converts a workload text such as `20 req/s of 2k/300` to the flags of a synthetic workload.
 pub fn parse_workload_text(words: &str, args: &WorkloadArgs) -> Result<WorkloadArgs> {
@@ -75,19 +81,22 @@ pub fn parse_workload_text(words: &str, args: &WorkloadArgs) -> Result<WorkloadA
     let Some((rate, input, output)) = read() else {
         refuse!("--workload {words:?} must be like \"20 req/s of 2k/300\"");
     };
-    let count = (rate * TEXT_WORKLOAD_SECONDS).ceil() as u64;
+    let count = (rate * TEXT_WORKLOAD_DEFAULT_SECONDS).ceil() as u64;
     Ok(WorkloadArgs {
         workload: None,
         request_rate: Some(rate),
-        input_tokens: Some(Lengths::Constant(input)),
-        output_tokens: Lengths::Constant(output),
+        input_tokens: Some(TokenLengthDistribution::Constant(input)),
+        output_tokens: TokenLengthDistribution::Constant(output),
         request_count: args.request_count.or(Some(count.max(300))),
         ..args.clone()
     })
 }
 
-fn timed(args: &WorkloadArgs, block_size: u32) -> Result<(Box<dyn WorkloadSource>, ArrivalPacing)> {
-    let arrivals = arrivals(args)?;
+fn open_timed_workload(
+    args: &WorkloadArgs,
+    block_size: u32,
+) -> Result<(Box<dyn WorkloadSource>, ArrivalPacing)> {
+    let arrivals = parse_arrivals(args)?;
     if !(args.arrival_speedup_ratio.is_finite() && args.arrival_speedup_ratio > 0.0) {
         let ratio = args.arrival_speedup_ratio;
         refuse!("--arrival-speedup-ratio is {ratio}, must be a number above 0");
@@ -106,13 +115,13 @@ fn timed(args: &WorkloadArgs, block_size: u32) -> Result<(Box<dyn WorkloadSource
     // Dynamo's examples also give an interval, which a closed loop ignores.
     let arrivals = arrivals.filter(|_| pace.concurrency.is_none());
     if args.files.is_empty() {
-        let source = synthetic(args, block_size, arrivals)?;
+        let source = open_synthetic_workload(args, block_size, arrivals)?;
         return Ok((source, pace));
     }
     if args.input_tokens.is_some() {
         refuse!("give either trace files or --input-tokens");
     }
-    let options = load::LoadOptions {
+    let options = load::WorkloadReadOptions {
         format: args.format,
         trace_block_size: args.trace_block_size,
         shared_prefix_ratio: args.trace_shared_prefix_ratio,
@@ -123,15 +132,15 @@ fn timed(args: &WorkloadArgs, block_size: u32) -> Result<(Box<dyn WorkloadSource
             Some(_) => load::SessionOrder::AsListed,
         },
         seed: args.workload_seed,
-        ..load::LoadOptions::default()
+        ..load::WorkloadReadOptions::default()
     };
-    let source = load::open(&args.files, &options)?;
+    let source = load::open_workload_files(&args.files, &options)?;
     if let Some(arrivals) = arrivals {
         let source = RescheduledSource::new(source, arrivals, args.arrival_seed);
         return Ok((Box::new(source), pace));
     }
-    if pace.concurrency.is_none() && source.untimed() {
-        pace.concurrency = source.concurrency().map(|n| n as usize);
+    if pace.concurrency.is_none() && source.has_no_start_times() {
+        pace.concurrency = source.recorded_concurrency().map(|n| n as usize);
         if pace.concurrency.is_none() {
             refuse!(
                 "the trace has no times: give --request-rate, --arrival-interval-ms or \
@@ -142,30 +151,30 @@ fn timed(args: &WorkloadArgs, block_size: u32) -> Result<(Box<dyn WorkloadSource
     Ok((source, pace))
 }
 
-fn arrivals(args: &WorkloadArgs) -> Result<Option<Arrivals>> {
+fn parse_arrivals(args: &WorkloadArgs) -> Result<Option<ArrivalProcess>> {
     let arrivals = match (args.request_rate, args.arrival_interval_ms) {
         (None, None) if args.burstiness.is_some() => refuse!("--burstiness needs --request-rate"),
         (None, None) => return Ok(None),
         (Some(_), Some(_)) => refuse!("give one of --request-rate and --arrival-interval-ms"),
         // The rate with which `vllm bench serve` sends all requests immediately.
-        (Some(rate), None) if rate == f64::INFINITY => Arrivals::Burst,
+        (Some(rate), None) if rate == f64::INFINITY => ArrivalProcess::Burst,
         (Some(rate), None) => match args.burstiness {
-            Some(burstiness) => Arrivals::at_rate(rate, burstiness),
-            None => Arrivals::Poisson(rate),
+            Some(burstiness) => ArrivalProcess::gamma_at_rate(rate, burstiness),
+            None => ArrivalProcess::Poisson(rate),
         },
-        (None, Some(0.0)) => Arrivals::Burst,
-        (None, Some(ms)) => Arrivals::Interval(ms),
+        (None, Some(0.0)) => ArrivalProcess::Burst,
+        (None, Some(ms)) => ArrivalProcess::Interval(ms),
     };
     let checked = arrivals
-        .check()
+        .check_parameters()
         .map_err(|text| UsageError(text.to_string()))?;
     Ok(Some(checked))
 }
 
-fn synthetic(
+fn open_synthetic_workload(
     args: &WorkloadArgs,
     block: u32,
-    arrivals: Option<Arrivals>,
+    arrivals: Option<ArrivalProcess>,
 ) -> Result<Box<dyn WorkloadSource>> {
     let Some(input) = args.input_tokens.clone() else {
         refuse!("no workload: give trace files, or --input-tokens and --request-count");
@@ -175,16 +184,16 @@ fn synthetic(
     };
     let arrivals = match arrivals {
         Some(arrivals) => arrivals,
-        None if args.replay_concurrency.is_some() => Arrivals::Burst,
+        None if args.replay_concurrency.is_some() => ArrivalProcess::Burst,
         None => refuse!(
             "give one of --replay-concurrency, --request-rate, --arrival-interval-ms (0: all \
              requests immediately)"
         ),
     };
-    if args.turns_per_session.constant() == Some(0) {
+    if args.turns_per_session.constant_tokens() == Some(0) {
         refuse!("--turns-per-session is 0, must be at least 1");
     }
-    if input == Lengths::Constant(0) {
+    if input == TokenLengthDistribution::Constant(0) {
         refuse!("--input-tokens is 0, must be at least 1");
     }
     let made = SyntheticWorkload {
@@ -205,11 +214,11 @@ fn synthetic(
         think_varies: args.inter_turn_delay_varies,
         block: block.max(1),
     };
-    Ok(Box::new(made.source()?))
+    Ok(Box::new(made.into_source()?))
 }
 
 /// Returns the virtual time at which the replay ends, if `--max-sim-time-seconds` is given.
-pub fn limit(args: &WorkloadArgs) -> Result<Option<SimTime>> {
+pub fn simulated_time_limit(args: &WorkloadArgs) -> Result<Option<SimTime>> {
     let Some(seconds) = args.max_sim_time_seconds else {
         return Ok(None);
     };

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use vllm_sim_engine::latency::LatencyModel;
-use vllm_sim_engine::sched::EngineSpec;
+use vllm_sim_engine::sched::SchedulerSpec;
 use vllm_sim_engine::sched::vllm::VllmConfig;
-use vllm_sim_replay::report::{Collector, ReportOptions, RunTotals};
-use vllm_sim_replay::synth::{Arrivals, Lengths, SyntheticWorkload};
-use vllm_sim_replay::{KvConfig, PoolSpec, RouterConfig, Settings, run};
+use vllm_sim_replay::report::{ReplayRunTotals, ReportCollector, ReportOptions};
+use vllm_sim_replay::synth::{ArrivalProcess, SyntheticWorkload, TokenLengthDistribution};
+use vllm_sim_replay::{KvAwareRouterConfig, PoolSpec, ReplaySettings, RouterConfig, run_replay};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let workers = 2;
@@ -19,25 +19,25 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         num_gpu_blocks: 4000,
         ..VllmConfig::default()
     };
-    let settings = Settings::new(PoolSpec::new(
-        EngineSpec::Vllm(Box::new(engine)),
+    let settings = ReplaySettings::new(PoolSpec::new(
+        SchedulerSpec::Vllm(Box::new(engine)),
         workers,
-        RouterConfig::Kv(KvConfig::default()),
+        RouterConfig::Kv(KvAwareRouterConfig::default()),
     ));
     // 200 requests at 20 per second, in eight groups that share half of their prompts.
     let mut workload = SyntheticWorkload {
         sessions: 200,
-        input: Lengths::Uniform(200, 1000),
-        output: Lengths::Uniform(50, 150),
-        arrivals: Arrivals::at_rate(20.0, 1.0),
+        input: TokenLengthDistribution::Uniform(200, 1000),
+        output: TokenLengthDistribution::Uniform(50, 150),
+        arrivals: ArrivalProcess::gamma_at_rate(20.0, 1.0),
         shared_prefix_ratio: 0.5,
         prefix_groups: 8,
         ..SyntheticWorkload::default()
     }
-    .source()?;
-    let mut collector = Collector::new(ReportOptions::default());
-    let totals = run(&settings, &mut workload, &mut collector)?;
-    let report = collector.finish(&RunTotals {
+    .into_source()?;
+    let mut collector = ReportCollector::new(ReportOptions::default());
+    let totals = run_replay(&settings, &mut workload, &mut collector)?;
+    let report = collector.finish(&ReplayRunTotals {
         requests: totals.requests,
         prefill_worker_seconds: totals.prefill_worker_seconds,
         decode_worker_seconds: Some(totals.worker_seconds),
@@ -45,6 +45,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         gpus: (1, 1),
         prefill_tokens: totals.prefill_tokens,
     });
-    print!("{}", report.table());
+    print!("{}", report.render_text_table());
     Ok(())
 }

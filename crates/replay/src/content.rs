@@ -3,17 +3,17 @@
 use std::sync::Arc;
 
 use vllm_sim_engine::{BlockKey, BlockPlan};
-use vllm_sim_random::mix;
+use vllm_sim_random::mix_u64_pair;
 
-use super::workload::{Prompt, TokenRun};
+use super::workload::{PromptTokenRun, TurnPrompt};
 
 /// Hash domain of output tokens, so that no block of output equals a block of prompt content.
-const OUTPUT: u64 = u64::MAX;
+const OUTPUT_HASH_DOMAIN: u64 = u64::MAX;
 
 #[derive(Debug, Default)]
 pub(super) struct SessionContent {
     /// Prompt and output tokens of all earlier turns; empty if the next turn does not extend them.
-    history: Vec<TokenRun>,
+    history: Vec<PromptTokenRun>,
 }
 
 impl SessionContent {
@@ -21,29 +21,29 @@ impl SessionContent {
     /// blocks.
     ///
     /// The content is kept if the prompt of the `next` turn extends it.
-    pub(super) fn turn(
+    pub(super) fn next_turn_block_keys(
         &mut self,
-        prompt: &Prompt,
+        prompt: &TurnPrompt,
         lora: Option<&str>,
-        output: OutputRef,
+        output: OutputTokensOfTurn,
         block_size: u32,
-        next: Option<&Prompt>,
+        next: Option<&TurnPrompt>,
     ) -> (u32, Arc<BlockPlan>) {
         let runs = match prompt {
-            Prompt::Whole(runs) => {
+            TurnPrompt::Whole(runs) => {
                 self.history.clear();
                 runs
             }
-            Prompt::Grown(runs) => runs,
+            TurnPrompt::Grown(runs) => runs,
         };
-        let said = output.run();
+        let said = output.to_token_run();
         let all = self.history.iter().chain(runs);
         let tokens: u64 = all.clone().map(|run| u64::from(run.len)).sum();
         let total = tokens + u64::from(said.len);
-        let mut keys = KeyChain::new(block_size, total);
-        keys.parent = lora.map_or(0, adapter_key);
-        all.chain([&said]).for_each(|run| keys.add(run));
-        if matches!(next, Some(Prompt::Grown(_))) {
+        let mut keys = BlockKeyChain::new(block_size, total);
+        keys.parent = lora.map_or(0, lora_root_block_key);
+        all.chain([&said]).for_each(|run| keys.add_token_run(run));
+        if matches!(next, Some(TurnPrompt::Grown(_))) {
             self.history.extend_from_slice(runs);
             self.history.push(said);
         } else {
@@ -59,22 +59,26 @@ impl SessionContent {
 }
 
 /// Returns the root key of a LoRA adapter's KV blocks, which no other adapter shares.
-pub(super) fn adapter_key(name: &str) -> u64 {
-    name.bytes().fold(1, |key, byte| mix(key, byte.into()))
+pub(super) fn lora_root_block_key(name: &str) -> u64 {
+    name.bytes()
+        .fold(1, |key, byte| mix_u64_pair(key, byte.into()))
 }
 
 /// Identifies the output tokens of one turn, which differ from all other tokens.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct OutputRef {
+pub(super) struct OutputTokensOfTurn {
     pub session: u64,
     pub turn: u32,
     pub len: u32,
 }
 
-impl OutputRef {
-    fn run(self) -> TokenRun {
-        TokenRun {
-            id: mix(OUTPUT, mix(self.session, self.turn.into())),
+impl OutputTokensOfTurn {
+    fn to_token_run(self) -> PromptTokenRun {
+        PromptTokenRun {
+            id: mix_u64_pair(
+                OUTPUT_HASH_DOMAIN,
+                mix_u64_pair(self.session, self.turn.into()),
+            ),
             len: self.len,
             same: false,
         }
@@ -82,7 +86,7 @@ impl OutputRef {
 }
 
 /// Builds the keys of all full KV blocks of a prompt; each key also covers all blocks before it.
-struct KeyChain {
+struct BlockKeyChain {
     keys: Vec<BlockKey>,
     size: u32,
     parent: u64,
@@ -91,7 +95,7 @@ struct KeyChain {
     left: u32,
 }
 
-impl KeyChain {
+impl BlockKeyChain {
     fn new(block_size: u32, tokens: u64) -> Self {
         let size = block_size.max(1);
         Self {
@@ -103,20 +107,23 @@ impl KeyChain {
         }
     }
 
-    fn add(&mut self, run: &TokenRun) {
+    fn add_token_run(&mut self, run: &PromptTokenRun) {
         let mut at = 0;
         while at < run.len {
             if self.left == self.size && run.len - at >= self.size {
-                at = self.add_whole(run, at);
+                at = self.add_whole_blocks(run, at);
                 continue;
             }
             let part = self.left.min(run.len - at);
             let from = if run.same { u64::MAX } else { at.into() };
-            self.local = mix(mix(self.local, run.id), mix(from, part.into()));
+            self.local = mix_u64_pair(
+                mix_u64_pair(self.local, run.id),
+                mix_u64_pair(from, part.into()),
+            );
             at += part;
             self.left -= part;
             if self.left == 0 {
-                self.parent = mix(self.parent, self.local);
+                self.parent = mix_u64_pair(self.parent, self.local);
                 self.keys.push(BlockKey(self.parent));
                 (self.local, self.left) = (0, self.size);
             }
@@ -125,10 +132,10 @@ impl KeyChain {
 
     /// Adds all whole KV blocks of `run` from token `at` on, and returns the index after their last
     /// token.
-    fn add_whole(&mut self, run: &TokenRun, at: u32) -> u32 {
+    fn add_whole_blocks(&mut self, run: &PromptTokenRun, at: u32) -> u32 {
         // Blocks of a run with distinct tokens differ by their offset, which is mixed into the
         // chain.
-        let whole = mix(run.id, u64::from(run.same));
+        let whole = mix_u64_pair(run.id, u64::from(run.same));
         let (size, blocks) = (self.size, (run.len - at) / self.size);
         let parent = &mut self.parent;
         self.keys.extend((0..blocks).map(|block| {
@@ -136,7 +143,7 @@ impl KeyChain {
                 true => 0,
                 false => at + block * size,
             };
-            *parent = mix(*parent, whole.wrapping_add(stands.into()));
+            *parent = mix_u64_pair(*parent, whole.wrapping_add(stands.into()));
             BlockKey(*parent)
         }));
         at + blocks * size
@@ -147,18 +154,18 @@ impl KeyChain {
 mod tests {
     use super::*;
 
-    fn run(id: u64, len: u32, same: bool) -> TokenRun {
-        TokenRun { id, len, same }
+    fn run(id: u64, len: u32, same: bool) -> PromptTokenRun {
+        PromptTokenRun { id, len, same }
     }
 
-    fn keys(runs: &[TokenRun], size: u32) -> Vec<BlockKey> {
-        let mut keys = KeyChain::new(size, 0);
-        runs.iter().for_each(|run| keys.add(run));
+    fn keys(runs: &[PromptTokenRun], size: u32) -> Vec<BlockKey> {
+        let mut keys = BlockKeyChain::new(size, 0);
+        runs.iter().for_each(|run| keys.add_token_run(run));
         keys.keys
     }
 
     #[test]
-    fn equal_beginnings_have_equal_keys_and_only_those() {
+    fn equal_prefixes_have_equal_block_keys() {
         let a = keys(&[run(1, 30, false), run(2, 34, false)], 8);
         let b = keys(&[run(1, 30, false), run(3, 34, false)], 8);
         assert_eq!(a.len(), 8);
@@ -168,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_of_one_token_is_the_same_wherever_it_is_cut() {
+    fn block_keys_ignore_where_a_run_is_split() {
         let one = keys(&[run(1, 32, true)], 8);
         let two = keys(&[run(1, 20, true), run(1, 12, true)], 8);
         assert_eq!(one.len(), 4);
@@ -177,32 +184,33 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_that_grows_begins_with_the_turn_before() {
+    fn growing_turn_extends_previous_block_keys() {
         let mut content = SessionContent::default();
-        let said = |turn| OutputRef {
+        let said = |turn| OutputTokensOfTurn {
             session: 5,
             turn,
             len: 16,
         };
-        let first = Prompt::Whole(vec![run(1, 32, false)]);
-        let more = Prompt::Grown(vec![run(2, 8, false)]);
-        let (tokens, plan) = content.turn(&first, None, said(0), 8, Some(&more));
+        let first = TurnPrompt::Whole(vec![run(1, 32, false)]);
+        let more = TurnPrompt::Grown(vec![run(2, 8, false)]);
+        let (tokens, plan) = content.next_turn_block_keys(&first, None, said(0), 8, Some(&more));
         assert_eq!((tokens, plan.keys.len()), (32, 6));
-        let (tokens, next) = content.turn(&more, None, said(1), 8, None);
+        let (tokens, next) = content.next_turn_block_keys(&more, None, said(1), 8, None);
         assert_eq!((tokens, next.keys.len()), (56, 9));
         assert_eq!(next.keys[..6], plan.keys[..]);
     }
 
     #[test]
     fn an_adapter_has_separate_blocks() {
-        let prompt = Prompt::Whole(vec![run(1, 32, false)]);
-        let said = OutputRef {
+        let prompt = TurnPrompt::Whole(vec![run(1, 32, false)]);
+        let said = OutputTokensOfTurn {
             session: 5,
             turn: 0,
             len: 0,
         };
         let [base, one, again, other] = [None, Some("a"), Some("a"), Some("b")].map(|lora| {
-            let (_, plan) = SessionContent::default().turn(&prompt, lora, said, 8, None);
+            let (_, plan) =
+                SessionContent::default().next_turn_block_keys(&prompt, lora, said, 8, None);
             plan.keys.clone()
         });
         assert_eq!(one, again);

@@ -20,25 +20,25 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
-use vllm_sim_engine::sched::{Admitted, ConfigError};
-use vllm_sim_engine::{End, Event, Outbox, SeqId};
+use vllm_sim_engine::sched::{AdmittedSequence, SchedulerConfigError};
+use vllm_sim_engine::{Outbox, SchedulerEvent, SeqId, SequenceEndReason};
 use vllm_sim_engine::{SimTime, TimerQueue};
 
 use super::disaggregation::handoff_order;
-use super::outcome::{Admission, HandoffTimes, PoolRole, Status};
-use super::pool::{PREFILL, SERVING, WorkerPool};
-use super::requests::Requests;
+use super::outcome::{AdmissionOutcome, HandoffTimes, PoolRole, RequestStatus};
+use super::pool::{PREFILL_POOL, SERVING_POOL, WorkerPool};
+use super::requests::RequestSlab;
 use super::route::RouteChoice;
-use super::sessions::{NumberedSource, Sessions};
-use super::settings::Settings;
+use super::sessions::{NumberedSource, SessionQueue};
+use super::settings::ReplaySettings;
 use super::worker::WorkerPhase;
 use super::workload::WorkloadError;
-use handoff::Handoffs;
-use report_position::{OrderedSink, ReportPosition};
+use handoff::HandoffQueue;
+use report_position::{EventLoopPosition, PositionedSink};
 use sample_clock::SampleClock;
 
 /// Number of steps in a worker's step log that triggers a flush.
-const LOG_STEPS: usize = 4096;
+const STEP_LOG_FLUSH_LEN: usize = 4096;
 
 /// Reason why a replay cannot run.
 #[derive(Debug, thiserror::Error)]
@@ -48,7 +48,7 @@ pub enum ReplayError {
     Workload(#[from] WorkloadError),
     /// The scheduler of an engine cannot be built.
     #[error(transparent)]
-    Engine(#[from] ConfigError),
+    Engine(#[from] SchedulerConfigError),
     /// The settings of the replay contradict each other.
     #[error("{0}")]
     Settings(String),
@@ -56,7 +56,7 @@ pub enum ReplayError {
 
 /// Totals of a finished replay: requests, preemptions and worker lifetimes.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Totals {
+pub struct ReplayTotals {
     /// Virtual time at which the last request ended.
     pub ended: SimTime,
     /// Number of requests sent during the replay.
@@ -81,11 +81,11 @@ pub struct Totals {
 }
 
 /// Pool index and worker index of a worker.
-type Address = (usize, u32);
+type WorkerAddress = (usize, u32);
 
 #[derive(Debug, Clone, Copy)]
-enum Timer {
-    Ready(Address),
+enum TimerEvent {
+    Ready(WorkerAddress),
     Scale(usize),
     /// Failure of this number of decode workers.
     Lose(u32),
@@ -93,28 +93,28 @@ enum Timer {
     Transferred(u32),
 }
 
-struct Core<'a, S, N> {
-    settings: &'a Settings,
+struct EventLoop<'a, S, N> {
+    settings: &'a ReplaySettings,
     sink: S,
-    sessions: Sessions<N>,
+    sessions: SessionQueue<N>,
     /// Number of this event loop's first worker within the whole deployment.
     first_worker: u32,
-    requests: Requests,
+    requests: RequestSlab,
     /// The prefill pool (empty unless disaggregated), then the decode pool.
     pools: [WorkerPool; 2],
     split: bool,
-    handoffs: Handoffs,
+    handoffs: HandoffQueue,
     /// Wakeup time, pool and index of workers. Entries may be stale.
     calendar: BinaryHeap<Reverse<(SimTime, usize, u32)>>,
-    due: Vec<Address>,
-    timers: TimerQueue<Timer>,
+    due: Vec<WorkerAddress>,
+    timers: TimerQueue<TimerEvent>,
     /// Requests with a chosen worker that are not submitted yet.
     outgoing: VecDeque<(usize, u32, RouteChoice)>,
     /// Prefill worker and request slot of each prompt whose KV blocks the decode worker has
     /// fetched.
     fetched: Vec<(u32, u32)>,
     out: Outbox,
-    admissions: Vec<Admitted>,
+    admissions: Vec<AdmittedSequence>,
     tokens: Vec<SimTime>,
     wants_tokens: bool,
     in_flight: u64,
@@ -122,13 +122,13 @@ struct Core<'a, S, N> {
     now: SimTime,
     /// Number of earlier event-loop iterations at the same instant.
     round: u32,
-    totals: Totals,
+    totals: ReplayTotals,
 }
 
-impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
+impl<'a, S: PositionedSink, N: NumberedSource> EventLoop<'a, S, N> {
     fn new(
-        settings: &'a Settings,
-        sessions: Sessions<N>,
+        settings: &'a ReplaySettings,
+        sessions: SessionQueue<N>,
         sink: S,
         first_worker: u32,
     ) -> Result<Self, ReplayError> {
@@ -136,7 +136,7 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
             let problem = "the arrival speed-up must be more than 0".to_owned();
             return Err(ReplayError::Settings(problem));
         }
-        let wants_tokens = sink.wants_tokens();
+        let wants_tokens = sink.wants_token_times();
         let seed = settings.seed;
         let prefill = settings.prefill.as_ref();
         let mut core = Self {
@@ -144,13 +144,13 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
             sink,
             sessions,
             first_worker,
-            requests: Requests::default(),
+            requests: RequestSlab::default(),
             pools: [
                 WorkerPool::new(prefill, seed, PoolRole::Prefill),
                 WorkerPool::new(Some(&settings.pool), seed, PoolRole::Serving),
             ],
             split: prefill.is_some(),
-            handoffs: Handoffs::default(),
+            handoffs: HandoffQueue::default(),
             calendar: BinaryHeap::new(),
             due: Vec::new(),
             timers: TimerQueue::default(),
@@ -164,16 +164,16 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
             sample_clock: SampleClock::new(settings.sample_every),
             now: SimTime::ZERO,
             round: 0,
-            totals: Totals::default(),
+            totals: ReplayTotals::default(),
         };
-        core.pools[SERVING].first = first_worker;
+        core.pools[SERVING_POOL].first = first_worker;
         core.handoffs.order = prefill.and_then(|spec| handoff_order(spec.engines.first()?));
         let order = settings.pool.engines.first().and_then(handoff_order);
         if core.handoffs.order != order {
             core.handoffs.order = None;
         }
-        core.pools[SERVING].fetches = core.handoffs.order.is_some();
-        for pool in [PREFILL, SERVING] {
+        core.pools[SERVING_POOL].fetches = core.handoffs.order.is_some();
+        for pool in [PREFILL_POOL, SERVING_POOL] {
             let Some(spec) = core.pools[pool].spec.clone() else {
                 continue;
             };
@@ -190,20 +190,20 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
                 core.start_worker(pool, first_startup)?;
             }
             for &(at, _) in &spec.scaling.schedule {
-                core.timers.set(at, Timer::Scale(pool));
+                core.timers.schedule(at, TimerEvent::Scale(pool));
             }
             for &(at, workers) in &spec.scaling.losses {
-                core.timers.set(at, Timer::Lose(workers));
+                core.timers.schedule(at, TimerEvent::Lose(workers));
             }
             if let Some(rule) = &spec.scaling.rule {
                 core.timers
-                    .set(SimTime::ZERO + rule.interval, Timer::Scale(pool));
+                    .schedule(SimTime::ZERO + rule.interval, TimerEvent::Scale(pool));
             }
         }
         Ok(core)
     }
 
-    fn run(&mut self) -> Result<(), ReplayError> {
+    fn run_to_end(&mut self) -> Result<(), ReplayError> {
         self.run_until(self.settings.limit.unwrap_or(SimTime::MAX))
     }
 
@@ -211,27 +211,27 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
         while let Some(now) = self.next_instant().filter(|&now| now <= last) {
             // Samples are taken only before the first round of an instant.
             if now > self.now
-                && let Some(at) = self.sample_clock.due(now)
+                && let Some(at) = self.sample_clock.pop_due_sample_time(now)
             {
-                self.sample(at);
+                self.sample_workers(at);
             }
             let again = now == self.now && self.totals.events > 0;
             self.round = if again { self.round + 1 } else { 0 };
             self.now = now;
-            self.end_steps()?;
+            self.handle_ended_steps()?;
             while let Some((_, timer)) = self.timers.pop_due(now) {
                 match timer {
-                    Timer::Ready(address) => self.worker_ready(address)?,
-                    Timer::Scale(pool) => self.scale(pool)?,
-                    Timer::Lose(workers) => self.lose(workers)?,
-                    Timer::Transferred(slot) => self.handoffs.transfer_done(slot),
+                    TimerEvent::Ready(address) => self.handle_worker_ready(address)?,
+                    TimerEvent::Scale(pool) => self.scale_to_target(pool)?,
+                    TimerEvent::Lose(workers) => self.fail_oldest_decode_workers(workers)?,
+                    TimerEvent::Transferred(slot) => self.handoffs.finish_transfer(slot),
                 }
             }
             self.run_handoffs()?;
             while let Some(due) = self.sessions.pop_due(now)? {
-                self.send(due)?;
+                self.send_due_turn(due)?;
             }
-            if self.sink.stops() {
+            if self.sink.should_stop() {
                 break;
             }
         }
@@ -258,15 +258,15 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
         let step =
             step.filter(|_| !is_over || self.pools.iter().all(|pool| pool.lock_steps.is_empty()));
         let work = step.into_iter().chain(arrival).min();
-        let coming =
-            self.handoffs.has_transfers() || self.pools.iter().any(WorkerPool::is_starting);
+        let coming = self.handoffs.has_transfers()
+            || self.pools.iter().any(WorkerPool::has_starting_workers);
         if work.is_none() && !coming {
             return None;
         }
         work.into_iter().chain(self.timers.next_due()).min()
     }
 
-    fn end_steps(&mut self) -> Result<(), ReplayError> {
+    fn handle_ended_steps(&mut self) -> Result<(), ReplayError> {
         let mut due = std::mem::take(&mut self.due);
         due.clear();
         while let Some(&Reverse((at, pool, worker))) = self.calendar.peek()
@@ -282,28 +282,29 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
         for &(pool, worker) in &due {
             let mut out = std::mem::take(&mut self.out);
             let place = self.first_worker + worker;
-            self.sink
-                .report_position(ReportPosition::of_worker(self.now, self.round, place));
+            self.sink.set_position(EventLoopPosition::of_worker_step(
+                self.now, self.round, place,
+            ));
             self.totals.events += 1;
             self.pools[pool].workers[worker as usize]
                 .engine
                 .advance(self.now, &mut out);
-            self.wake_deferred((pool, worker), &out);
+            self.queue_deferred_actions((pool, worker), &out);
             self.handle_events((pool, worker), &mut out)?;
             self.out = out;
-            self.submit_outgoing()?;
-            self.reschedule((pool, worker));
+            self.submit_routed_requests()?;
+            self.update_next_wakeup((pool, worker));
         }
-        for pool in [PREFILL, SERVING] {
+        for pool in [PREFILL_POOL, SERVING_POOL] {
             if self.pools[pool].ranks > 1 {
-                self.align(pool, &due);
+                self.synchronize_lockstep_ranks(pool, &due);
             }
         }
         self.due = due;
         Ok(())
     }
 
-    fn reschedule(&mut self, (pool, worker): Address) {
+    fn update_next_wakeup(&mut self, (pool, worker): WorkerAddress) {
         let found = &mut self.pools[pool].workers[worker as usize];
         let wake = match found.held {
             true => SimTime::MAX,
@@ -317,49 +318,61 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
         }
     }
 
-    fn handle_events(&mut self, address: Address, out: &mut Outbox) -> Result<(), ReplayError> {
+    fn handle_events(
+        &mut self,
+        address: WorkerAddress,
+        out: &mut Outbox,
+    ) -> Result<(), ReplayError> {
         let (pool, at) = address;
         let mut admissions = std::mem::take(&mut self.admissions);
         let worker = &mut self.pools[pool].workers[at as usize];
         worker.engine.take_admissions(&mut admissions);
         for admitted in admissions.drain(..) {
-            self.admitted(pool, admitted);
+            self.record_admission(pool, admitted);
         }
         self.admissions = admissions;
         let steps = self.pools[pool].workers[at as usize].has_steps;
         for (when, event) in out.drain(..) {
             match event {
-                Event::Tokens { id, n } => self.record_tokens(address, id, n, when),
-                Event::Decoded { id, n } => self.record_run(address, id, n),
-                Event::Step { prompt_tokens, .. } => {
-                    *self.totals.prefill_tokens.get_or_insert(0) += u64::from(prompt_tokens);
-                    self.pools[pool].workers[at as usize].log.close(when);
+                SchedulerEvent::Tokens { id, n } => self.record_tokens(address, id, n, when),
+                SchedulerEvent::Decoded { id, n } => {
+                    self.record_tokens_of_last_steps(address, id, n)
                 }
-                Event::Scheduled { id, cached, .. } if !steps => {
-                    let admitted = Admitted {
+                SchedulerEvent::Step { prompt_tokens, .. } => {
+                    *self.totals.prefill_tokens.get_or_insert(0) += u64::from(prompt_tokens);
+                    self.pools[pool].workers[at as usize].log.close_step(when);
+                }
+                SchedulerEvent::Scheduled { id, cached, .. } if !steps => {
+                    let admitted = AdmittedSequence {
                         id,
                         at: when,
                         cached,
                         host: None,
                         again: false,
                     };
-                    self.admitted(pool, admitted);
+                    self.record_admission(pool, admitted);
                 }
-                Event::Preempted { id } => {
+                SchedulerEvent::Preempted { id } => {
                     let request = self.requests.get_mut(id.0 as u32);
                     request.preemptions.push(self.totals.preemptions);
                     request.preempted.push(when);
                     self.totals.preemptions += 1;
-                    self.sink.preempted();
+                    self.sink.count_preemption();
                 }
-                Event::Ended { id, end } => self.ended(address, id.0 as u32, when, end)?,
-                Event::Stored { .. } | Event::Removed { .. } | Event::Cleared => {
-                    self.pools[pool].router.observe(at, when, event);
+                SchedulerEvent::Ended { id, end } => {
+                    self.handle_sequence_end(address, id.0 as u32, when, end)?
+                }
+                SchedulerEvent::Stored { .. }
+                | SchedulerEvent::Removed { .. }
+                | SchedulerEvent::Cleared => {
+                    self.pools[pool]
+                        .router
+                        .observe_engine_event(at, when, event);
                 }
                 _ => {}
             }
         }
-        self.handle_reserved(address);
+        self.handle_kv_reservations(address);
         let worker = &self.pools[pool].workers[at as usize];
         if worker.log.len() >= worker.log_limit {
             self.flush_log(address);
@@ -367,8 +380,8 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
         Ok(())
     }
 
-    fn admitted(&mut self, pool: usize, admitted: Admitted) {
-        let Admitted {
+    fn record_admission(&mut self, pool: usize, admitted: AdmittedSequence) {
+        let AdmittedSequence {
             id,
             at,
             cached,
@@ -378,7 +391,7 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
         let request = self.requests.get_mut(id.0 as u32);
         let mut handoff = request.handoff.as_mut();
         if self.handoffs.order.is_some() {
-            if let Some(handoff) = handoff.filter(|_| pool == SERVING) {
+            if let Some(handoff) = handoff.filter(|_| pool == SERVING_POOL) {
                 handoff.reused = handoff.reused.max(cached);
             }
         } else if let Some(handoff) = handoff.take().filter(|_| !again) {
@@ -387,7 +400,7 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
             let worker = request.prefill_worker.unwrap_or_default();
             self.fetched.push((worker, id.0 as u32));
         }
-        request.admissions.push(Admission {
+        request.admissions.push(AdmissionOutcome {
             at,
             reused: cached,
             host,
@@ -396,102 +409,115 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
         });
     }
 
-    fn record_tokens(&mut self, (pool, at): Address, id: SeqId, n: u32, when: SimTime) {
+    fn record_tokens(&mut self, (pool, at): WorkerAddress, id: SeqId, n: u32, when: SimTime) {
         let slot = id.0 as u32;
         let request = self.requests.get_mut(slot);
         let first = match pool {
-            PREFILL => true,
+            PREFILL_POOL => true,
             _ => request.first.is_none() && !self.split,
         };
-        if pool == SERVING {
+        if pool == SERVING_POOL {
             request.first.get_or_insert(when);
             let worker = &mut self.pools[pool].workers[at as usize];
             if worker.has_steps && n == 1 {
-                request.tokens.steps(worker.log.current(when), 1);
+                request
+                    .tokens
+                    .add_step_tokens(worker.log.open_step_number(when), 1);
             } else {
-                request.tokens.burst(when, n);
+                request.tokens.add_simultaneous_tokens(when, n);
             }
         }
         if first {
-            self.pools[pool].router.prefilled(slot);
-            self.release_queued(pool);
+            self.pools[pool].router.record_prefilled(slot);
+            self.place_queued_requests(pool);
         }
     }
 
     /// Records one output token of a sequence at the end of each of the worker's last `n` steps.
-    fn record_run(&mut self, (pool, at): Address, id: SeqId, n: u32) {
-        if pool == SERVING {
-            let next = self.pools[pool].workers[at as usize].log.ended();
+    fn record_tokens_of_last_steps(&mut self, (pool, at): WorkerAddress, id: SeqId, n: u32) {
+        if pool == SERVING_POOL {
+            let next = self.pools[pool].workers[at as usize]
+                .log
+                .next_unclosed_step();
             let first = next.saturating_sub(n.into());
-            self.requests.get_mut(id.0 as u32).tokens.steps(first, n);
+            self.requests
+                .get_mut(id.0 as u32)
+                .tokens
+                .add_step_tokens(first, n);
         }
     }
 
-    fn release_queued(&mut self, pool: usize) {
+    fn place_queued_requests(&mut self, pool: usize) {
         let WorkerPool {
             workers, router, ..
         } = &mut self.pools[pool];
         let gauges = |worker: u32| workers[worker as usize].engine.stats();
-        while let Some((slot, choice, since)) = router.release(self.now, &gauges) {
+        while let Some((slot, choice, since)) = router.release_queued(self.now, &gauges) {
             let request = self.requests.get_mut(slot);
             request.queued_ns += self.now.nanos() - since.nanos();
             self.outgoing.push_back((pool, slot, choice));
         }
     }
 
-    fn ended(
+    fn handle_sequence_end(
         &mut self,
-        (pool, at): Address,
+        (pool, at): WorkerAddress,
         slot: u32,
         when: SimTime,
-        end: End,
+        end: SequenceEndReason,
     ) -> Result<(), ReplayError> {
-        if pool == PREFILL && end == End::Finished && self.handoffs.order.is_some() {
-            self.prompt_held(slot, when);
+        if pool == PREFILL_POOL
+            && end == SequenceEndReason::Finished
+            && self.handoffs.order.is_some()
+        {
+            self.record_prompt_held(slot, when);
             return Ok(());
         }
-        if pool == PREFILL && end == End::Finished {
-            self.left((pool, at), slot);
+        if pool == PREFILL_POOL && end == SequenceEndReason::Finished {
+            self.remove_from_worker((pool, at), slot);
             let handoff = HandoffTimes {
                 held: Some(when),
                 ..HandoffTimes::default()
             };
             self.requests.get_mut(slot).handoff = Some(handoff);
-            self.place(SERVING, slot);
+            self.place_request(SERVING_POOL, slot);
             return Ok(());
         }
         let request = self.requests.get(slot);
-        let is_unserved = request.output > 0 && request.tokens.made() == 0;
+        let is_unserved = request.output > 0 && request.tokens.token_count() == 0;
         let status = match end {
-            End::Finished if is_unserved => self.settings.without_tokens,
-            End::Finished => Status::Completed,
-            End::Aborted | End::Cancelled | End::Threshold | End::Failed => Status::Rejected,
+            SequenceEndReason::Finished if is_unserved => self.settings.without_tokens,
+            SequenceEndReason::Finished => RequestStatus::Completed,
+            SequenceEndReason::Aborted
+            | SequenceEndReason::Cancelled
+            | SequenceEndReason::Threshold
+            | SequenceEndReason::Failed => RequestStatus::Rejected,
         };
-        if pool == PREFILL && self.handoffs.order.is_some() {
-            self.abort_destination(slot)?;
+        if pool == PREFILL_POOL && self.handoffs.order.is_some() {
+            self.abort_on_decode_worker(slot)?;
         }
-        self.over((pool, at), slot, when, status)
+        self.complete_request((pool, at), slot, when, status)
     }
 
     /// Removes a request from its worker, which may release queued requests or a draining worker.
-    fn left(&mut self, (pool, at): Address, slot: u32) {
+    fn remove_from_worker(&mut self, (pool, at): WorkerAddress, slot: u32) {
         let found = &mut self.pools[pool];
-        found.router.finished(slot, at);
+        found.router.record_finished(slot, at);
         let worker = &mut found.workers[at as usize];
         worker.load -= 1;
         if worker.phase == WorkerPhase::Draining && worker.load == 0 {
             self.remove_worker((pool, at));
         }
-        self.release_queued(pool);
+        self.place_queued_requests(pool);
     }
 
     /// Reports an ended request, frees its place on the worker and continues its session.
-    fn over(
+    fn complete_request(
         &mut self,
-        address: Address,
+        address: WorkerAddress,
         slot: u32,
         when: SimTime,
-        status: Status,
+        status: RequestStatus,
     ) -> Result<(), ReplayError> {
         let request = self.requests.get(slot);
         let (place, turn) = (request.place, request.turn);
@@ -500,16 +526,16 @@ impl<'a, S: OrderedSink, N: NumberedSource> Core<'a, S, N> {
         {
             self.fetched.push((worker, slot));
         }
-        if self.defer_report(slot, when, status) {
-            self.left(address, slot);
+        if self.defer_report_until_released(slot, when, status) {
+            self.remove_from_worker(address, slot);
         } else {
-            self.report(slot, when, status);
-            self.left(address, slot);
-            self.requests.release(slot);
+            self.report_request(slot, when, status);
+            self.remove_from_worker(address, slot);
+            self.requests.release_slot(slot);
         }
         self.in_flight -= 1;
         self.totals.ended = self.totals.ended.max(when);
-        self.sessions.ended(place, turn, when)?;
+        self.sessions.record_turn_end(place, turn, when)?;
         Ok(())
     }
 }

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The core pulls sessions from the [`workload::WorkloadSource`] when their start time comes. It
-//! reports each finished request to the [`outcome::Sink`], so memory is bounded by the requests in
+//! reports each finished request to the [`outcome::ReplaySink`], so memory is bounded by the requests in
 //! flight.
 
 pub mod html;
@@ -32,9 +32,11 @@ mod settings;
 mod steps;
 mod worker;
 
-pub use self::core::play::run;
-pub use self::core::{ReplayError, Totals};
-pub use route::{KvConfig, QueuePolicy, RouterConfig, Scorer, ScorersConfig};
-pub use scale::{ScalePolicy, ScaleRule, Scaling};
+pub use self::core::play::run_replay;
+pub use self::core::{ReplayError, ReplayTotals};
+pub use route::{
+    EndpointPickerConfig, EndpointScorer, KvAwareRouterConfig, QueuePolicy, RouterConfig,
+};
+pub use scale::{AutoscalerPolicy, AutoscalerRule, WorkerScaling};
 pub use sessions::ArrivalPacing;
-pub use settings::{PoolSpec, Settings, TransferTime};
+pub use settings::{PoolSpec, ReplaySettings, TransferTime};

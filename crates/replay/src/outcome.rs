@@ -6,7 +6,7 @@ use vllm_sim_engine::SimTime;
 
 /// Final state of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Status {
+pub enum RequestStatus {
     /// All output tokens were generated.
     Completed,
     /// The engine rejected, cancelled or aborted the request.
@@ -19,7 +19,7 @@ pub enum Status {
 
 /// Describes one admission of a request to the running batch of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Admission {
+pub struct AdmissionOutcome {
     /// Virtual time at which the request was admitted to the batch.
     pub at: SimTime,
     /// Number of prompt tokens found in the prefix cache; after a preemption they may include
@@ -34,12 +34,12 @@ pub struct Admission {
     pub pool: PoolRole,
 }
 
-impl Admission {
+impl AdmissionOutcome {
     /// Returns the numbers of tokens found in the KV cache on the GPU and in host memory, at the
     /// first admission.
     ///
     /// Returns `None` for a later admission or without a host-memory tier.
-    pub(super) fn tiers(&self) -> Option<(u32, u32)> {
+    pub(super) fn gpu_and_host_cached_tokens(&self) -> Option<(u32, u32)> {
         let host = self.host.filter(|_| !self.again)?;
         Some((self.reused - host, host))
     }
@@ -47,7 +47,7 @@ impl Admission {
 
 /// Describes one finished request. The slices are valid for the duration of the call.
 #[derive(Debug, Clone, Copy)]
-pub struct Outcome<'a> {
+pub struct RequestOutcome<'a> {
     /// Number of the session, in the order of the workload source.
     pub session: u64,
     /// Session id from the trace.
@@ -67,7 +67,7 @@ pub struct Outcome<'a> {
     /// End time of the request.
     pub ended: SimTime,
     /// Final state of the request.
-    pub status: Status,
+    pub status: RequestStatus,
     /// Prompt length, in tokens.
     pub input: u32,
     /// Requested output length, in tokens.
@@ -82,7 +82,7 @@ pub struct Outcome<'a> {
     pub last: Option<SimTime>,
     /// Time of each output token.
     ///
-    /// Empty unless [`Sink::wants_tokens`] returns true: [`Sink::gaps`] reports the gaps between
+    /// Empty unless [`ReplaySink::wants_tokens`] returns true: [`ReplaySink::gaps`] reports the gaps between
     /// tokens, aggregated over requests.
     pub tokens: &'a [SimTime],
     /// Number of the worker that generated the output tokens.
@@ -90,7 +90,7 @@ pub struct Outcome<'a> {
     /// Number of the worker that computed the prompt, in a disaggregated deployment.
     pub prefill_worker: Option<u32>,
     /// All admissions of the request to a running batch, in order.
-    pub admissions: &'a [Admission],
+    pub admissions: &'a [AdmissionOutcome],
     /// Preemptions of the request, as indices into all preemptions of the replay.
     pub preemptions: &'a [u64],
     /// Times of the request's preemptions, where known.
@@ -116,9 +116,9 @@ pub struct Outcome<'a> {
     pub reply: Option<&'a HttpResponseInfo>,
 }
 
-impl Outcome<'_> {
-    pub(crate) fn without_lists(&self) -> Outcome<'static> {
-        Outcome {
+impl RequestOutcome<'_> {
+    pub(crate) fn without_lists(&self) -> RequestOutcome<'static> {
+        RequestOutcome {
             session: self.session,
             session_id: None,
             turn: self.turn,
@@ -206,7 +206,7 @@ pub enum PoolRole {
 
 impl PoolRole {
     /// Returns the word before a worker's number on the page.
-    pub(super) fn label(self) -> &'static str {
+    pub(super) fn page_label(self) -> &'static str {
         match self {
             Self::Prefill => "prefill",
             Self::Serving => "worker",
@@ -236,48 +236,48 @@ pub struct WorkerSample {
 }
 
 /// Receives the events of a replay, for example to build a report or write rows.
-pub trait Sink {
+pub trait ReplaySink {
     /// Receives the outcome of a finished request.
-    fn request(&mut self, outcome: &Outcome<'_>);
+    fn on_request_finished(&mut self, outcome: &RequestOutcome<'_>);
     /// Receives `times` gaps of `nanos` nanoseconds between two tokens of completed requests.
     ///
     /// Every gap is reported once before the end of the run, in no particular order.
-    fn gaps(&mut self, nanos: u64, times: u64);
+    fn on_token_gaps(&mut self, nanos: u64, times: u64);
     /// Returns whether outcomes must carry the time of every token, which costs CPU time.
-    fn wants_tokens(&self) -> bool {
+    fn wants_token_times(&self) -> bool {
         false
     }
     /// Returns whether to end the replay early; requests in flight are then reported as incomplete.
-    fn stops(&self) -> bool {
+    fn should_stop(&self) -> bool {
         false
     }
     /// Receives a change in the life cycle of a worker.
-    fn worker(&mut self, at: SimTime, worker: u32, pool: PoolRole, change: WorkerChange) {
+    fn on_worker_change(&mut self, at: SimTime, worker: u32, pool: PoolRole, change: WorkerChange) {
         let _ = (at, worker, pool, change);
     }
     /// Receives a sample of a worker's gauges, taken at a fixed interval of virtual time.
-    fn sample(&mut self, sample: &WorkerSample) {
+    fn on_worker_sample(&mut self, sample: &WorkerSample) {
         let _ = sample;
     }
 }
 
-impl Sink for &mut (dyn Sink + '_) {
-    fn request(&mut self, outcome: &Outcome<'_>) {
-        (**self).request(outcome);
+impl ReplaySink for &mut (dyn ReplaySink + '_) {
+    fn on_request_finished(&mut self, outcome: &RequestOutcome<'_>) {
+        (**self).on_request_finished(outcome);
     }
-    fn gaps(&mut self, nanos: u64, times: u64) {
-        (**self).gaps(nanos, times);
+    fn on_token_gaps(&mut self, nanos: u64, times: u64) {
+        (**self).on_token_gaps(nanos, times);
     }
-    fn wants_tokens(&self) -> bool {
-        (**self).wants_tokens()
+    fn wants_token_times(&self) -> bool {
+        (**self).wants_token_times()
     }
-    fn stops(&self) -> bool {
-        (**self).stops()
+    fn should_stop(&self) -> bool {
+        (**self).should_stop()
     }
-    fn worker(&mut self, at: SimTime, worker: u32, pool: PoolRole, change: WorkerChange) {
-        (**self).worker(at, worker, pool, change);
+    fn on_worker_change(&mut self, at: SimTime, worker: u32, pool: PoolRole, change: WorkerChange) {
+        (**self).on_worker_change(at, worker, pool, change);
     }
-    fn sample(&mut self, sample: &WorkerSample) {
-        (**self).sample(sample);
+    fn on_worker_sample(&mut self, sample: &WorkerSample) {
+        (**self).on_worker_sample(sample);
     }
 }

@@ -1,23 +1,23 @@
 use std::time::Duration;
 
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::lock_step::LockStep;
-use vllm_sim_engine::sched::{ConfigError, EngineSpec};
+use vllm_sim_engine::lock_step::RankLockStep;
+use vllm_sim_engine::sched::{SchedulerConfigError, SchedulerSpec};
 
-use super::disaggregation::{make_decode, reseed, set_cache_duties};
+use super::disaggregation::{configure_decode_engine, derive_worker_seed, set_cache_event_options};
 use super::outcome::PoolRole;
 use super::route::{Router, RouterConfig};
 use super::scale::PoolLoad;
 use super::settings::PoolSpec;
-use super::worker::{Worker, WorkerPhase};
+use super::worker::{SimulatedWorker, WorkerPhase};
 
-pub(super) const PREFILL: usize = 0;
+pub(super) const PREFILL_POOL: usize = 0;
 /// Index of the worker pool that generates output; the other pool is for prefill.
-pub(super) const SERVING: usize = 1;
+pub(super) const SERVING_POOL: usize = 1;
 
 pub(super) struct WorkerPool {
     pub spec: Option<PoolSpec>,
-    pub workers: Vec<Worker>,
+    pub workers: Vec<SimulatedWorker>,
     /// Deployment-wide number of the pool's first worker.
     pub first: u32,
     pub router: Router,
@@ -26,7 +26,7 @@ pub(super) struct WorkerPool {
     pub ranks: u32,
     /// Lockstep state of each worker with several data-parallel ranks; empty unless all engines are
     /// vLLM's.
-    pub lock_steps: Vec<LockStep>,
+    pub lock_steps: Vec<RankLockStep>,
     pub role: PoolRole,
     /// Whether prefill workers compute the prompts of this pool.
     pub fetches: bool,
@@ -56,26 +56,30 @@ impl WorkerPool {
         }
     }
 
-    pub(super) fn add(&mut self, now: SimTime, log_limit: usize) -> Result<u32, ConfigError> {
+    pub(super) fn add_worker(
+        &mut self,
+        now: SimTime,
+        log_limit: usize,
+    ) -> Result<u32, SchedulerConfigError> {
         let pool = self
             .spec
             .as_ref()
             .expect("only pools with engines start workers");
         let mut spec = pool.engines[self.started % pool.engines.len()].clone();
-        set_cache_duties(&mut spec, &pool.router, self.role);
+        set_cache_event_options(&mut spec, &pool.router, self.role);
         if self.fetches {
-            make_decode(&mut spec);
+            configure_decode_engine(&mut spec);
         }
-        if let EngineSpec::Vllm(config) = &mut spec {
+        if let SchedulerSpec::Vllm(config) = &mut spec {
             config.lock_step = !self.lock_steps.is_empty();
         }
         self.started += 1;
         self.changed = now;
-        let gone = |worker: &Worker| worker.phase == WorkerPhase::Gone;
+        let gone = |worker: &SimulatedWorker| worker.phase == WorkerPhase::Gone;
         let free = self.workers.iter().position(gone);
         let place = free.unwrap_or(self.workers.len());
-        reseed(&mut spec, self.first as usize + place);
-        let worker = Worker::new(spec, log_limit, now)?;
+        derive_worker_seed(&mut spec, self.first as usize + place);
+        let worker = SimulatedWorker::new(spec, log_limit, now)?;
         let at = match free {
             Some(at) => {
                 self.workers[at] = worker;
@@ -90,7 +94,7 @@ impl WorkerPool {
     }
 
     /// Returns the time from the start of a worker until it is ready.
-    pub(super) fn startup(&self) -> Duration {
+    pub(super) fn startup_duration(&self) -> Duration {
         let spec = self.spec.as_ref();
         spec.map_or(Duration::ZERO, |spec| spec.startup)
     }
@@ -98,17 +102,17 @@ impl WorkerPool {
     pub(super) fn make_ready(&mut self, at: u32) {
         let worker = &mut self.workers[at as usize];
         worker.phase = WorkerPhase::Ready;
-        self.router.add(at, worker.batched_tokens);
+        self.router.add_worker(at, worker.batched_tokens);
     }
 
     /// Removes a worker from the pool and returns its lifetime in seconds.
-    pub(super) fn remove(&mut self, at: u32, now: SimTime) -> f64 {
+    pub(super) fn remove_worker(&mut self, at: u32, now: SimTime) -> f64 {
         let worker = &mut self.workers[at as usize];
         if worker.phase == WorkerPhase::Gone {
             return 0.0;
         }
         worker.phase = WorkerPhase::Gone;
-        self.router.remove(at);
+        self.router.remove_worker(at);
         now.since(worker.since).as_secs_f64()
     }
 
@@ -116,7 +120,7 @@ impl WorkerPool {
     ///
     /// Prefers a starting worker, else takes the one with the fewest requests (the newest of
     /// several). The last ready worker remains.
-    pub(super) fn drain_one(&mut self) -> Option<u32> {
+    pub(super) fn mark_one_draining(&mut self) -> Option<u32> {
         let with = |phase| {
             let all = (0..).zip(&self.workers);
             all.filter(move |(_, worker)| worker.phase == phase)
@@ -127,17 +131,18 @@ impl WorkerPool {
         let may = with(WorkerPhase::Ready).count() > 1;
         let (at, _) = starting.or(ready.filter(|_| may))?;
         self.workers[at as usize].phase = WorkerPhase::Draining;
-        self.router.drain(at);
+        self.router.stop_routing_to(at);
         Some(at)
     }
 
-    pub(super) fn present(&self) -> u32 {
-        let present =
-            |worker: &&Worker| matches!(worker.phase, WorkerPhase::Starting | WorkerPhase::Ready);
+    pub(super) fn present_workers(&self) -> u32 {
+        let present = |worker: &&SimulatedWorker| {
+            matches!(worker.phase, WorkerPhase::Starting | WorkerPhase::Ready)
+        };
         self.workers.iter().filter(present).count() as u32
     }
 
-    pub(super) fn is_starting(&self) -> bool {
+    pub(super) fn has_starting_workers(&self) -> bool {
         let mut workers = self.workers.iter();
         workers.any(|worker| worker.phase == WorkerPhase::Starting)
     }
@@ -152,15 +157,15 @@ impl WorkerPool {
     }
 
     /// Returns the target number of workers at this scaling time, or `None` for no change.
-    pub(super) fn wanted(&mut self, now: SimTime) -> Option<u32> {
+    pub(super) fn target_workers(&mut self, now: SimTime) -> Option<u32> {
         let scaling = &self.spec.as_ref()?.scaling;
         let planned = scaling.schedule.iter().find(|(at, _)| *at == now);
-        let present = self.present();
+        let present = self.present_workers();
         let wanted = match (planned, &scaling.rule) {
             (Some((_, workers)), _) => (*workers).max(1),
             (None, Some(rule)) => {
-                let wanted = rule.wanted(&self.observe());
-                if rule.stabilizes() {
+                let wanted = rule.target_workers(&self.current_load());
+                if rule.uses_stabilization_window() {
                     // Like the HPA, count the current size as the first recommendation.
                     if self.asked.is_empty() {
                         self.asked.push((now, present));
@@ -185,10 +190,10 @@ impl WorkerPool {
         Some(wanted)
     }
 
-    fn observe(&self) -> PoolLoad {
-        let serves = |worker: &&Worker| worker.phase == WorkerPhase::Ready;
+    fn current_load(&self) -> PoolLoad {
+        let serves = |worker: &&SimulatedWorker| worker.phase == WorkerPhase::Ready;
         let ready = self.workers.iter().filter(serves);
-        let queued = self.router.queued() as f64 / ready.clone().count().max(1) as f64;
+        let queued = self.router.queued_requests() as f64 / ready.clone().count().max(1) as f64;
         let ready = ready.map(|worker| {
             let stats = worker.engine.stats();
             let usage = f64::from(stats.used_blocks) / f64::from(stats.total_blocks.max(1));
@@ -196,20 +201,20 @@ impl WorkerPool {
         });
         let ready: Vec<_> = ready.collect();
         PoolLoad {
-            starting: self.present() - ready.len() as u32,
+            starting: self.present_workers() - ready.len() as u32,
             ready,
         }
     }
 
     /// Marks a worker as lost and returns whether it was ready before.
-    pub(super) fn lose(&mut self, at: u32) -> bool {
-        self.router.drain(at);
+    pub(super) fn mark_lost(&mut self, at: u32) -> bool {
+        self.router.stop_routing_to(at);
         let worker = &mut self.workers[at as usize];
         worker.wake = SimTime::MAX;
         std::mem::replace(&mut worker.phase, WorkerPhase::Lost) == WorkerPhase::Ready
     }
 
-    pub(super) fn oldest(&self, count: u32) -> Vec<u32> {
+    pub(super) fn oldest_workers(&self, count: u32) -> Vec<u32> {
         let there = (0..).zip(&self.workers);
         let there = there.filter(|(_, worker)| {
             matches!(worker.phase, WorkerPhase::Ready | WorkerPhase::Draining)
@@ -222,11 +227,11 @@ impl WorkerPool {
 }
 
 /// Returns one lockstep state per worker with several vLLM ranks; empty for SGLang and Dynamo.
-fn lock_steps(spec: &PoolSpec) -> Vec<LockStep> {
-    let of_vllm = |engine: &EngineSpec| matches!(engine, EngineSpec::Vllm(_));
+fn lock_steps(spec: &PoolSpec) -> Vec<RankLockStep> {
+    let of_vllm = |engine: &SchedulerSpec| matches!(engine, SchedulerSpec::Vllm(_));
     let workers = match spec.ranks > 1 && spec.engines.iter().all(of_vllm) {
         true => spec.engines.len().div_ceil(spec.ranks as usize),
         false => 0,
     };
-    (0..workers).map(|_| LockStep::default()).collect()
+    (0..workers).map(|_| RankLockStep::default()).collect()
 }

@@ -3,11 +3,11 @@ use std::sync::Arc;
 use vllm_sim_engine::BlockPlan;
 use vllm_sim_engine::SimTime;
 
-use super::outcome::{Admission, HandoffTimes, Status};
-use super::steps::TokenTimes;
+use super::outcome::{AdmissionOutcome, HandoffTimes, RequestStatus};
+use super::steps::OutputTokenTimes;
 
 #[derive(Debug, Default)]
-pub(super) struct Request {
+pub(super) struct ReplayRequest {
     pub alive: bool,
     pub place: u32,
     pub session: u64,
@@ -24,16 +24,16 @@ pub(super) struct Request {
     pub adapter: Option<u64>,
     pub worker: Option<u32>,
     pub prefill_worker: Option<u32>,
-    pub tokens: TokenTimes,
+    pub tokens: OutputTokenTimes,
     pub first: Option<SimTime>,
-    pub admissions: Vec<Admission>,
+    pub admissions: Vec<AdmissionOutcome>,
     pub preemptions: Vec<u64>,
     pub preempted: Vec<SimTime>,
     pub handoff: Option<HandoffTimes>,
     /// Number of prompt tokens missing on the decode worker, once it has reserved KV blocks.
     pub missing: Option<u32>,
     /// End time and status of a request whose prompt the prefill worker still holds.
-    pub over: Option<(SimTime, Status)>,
+    pub over: Option<(SimTime, RequestStatus)>,
     /// Session id and request id, kept because the session may already be closed.
     pub names: (Option<Arc<str>>, Option<Arc<str>>),
     pub overlap: u32,
@@ -41,15 +41,15 @@ pub(super) struct Request {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Requests {
-    slots: Vec<Request>,
+pub(super) struct RequestSlab {
+    slots: Vec<ReplayRequest>,
     free: Vec<u32>,
 }
 
-impl Requests {
-    pub(super) fn claim(&mut self) -> u32 {
+impl RequestSlab {
+    pub(super) fn claim_slot(&mut self) -> u32 {
         let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Request::default());
+            self.slots.push(ReplayRequest::default());
             (self.slots.len() - 1) as u32
         });
         let request = &mut self.slots[slot as usize];
@@ -57,33 +57,33 @@ impl Requests {
         request.admissions.clear();
         request.preemptions.clear();
         request.preempted.clear();
-        *request = Request {
+        *request = ReplayRequest {
             alive: true,
             tokens: std::mem::take(&mut request.tokens),
             admissions: std::mem::take(&mut request.admissions),
             preemptions: std::mem::take(&mut request.preemptions),
             preempted: std::mem::take(&mut request.preempted),
-            ..Request::default()
+            ..ReplayRequest::default()
         };
         slot
     }
 
-    pub(super) fn release(&mut self, slot: u32) {
+    pub(super) fn release_slot(&mut self, slot: u32) {
         let request = &mut self.slots[slot as usize];
         request.alive = false;
         request.plan = None;
         self.free.push(slot);
     }
 
-    pub(super) fn get(&self, slot: u32) -> &Request {
+    pub(super) fn get(&self, slot: u32) -> &ReplayRequest {
         &self.slots[slot as usize]
     }
 
-    pub(super) fn get_mut(&mut self, slot: u32) -> &mut Request {
+    pub(super) fn get_mut(&mut self, slot: u32) -> &mut ReplayRequest {
         &mut self.slots[slot as usize]
     }
 
-    pub(super) fn in_flight(&self) -> impl Iterator<Item = (u32, &Request)> {
+    pub(super) fn requests_in_flight(&self) -> impl Iterator<Item = (u32, &ReplayRequest)> {
         (0..).zip(&self.slots).filter(|(_, request)| request.alive)
     }
 }

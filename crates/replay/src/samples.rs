@@ -1,16 +1,16 @@
 //! Collects millions of values in bounded memory and computes their statistics.
 
-const EXACT: usize = 1 << 20;
+const MAX_EXACT_SAMPLES: usize = 1 << 20;
 /// Number of mantissa bits kept in rounded values: a relative error of at most 2^-13, 0.013 %.
 const KEPT_BITS: u32 = 12;
 const DROPPED_BITS: u32 = f64::MANTISSA_DIGITS - 1 - KEPT_BITS;
 /// Number of distinct rounded values per sign and exponent.
-const PAGE: usize = 1 << KEPT_BITS;
+const VALUES_PER_EXPONENT: usize = 1 << KEPT_BITS;
 const SIGNS_AND_EXPONENTS: usize = 1 << 12;
 
 /// Distribution of numeric samples: values with their counts.
 #[derive(Debug, Clone, Default)]
-pub struct Samples {
+pub struct SampleDistribution {
     seen: Vec<(f64, u64)>,
     /// Length of the prefix of `seen` that is sorted and has no duplicates.
     sorted: usize,
@@ -22,7 +22,7 @@ pub struct Samples {
     max: f64,
 }
 
-impl Samples {
+impl SampleDistribution {
     /// Returns a distribution without samples.
     pub fn new() -> Self {
         Self::default()
@@ -50,15 +50,15 @@ impl Samples {
             Some((last, n)) if *last == value => *n += times,
             _ => self.seen.push((value, times)),
         }
-        if self.seen.len() >= 2 * EXACT {
-            self.compact();
+        if self.seen.len() >= 2 * MAX_EXACT_SAMPLES {
+            self.merge_equal_samples();
         }
     }
 
     /// Sorts samples and merges equal values; rounds values when there are too many distinct ones.
-    fn compact(&mut self) {
-        self.sort();
-        if self.seen.len() > EXACT {
+    fn merge_equal_samples(&mut self) {
+        self.sort_by_value();
+        if self.seen.len() > MAX_EXACT_SAMPLES {
             let counts = self.rounded.insert(Box::default());
             for (value, times) in std::mem::take(&mut self.seen) {
                 counts.add(value, times);
@@ -66,9 +66,9 @@ impl Samples {
         }
     }
 
-    fn sort(&mut self) {
+    fn sort_by_value(&mut self) {
         if let Some(counts) = &self.rounded {
-            self.seen = counts.ascending();
+            self.seen = counts.values_ascending();
             return;
         }
         if self.sorted == self.seen.len() {
@@ -115,7 +115,7 @@ impl Samples {
     ///
     /// Of `n` sorted values, `p` percent is the one with index `round((n - 1) × p / 100)`.
     pub fn percentiles<const N: usize>(&mut self, percents: [f64; N]) -> [f64; N] {
-        self.sort();
+        self.sort_by_value();
         let last = self.count.saturating_sub(1);
         let (mut at, mut passed) = (0, 0);
         percents.map(|p| {
@@ -133,7 +133,7 @@ impl Samples {
 /// Counts samples by their sign, exponent and kept mantissa bits.
 #[derive(Debug, Clone)]
 struct RoundedCounts {
-    pages: Vec<Option<Box<[u64; PAGE]>>>,
+    pages: Vec<Option<Box<[u64; VALUES_PER_EXPONENT]>>>,
 }
 
 impl Default for RoundedCounts {
@@ -148,15 +148,16 @@ impl RoundedCounts {
     fn add(&mut self, value: f64, times: u64) {
         let half = 1 << (DROPPED_BITS - 1);
         let kept = (value.to_bits().wrapping_add(half) >> DROPPED_BITS) as usize;
-        let page = self.pages[kept / PAGE].get_or_insert_with(|| Box::new([0; PAGE]));
-        page[kept % PAGE] += times;
+        let page = self.pages[kept / VALUES_PER_EXPONENT]
+            .get_or_insert_with(|| Box::new([0; VALUES_PER_EXPONENT]));
+        page[kept % VALUES_PER_EXPONENT] += times;
     }
 
-    fn ascending(&self) -> Vec<(f64, u64)> {
+    fn values_ascending(&self) -> Vec<(f64, u64)> {
         let pages = self.pages.iter().zip(0u64..);
         let pages = pages.filter_map(|(page, high)| Some((page.as_ref()?, high)));
         let counts = pages.flat_map(|(page, high)| {
-            let counts = page.iter().zip(high * PAGE as u64..);
+            let counts = page.iter().zip(high * VALUES_PER_EXPONENT as u64..);
             counts.filter(|(times, _)| **times > 0)
         });
         let value = |kept: u64| f64::from_bits(kept << DROPPED_BITS);
@@ -173,7 +174,7 @@ mod tests {
     #[test]
     fn weighted_values_equal_repeated_values() {
         let list = [5.0, 1.0, 5.0, 2.0, 9.0, 5.0, 2.0];
-        let mut samples = Samples::new();
+        let mut samples = SampleDistribution::new();
         for (value, times) in [(5.0, 2), (9.0, 1), (2.0, 2), (1.0, 1), (5.0, 1)] {
             samples.add(value, times);
         }
@@ -188,20 +189,20 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_zero() {
-        let mut samples = Samples::new();
+    fn empty_distribution_statistics_are_zero() {
+        let mut samples = SampleDistribution::new();
         assert_eq!(samples.percentiles([50.0]), [0.0]);
         assert_eq!((samples.mean(), samples.std()), (0.0, 0.0));
     }
 
     #[test]
-    fn too_many_values_are_rounded_a_little() {
-        let mut samples = Samples::new();
-        let n = 5 * EXACT as u64;
+    fn many_distinct_values_are_rounded() {
+        let mut samples = SampleDistribution::new();
+        let n = 5 * MAX_EXACT_SAMPLES as u64;
         for i in 0..n {
             samples.add(1.0 + (i * 7919 % n) as f64 / n as f64, 1);
         }
-        assert!(samples.seen.len() < 2 * EXACT);
+        assert!(samples.seen.len() < 2 * MAX_EXACT_SAMPLES);
         for p in [1.0, 50.0, 99.0] {
             let exact = 1.0 + p / 100.0;
             let [found] = samples.percentiles([p]);

@@ -4,11 +4,11 @@ use vllm_sim_engine::SimTime;
 
 /// Scheduled and automatic changes of the number of workers.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Scaling {
+pub struct WorkerScaling {
     /// Scheduled worker counts with the times from which they apply. Sorted by time.
     pub schedule: Vec<(SimTime, u32)>,
     /// Rule of the autoscaler, if there is one.
-    pub rule: Option<ScaleRule>,
+    pub rule: Option<AutoscalerRule>,
     /// Failures: at each time, this number of the oldest workers is lost with all their requests.
     ///
     /// Replacements start immediately. Sorted by time.
@@ -17,7 +17,7 @@ pub struct Scaling {
 
 /// Algorithm of the autoscaler for the target number of workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ScalePolicy {
+pub enum AutoscalerPolicy {
     /// Kubernetes' horizontal pod autoscaler with pod metrics.
     ///
     /// The target is the maximum over all gauges, each kept at its target value. Starting workers
@@ -34,21 +34,21 @@ pub enum ScalePolicy {
     ///
     /// Adds one worker when the unsaturated workers have little spare capacity. Removes one when
     /// the others could take its load. Does nothing while a worker starts. Scales down like
-    /// [`ScalePolicy::Keda`].
+    /// [`AutoscalerPolicy::Keda`].
     Wva,
 }
 
-/// Saturation limits of one worker for [`ScalePolicy::Wva`], and the spare capacity to keep.
+/// Saturation limits of one worker for [`AutoscalerPolicy::Wva`], and the spare capacity to keep.
 /// Source: `deploy/configmap-saturation-scaling.yaml`.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Saturation {
+struct WvaSaturationLimits {
     kv_usage: f64,
     waiting: f64,
     spare_kv_usage: f64,
     spare_waiting: f64,
 }
 
-const SATURATION: Saturation = Saturation {
+const WVA_SATURATION: WvaSaturationLimits = WvaSaturationLimits {
     kv_usage: 0.8,
     waiting: 5.0,
     spare_kv_usage: 0.1,
@@ -57,9 +57,9 @@ const SATURATION: Saturation = Saturation {
 
 /// Parameters of the simulated autoscaler.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ScaleRule {
+pub struct AutoscalerRule {
     /// Algorithm for the target number of workers.
-    pub policy: ScalePolicy,
+    pub policy: AutoscalerPolicy,
     /// Minimum number of workers after scaling down, at least 1.
     pub min: u32,
     /// Maximum number of workers after scaling up.
@@ -77,10 +77,10 @@ pub struct ScaleRule {
     pub tolerance: f64,
 }
 
-impl Default for ScaleRule {
+impl Default for AutoscalerRule {
     fn default() -> Self {
         Self {
-            policy: ScalePolicy::Hpa,
+            policy: AutoscalerPolicy::Hpa,
             min: 1,
             max: 1,
             target_waiting: None,
@@ -102,11 +102,11 @@ pub(super) struct PoolLoad {
 }
 
 impl PoolLoad {
-    fn present(&self) -> u32 {
+    fn present_workers(&self) -> u32 {
         self.ready.len() as u32 + self.starting
     }
 
-    fn means(&self) -> (f64, f64) {
+    fn mean_queue_and_kv_usage(&self) -> (f64, f64) {
         let workers = self.ready.len().max(1) as f64;
         let sum = |all: (f64, f64), one: &(f64, f64)| (all.0 + one.0, all.1 + one.1);
         let (waiting, kv_usage) = self.ready.iter().fold((0.0, 0.0), sum);
@@ -114,21 +114,21 @@ impl PoolLoad {
     }
 }
 
-impl ScaleRule {
-    pub(super) fn wanted(&self, seen: &PoolLoad) -> u32 {
+impl AutoscalerRule {
+    pub(super) fn target_workers(&self, seen: &PoolLoad) -> u32 {
         let wanted = match self.policy {
             // No worker is ready, so there are no gauges.
-            _ if seen.ready.is_empty() => seen.present(),
-            ScalePolicy::Hpa => self.by_pods(seen),
-            ScalePolicy::Keda => self.by_external(seen),
-            ScalePolicy::Wva => by_saturation(seen),
+            _ if seen.ready.is_empty() => seen.present_workers(),
+            AutoscalerPolicy::Hpa => self.hpa_pods_target(seen),
+            AutoscalerPolicy::Keda => self.keda_external_target(seen),
+            AutoscalerPolicy::Wva => wva_saturation_target(seen),
         };
         wanted.clamp(self.min.max(1), self.max.max(self.min).max(1))
     }
 
     /// Returns the largest of the worker counts wanted by the waiting queue and by the KV cache
     /// usage.
-    fn greatest(
+    fn largest_gauge_target(
         &self,
         seen: &PoolLoad,
         waiting: impl Fn(f64) -> u32,
@@ -136,65 +136,67 @@ impl ScaleRule {
     ) -> u32 {
         let by_waiting = self.target_waiting.map(waiting);
         let by_kv_usage = self.target_kv_usage.map(kv);
-        by_waiting.max(by_kv_usage).unwrap_or(seen.present())
+        by_waiting
+            .max(by_kv_usage)
+            .unwrap_or(seen.present_workers())
     }
 
-    fn by_pods(&self, seen: &PoolLoad) -> u32 {
-        let (waiting, kv_usage) = seen.means();
-        let by_gauge = |ratio| self.by_gauge(seen, ratio);
-        self.greatest(seen, |t| by_gauge(waiting / t), |t| by_gauge(kv_usage / t))
+    fn hpa_pods_target(&self, seen: &PoolLoad) -> u32 {
+        let (waiting, kv_usage) = seen.mean_queue_and_kv_usage();
+        let by_gauge = |ratio| self.target_for_gauge_ratio(seen, ratio);
+        self.largest_gauge_target(seen, |t| by_gauge(waiting / t), |t| by_gauge(kv_usage / t))
     }
 
     /// Returns the worker count wanted by one gauge, which is `ratio` times its target value.
-    fn by_gauge(&self, seen: &PoolLoad, ratio: f64) -> u32 {
-        let present = seen.present();
+    fn target_for_gauge_ratio(&self, seen: &PoolLoad, ratio: f64) -> u32 {
+        let present = seen.present_workers();
         let (ready, all) = (seen.ready.len() as f64, f64::from(present));
         let assumed = if ratio < 1.0 { 1.0 } else { 0.0 };
         let whole = (ratio * ready + assumed * f64::from(seen.starting)) / all;
         // Ignored: the change is within the tolerance, or the starting workers reverse its
         // direction.
         let turned = (ratio - 1.0) * (whole - 1.0) < 0.0;
-        if turned || self.is_near(whole) {
+        if turned || self.is_within_tolerance(whole) {
             return present;
         }
-        whole_workers(all * whole)
+        round_up_workers(all * whole)
     }
 
-    fn by_external(&self, seen: &PoolLoad) -> u32 {
-        let (waiting, kv_usage) = seen.means();
-        let (present, ready) = (seen.present(), seen.ready.len() as f64);
-        let unless_near = |ratio: f64, wanted: f64| match self.is_near(ratio) {
+    fn keda_external_target(&self, seen: &PoolLoad) -> u32 {
+        let (waiting, kv_usage) = seen.mean_queue_and_kv_usage();
+        let (present, ready) = (seen.present_workers(), seen.ready.len() as f64);
+        let unless_near = |ratio: f64, wanted: f64| match self.is_within_tolerance(ratio) {
             true => present,
-            false => whole_workers(wanted),
+            false => round_up_workers(wanted),
         };
         let sum = waiting * ready;
-        self.greatest(
+        self.largest_gauge_target(
             seen,
             |target| unless_near(sum / target / f64::from(present), sum / target),
             |target| unless_near(kv_usage / target, kv_usage / target * ready),
         )
     }
 
-    fn is_near(&self, ratio: f64) -> bool {
+    fn is_within_tolerance(&self, ratio: f64) -> bool {
         (ratio - 1.0).abs() <= self.tolerance
     }
 
     /// Returns whether to scale down only to the maximum target of the last
-    /// [`ScaleRule::cool_down`].
+    /// [`AutoscalerRule::cool_down`].
     ///
     /// Otherwise the rule scales down when the worker count has not changed for this time.
-    pub(super) fn stabilizes(&self) -> bool {
-        self.policy != ScalePolicy::Hpa
+    pub(super) fn uses_stabilization_window(&self) -> bool {
+        self.policy != AutoscalerPolicy::Hpa
     }
 }
 
-fn whole_workers(wanted: f64) -> u32 {
+fn round_up_workers(wanted: f64) -> u32 {
     wanted.ceil().min(1e6) as u32
 }
 
-fn by_saturation(seen: &PoolLoad) -> u32 {
-    let full = SATURATION;
-    let present = seen.present();
+fn wva_saturation_target(seen: &PoolLoad) -> u32 {
+    let full = WVA_SATURATION;
+    let present = seen.present_workers();
     if seen.starting > 0 {
         return present;
     }
@@ -209,7 +211,7 @@ fn by_saturation(seen: &PoolLoad) -> u32 {
         full.waiting - waiting >= full.spare_waiting
             && full.kv_usage - kv_usage >= full.spare_kv_usage
     };
-    let (waiting, kv_usage) = others.means();
+    let (waiting, kv_usage) = others.mean_queue_and_kv_usage();
     if others.ready.is_empty() || !spares((waiting, kv_usage)) {
         return present + 1;
     }
@@ -224,13 +226,13 @@ fn by_saturation(seen: &PoolLoad) -> u32 {
 mod tests {
     use super::*;
 
-    fn rule() -> ScaleRule {
-        ScaleRule {
+    fn rule() -> AutoscalerRule {
+        AutoscalerRule {
             min: 2,
             max: 9,
             target_waiting: Some(10.0),
             target_kv_usage: Some(0.8),
-            ..ScaleRule::default()
+            ..AutoscalerRule::default()
         }
     }
 
@@ -242,17 +244,17 @@ mod tests {
     }
 
     fn wanted(ready: usize, starting: u32, waiting: f64, kv_usage: f64) -> u32 {
-        rule().wanted(&load(ready, starting, waiting, kv_usage))
+        rule().target_workers(&load(ready, starting, waiting, kv_usage))
     }
 
     #[test]
-    fn keda_ignores_starting_workers() {
-        let keda = ScaleRule {
-            policy: ScalePolicy::Keda,
+    fn keda_ignores_starting_workers_in_average() {
+        let keda = AutoscalerRule {
+            policy: AutoscalerPolicy::Keda,
             ..rule()
         };
         let wanted =
-            |ready, starting, waiting, kv| keda.wanted(&load(ready, starting, waiting, kv));
+            |ready, starting, waiting, kv| keda.target_workers(&load(ready, starting, waiting, kv));
         assert_eq!(wanted(4, 0, 15.0, 0.1), 6);
         assert_eq!(wanted(4, 2, 15.0, 0.1), 6);
         // Sixty sequences wait, and six workers may have sixty waiting.
@@ -263,8 +265,8 @@ mod tests {
 
     #[test]
     fn wva_scales_by_spare_capacity() {
-        let wva = ScaleRule {
-            policy: ScalePolicy::Wva,
+        let wva = AutoscalerRule {
+            policy: AutoscalerPolicy::Wva,
             ..rule()
         };
         // Example of WVA's own tests: spare cache of 0.045 is below 0.1.
@@ -272,24 +274,24 @@ mod tests {
             ready: vec![(2.0, 0.75), (2.0, 0.76)],
             starting: 0,
         };
-        assert_eq!(wva.wanted(&tight), 3);
+        assert_eq!(wva.target_workers(&tight), 3);
         assert_eq!(
-            wva.wanted(&PoolLoad {
+            wva.target_workers(&PoolLoad {
                 starting: 1,
                 ..tight
             }),
             3
         );
-        assert_eq!(wva.wanted(&load(3, 0, 0.0, 0.5)), 3);
-        assert_eq!(wva.wanted(&load(3, 0, 0.0, 0.4)), 2);
-        assert_eq!(wva.wanted(&load(3, 0, 2.5, 0.1)), 4);
+        assert_eq!(wva.target_workers(&load(3, 0, 0.0, 0.5)), 3);
+        assert_eq!(wva.target_workers(&load(3, 0, 0.0, 0.4)), 2);
+        assert_eq!(wva.target_workers(&load(3, 0, 2.5, 0.1)), 4);
         // All workers are saturated.
-        assert_eq!(wva.wanted(&load(3, 0, 9.0, 0.1)), 4);
-        assert_eq!(wva.wanted(&load(2, 0, 0.0, 0.0)), 2);
+        assert_eq!(wva.target_workers(&load(3, 0, 9.0, 0.1)), 4);
+        assert_eq!(wva.target_workers(&load(2, 0, 0.0, 0.0)), 2);
     }
 
     #[test]
-    fn the_gauge_that_asks_for_most_wins_within_the_bounds() {
+    fn hpa_takes_largest_gauge_target_within_bounds() {
         assert_eq!(wanted(4, 0, 15.0, 0.8), 6);
         assert_eq!(wanted(4, 0, 10.5, 0.8), 4);
         assert_eq!(wanted(4, 0, 1.0, 0.1), 2);
@@ -298,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn starting_workers_count_as_on_target() {
+    fn starting_workers_count_as_at_target() {
         // Two workers with full caches need three; a third that starts changes nothing.
         assert_eq!(wanted(2, 0, 0.0, 1.0), 3);
         assert_eq!(wanted(2, 1, 0.0, 1.0), 3);

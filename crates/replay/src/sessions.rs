@@ -3,8 +3,10 @@ use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 
 use vllm_sim_engine::SimTime;
 
-use super::content::{OutputRef, SessionContent};
-use super::workload::{AgentRun, Session, Turn, TurnEvent, WorkloadError, WorkloadSource};
+use super::content::{OutputTokensOfTurn, SessionContent};
+use super::workload::{
+    AgentRun, ClientSession, SessionTurn, TurnLifecycleEvent, WorkloadError, WorkloadSource,
+};
 
 /// Pacing of the session arrivals of a workload.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -33,7 +35,7 @@ impl Default for ArrivalPacing {
 
 impl ArrivalPacing {
     /// Divides a duration in ns by the speedup; a closed loop keeps it.
-    pub(super) fn shorten(self, nanos: u64) -> u64 {
+    pub(super) fn divide_by_speedup(self, nanos: u64) -> u64 {
         if self.speedup == 1.0 || self.concurrency.is_some() {
             return nanos;
         }
@@ -45,7 +47,7 @@ pub(super) trait NumberedSource {
     /// Whether requests are sent in the order of their session numbers, one request per session.
     const IN_ORDER: bool;
 
-    fn next(&mut self) -> Result<Option<(u64, Session)>, WorkloadError>;
+    fn next(&mut self) -> Result<Option<(u64, ClientSession)>, WorkloadError>;
 
     fn has_dependencies(&self) -> bool {
         false
@@ -66,10 +68,10 @@ impl<'a> NumberedSessions<'a> {
 impl NumberedSource for NumberedSessions<'_> {
     const IN_ORDER: bool = false;
 
-    fn next(&mut self) -> Result<Option<(u64, Session)>, WorkloadError> {
+    fn next(&mut self) -> Result<Option<(u64, ClientSession)>, WorkloadError> {
         let number = self.given;
         self.given += 1;
-        Ok(self.source.next()?.map(|session| (number, session)))
+        Ok(self.source.next_session()?.map(|session| (number, session)))
     }
 
     fn has_dependencies(&self) -> bool {
@@ -80,7 +82,7 @@ impl NumberedSource for NumberedSessions<'_> {
 #[derive(Debug)]
 pub(super) struct OpenSession {
     pub number: u64,
-    pub session: Session,
+    pub session: ClientSession,
     content: SessionContent,
     /// Number of the session's unfulfilled dependencies.
     missing: usize,
@@ -88,7 +90,7 @@ pub(super) struct OpenSession {
 
 impl OpenSession {
     /// Returns the prompt length and KV block keys of a turn. Call it once per turn, in order.
-    pub(super) fn content(
+    pub(super) fn next_turn_block_keys(
         &mut self,
         turn: u32,
         block_size: u32,
@@ -96,12 +98,12 @@ impl OpenSession {
         let turns = &self.session.turns;
         let spec = &turns[turn as usize];
         let next = turns.get(turn as usize + 1);
-        let output = OutputRef {
+        let output = OutputTokensOfTurn {
             session: self.number,
             turn,
             len: spec.output,
         };
-        self.content.turn(
+        self.content.next_turn_block_keys(
             &spec.prompt,
             spec.lora.as_deref(),
             output,
@@ -110,7 +112,7 @@ impl OpenSession {
         )
     }
 
-    pub(super) fn turn(&self, turn: u32) -> &Turn {
+    pub(super) fn turn(&self, turn: u32) -> &SessionTurn {
         &self.session.turns[turn as usize]
     }
 }
@@ -121,29 +123,29 @@ pub(super) type DueTurn = (SimTime, u64, u32, u32);
 /// Open sessions of a workload, with a queue of the next turn of each.
 ///
 /// Turns leave in the order (time, session number, turn).
-pub(super) struct Sessions<N> {
+pub(super) struct SessionQueue<N> {
     source: N,
     pace: ArrivalPacing,
-    peeked: Option<(u64, Session)>,
+    peeked: Option<(u64, ClientSession)>,
     exhausted: bool,
     open: Vec<Option<OpenSession>>,
     free: Vec<u32>,
     ready: BinaryHeap<Reverse<DueTurn>>,
     /// Send and end time of each turn, for workloads with dependencies.
     history: HashMap<(u64, u32), (SimTime, Option<SimTime>)>,
-    waiters: HashMap<(u64, u32, TurnEvent), Vec<u32>>,
-    plays: Plays,
+    waiters: HashMap<(u64, u32, TurnLifecycleEvent), Vec<u32>>,
+    plays: AgentRunQueue,
 }
 
 /// Agent runs of a workload, with a limit on how many run at the same time.
 #[derive(Default)]
-struct Plays {
-    waiting: VecDeque<Vec<(u64, Session)>>,
+struct AgentRunQueue {
+    waiting: VecDeque<Vec<(u64, ClientSession)>>,
     /// Number of unfinished sessions of each active agent run.
     left: HashMap<Option<AgentRun>, usize>,
 }
 
-impl Plays {
+impl AgentRunQueue {
     fn read(source: &mut impl NumberedSource) -> Result<Self, WorkloadError> {
         let mut plays: BTreeMap<_, Vec<_>> = BTreeMap::new();
         while let Some((number, session)) = source.next()? {
@@ -157,7 +159,7 @@ impl Plays {
     }
 
     /// Records the end of a session and returns true if its agent run has ended.
-    fn ended(&mut self, play: &Option<AgentRun>) -> bool {
+    fn end_session(&mut self, play: &Option<AgentRun>) -> bool {
         match self.left.get_mut(play) {
             None => false,
             Some(1) => self.left.remove(play).is_some(),
@@ -169,7 +171,7 @@ impl Plays {
     }
 }
 
-impl<N: NumberedSource> Sessions<N> {
+impl<N: NumberedSource> SessionQueue<N> {
     pub(super) fn new(source: N, pace: ArrivalPacing) -> Result<Self, WorkloadError> {
         let mut sessions = Self {
             source,
@@ -181,12 +183,12 @@ impl<N: NumberedSource> Sessions<N> {
             ready: BinaryHeap::new(),
             history: HashMap::new(),
             waiters: HashMap::new(),
-            plays: Plays::default(),
+            plays: AgentRunQueue::default(),
         };
         if let Some(plays) = pace.plays {
-            sessions.plays = Plays::read(&mut sessions.source)?;
+            sessions.plays = AgentRunQueue::read(&mut sessions.source)?;
             for _ in 0..plays {
-                sessions.start_play(SimTime::ZERO);
+                sessions.start_next_agent_run(SimTime::ZERO);
             }
             return Ok(sessions);
         }
@@ -196,7 +198,7 @@ impl<N: NumberedSource> Sessions<N> {
                     sessions.open_next(SimTime::ZERO)?;
                 }
             }
-            None => sessions.peek()?,
+            None => sessions.peek_next_session()?,
         }
         Ok(sessions)
     }
@@ -210,8 +212,8 @@ impl<N: NumberedSource> Sessions<N> {
     pub(super) fn pop_due(&mut self, now: SimTime) -> Result<Option<DueTurn>, WorkloadError> {
         while let Some((number, session)) = self.peeked.take_if(|(_, next)| next.start <= now) {
             let start = session.start;
-            self.enter(number, session, start);
-            self.peek()?;
+            self.insert_session(number, session, start);
+            self.peek_next_session()?;
         }
         let due = self.ready.peek().filter(|Reverse((at, ..))| *at <= now);
         if due.is_none() {
@@ -229,16 +231,16 @@ impl<N: NumberedSource> Sessions<N> {
     }
 
     /// Records that a turn was sent, and wakes sessions that depend on it.
-    pub(super) fn sent(&mut self, place: u32, turn: u32, now: SimTime) {
+    pub(super) fn record_sent(&mut self, place: u32, turn: u32, now: SimTime) {
         if self.source.has_dependencies() {
             let number = self.get(place).number;
             self.history.insert((number, turn), (now, None));
-            self.wake(number, turn, TurnEvent::Dispatch);
+            self.wake_dependents(number, turn, TurnLifecycleEvent::Dispatch);
         }
     }
 
     /// Records the end of a turn and schedules the next turn, session or agent run.
-    pub(super) fn ended(
+    pub(super) fn record_turn_end(
         &mut self,
         place: u32,
         turn: u32,
@@ -247,11 +249,11 @@ impl<N: NumberedSource> Sessions<N> {
         let open = self.get(place);
         let number = open.number;
         let next = open.session.turns.get(turn as usize + 1);
-        let delay = next.map(|next| self.pace.shorten(next.delay_ns));
+        let delay = next.map(|next| self.pace.divide_by_speedup(next.delay_ns));
         if self.source.has_dependencies() {
             let sent = self.history.entry((number, turn)).or_insert((now, None));
             sent.1 = Some(now);
-            self.wake(number, turn, TurnEvent::Completion);
+            self.wake_dependents(number, turn, TurnLifecycleEvent::Completion);
         }
         match delay {
             Some(delay) => {
@@ -262,9 +264,9 @@ impl<N: NumberedSource> Sessions<N> {
                 let ended = self.open[place as usize].take();
                 self.free.push(place);
                 if let Some(ended) = ended.filter(|_| self.pace.plays.is_some())
-                    && self.plays.ended(&ended.session.play)
+                    && self.plays.end_session(&ended.session.play)
                 {
-                    self.start_play(now);
+                    self.start_next_agent_run(now);
                 }
                 if self.pace.concurrency.is_some() {
                     self.open_next(now)?;
@@ -278,7 +280,7 @@ impl<N: NumberedSource> Sessions<N> {
     /// offsets from it.
     ///
     /// **Source:** aisimulate-core 0.13.0 `replay/loadgen/driver.rs` (`activate_play`, `release_lane`).
-    fn start_play(&mut self, now: SimTime) {
+    fn start_next_agent_run(&mut self, now: SimTime) {
         let Some(sessions) = self.plays.waiting.pop_front() else {
             return;
         };
@@ -288,8 +290,10 @@ impl<N: NumberedSource> Sessions<N> {
         for (number, session) in sessions {
             *self.plays.left.entry(session.play.clone()).or_default() += 1;
             let later = session.start.nanos().saturating_sub(first.nanos());
-            let start = now.nanos().saturating_add(self.pace.shorten(later));
-            self.enter(number, session, SimTime::from_nanos(start));
+            let start = now
+                .nanos()
+                .saturating_add(self.pace.divide_by_speedup(later));
+            self.insert_session(number, session, SimTime::from_nanos(start));
         }
     }
 
@@ -298,34 +302,34 @@ impl<N: NumberedSource> Sessions<N> {
             return Ok(());
         }
         match self.source.next()? {
-            Some((number, session)) => self.enter(number, session, now),
+            Some((number, session)) => self.insert_session(number, session, now),
             None => self.exhausted = true,
         }
         Ok(())
     }
 
     /// Returns the session source. Call [`Sessions::resume`] after more sessions were added to it.
-    pub(super) fn source(&mut self) -> &mut N {
+    pub(super) fn source_mut(&mut self) -> &mut N {
         &mut self.source
     }
 
     /// Reads the next session if the source had none before.
-    pub(super) fn resume(&mut self) -> Result<(), WorkloadError> {
+    pub(super) fn resume_reading(&mut self) -> Result<(), WorkloadError> {
         match self.peeked {
             Some(_) => Ok(()),
-            None => self.peek(),
+            None => self.peek_next_session(),
         }
     }
 
-    fn peek(&mut self) -> Result<(), WorkloadError> {
+    fn peek_next_session(&mut self) -> Result<(), WorkloadError> {
         self.peeked = self.source.next()?;
         if let Some((_, session)) = &mut self.peeked {
-            session.start = SimTime::from_nanos(self.pace.shorten(session.start.nanos()));
+            session.start = SimTime::from_nanos(self.pace.divide_by_speedup(session.start.nanos()));
         }
         Ok(())
     }
 
-    fn enter(&mut self, number: u64, session: Session, start: SimTime) {
+    fn insert_session(&mut self, number: u64, session: ClientSession, start: SimTime) {
         if session.turns.is_empty() {
             return;
         }
@@ -337,8 +341,8 @@ impl<N: NumberedSource> Sessions<N> {
         for after in &session.after {
             let known = self.history.get(&(after.session, after.turn));
             let happened = known.is_some_and(|(_, ended)| match after.trigger {
-                TurnEvent::Dispatch => true,
-                TurnEvent::Completion => ended.is_some(),
+                TurnLifecycleEvent::Dispatch => true,
+                TurnLifecycleEvent::Completion => ended.is_some(),
             });
             if !happened {
                 missing += 1;
@@ -348,42 +352,42 @@ impl<N: NumberedSource> Sessions<N> {
         }
         self.open[place as usize] = Some(OpenSession {
             number,
-            session: Session { start, ..session },
+            session: ClientSession { start, ..session },
             content: SessionContent::default(),
             missing,
         });
         if missing == 0 {
-            self.start(place);
+            self.schedule_first_turn(place);
         }
     }
 
-    fn start(&mut self, place: u32) {
+    fn schedule_first_turn(&mut self, place: u32) {
         let open = self.get(place);
         let after = open.session.after.iter().filter_map(|after| {
             let (sent, ended) = self.history.get(&(after.session, after.turn))?;
             let from = match after.trigger {
-                TurnEvent::Dispatch => *sent,
-                TurnEvent::Completion => (*ended)?,
+                TurnLifecycleEvent::Dispatch => *sent,
+                TurnLifecycleEvent::Completion => (*ended)?,
             };
-            let delay = self.pace.shorten(after.delay_ns);
+            let delay = self.pace.divide_by_speedup(after.delay_ns);
             Some(SimTime::from_nanos(from.nanos().saturating_add(delay)))
         });
         let due = after.fold(open.session.start, SimTime::max);
         self.ready.push(Reverse((due, open.number, 0, place)));
     }
 
-    fn wake(&mut self, session: u64, turn: u32, event: TurnEvent) {
+    fn wake_dependents(&mut self, session: u64, turn: u32, event: TurnLifecycleEvent) {
         let waiters = self.waiters.remove(&(session, turn, event));
         for place in waiters.unwrap_or_default() {
             let open = self.get_mut(place);
             open.missing -= 1;
             if open.missing == 0 {
-                self.start(place);
+                self.schedule_first_turn(place);
             }
         }
     }
 
-    pub(super) fn stuck(&self) -> Vec<String> {
+    pub(super) fn describe_stuck_sessions(&self) -> Vec<String> {
         let waiting = self.open.iter().flatten().filter(|open| open.missing > 0);
         let name = |open: &OpenSession| match &open.session.id {
             Some(id) => id.to_string(),

@@ -2,15 +2,15 @@ use std::time::Duration;
 
 use vllm_sim_engine::SimTime;
 
-use super::outcome::Status;
+use super::outcome::RequestStatus;
 use super::route::RouterConfig;
-use super::scale::Scaling;
+use super::scale::WorkerScaling;
 use super::sessions::ArrivalPacing;
-use vllm_sim_engine::sched::EngineSpec;
+use vllm_sim_engine::sched::SchedulerSpec;
 
 /// Settings of a replay: the workers and the pacing of the workload.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct ReplaySettings {
     /// Pool of the workers that generate output tokens.
     pub pool: PoolSpec,
     /// Pool of the workers that compute prompts; `None` for an aggregated deployment.
@@ -27,10 +27,10 @@ pub struct Settings {
     pub threads: usize,
     /// Status of a request that the engine ends without a token, such as one whose prompt is beyond
     /// the model's limit. Default [`Status::Rejected`]; Dynamo's replay has [`Status::Completed`].
-    pub without_tokens: Status,
+    pub without_tokens: RequestStatus,
 }
 
-impl Settings {
+impl ReplaySettings {
     /// Creates settings for an aggregated deployment with open-loop arrivals, no time limit and
     /// seed 42.
     pub fn new(pool: PoolSpec) -> Self {
@@ -42,7 +42,7 @@ impl Settings {
             seed: 42,
             sample_every: None,
             threads: 1,
-            without_tokens: Status::Rejected,
+            without_tokens: RequestStatus::Rejected,
         }
     }
 }
@@ -59,7 +59,7 @@ pub struct TransferTime {
 impl TransferTime {
     /// Returns the duration of a prompt's KV transfer; `missing` of its tokens are not cached at
     /// the receiver.
-    pub(super) fn of(self, prompt: u32, missing: u32) -> Duration {
+    pub(super) fn duration_for_prompt(self, prompt: u32, missing: u32) -> Duration {
         let tokens = if self.whole { prompt } else { missing };
         Duration::from_nanos((f64::from(tokens) * self.ns_per_token).round() as u64)
     }
@@ -69,7 +69,7 @@ impl TransferTime {
 #[derive(Debug, Clone)]
 pub struct PoolSpec {
     /// Engines of the initial workers, at least one. Later workers use them in rotation.
-    pub engines: Vec<EngineSpec>,
+    pub engines: Vec<SchedulerSpec>,
     /// Number of data-parallel ranks per worker.
     ///
     /// This number of consecutive engines forms a worker; they start and end their steps together.
@@ -83,12 +83,12 @@ pub struct PoolSpec {
     /// Whether the initial workers need the startup time too.
     pub cold: bool,
     /// Scheduled and automatic changes of the number of workers.
-    pub scaling: Scaling,
+    pub scaling: WorkerScaling,
 }
 
 impl PoolSpec {
     /// Creates a pool of `workers` workers with equal engines.
-    pub fn new(engine: EngineSpec, workers: u32, router: RouterConfig) -> Self {
+    pub fn new(engine: SchedulerSpec, workers: u32, router: RouterConfig) -> Self {
         Self {
             engines: vec![engine; workers as usize],
             router,
@@ -96,7 +96,7 @@ impl PoolSpec {
             transfer: TransferTime::default(),
             startup: Duration::ZERO,
             cold: false,
-            scaling: Scaling::default(),
+            scaling: WorkerScaling::default(),
         }
     }
 }

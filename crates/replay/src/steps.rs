@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use vllm_sim_engine::SimTime;
 
-use super::outcome::Sink;
+use super::outcome::ReplaySink;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TokenSpan {
@@ -25,7 +25,7 @@ pub(super) enum TokenSpan {
 
 /// Log of a worker's engine steps that a request in flight may still refer to.
 #[derive(Debug, Default)]
-pub(super) struct StepLog {
+pub(super) struct EngineStepLog {
     steps: VecDeque<LoggedStep>,
     /// Number of the oldest engine step in the log.
     base: u64,
@@ -47,34 +47,34 @@ struct LoggedStep {
     change: i32,
 }
 
-impl StepLog {
+impl EngineStepLog {
     /// Returns the number of the engine step that ends at `at` and is not closed yet.
-    pub(super) fn current(&mut self, at: SimTime) -> u64 {
+    pub(super) fn open_step_number(&mut self, at: SimTime) -> u64 {
         if !self.open {
-            self.push(at);
+            self.push_step(at);
             self.open = true;
         }
-        self.next() - 1
+        self.next_step_number() - 1
     }
 
-    pub(super) fn close(&mut self, at: SimTime) {
+    pub(super) fn close_step(&mut self, at: SimTime) {
         if !std::mem::take(&mut self.open) {
-            self.push(at);
+            self.push_step(at);
         }
     }
 
-    fn push(&mut self, end: SimTime) {
+    fn push_step(&mut self, end: SimTime) {
         let change = std::mem::take(&mut self.ahead);
         self.steps.push_back(LoggedStep { end, change });
     }
 
     /// Returns the number of the step after the newest closed step.
-    pub(super) fn ended(&self) -> u64 {
-        self.next() - u64::from(self.open)
+    pub(super) fn next_unclosed_step(&self) -> u64 {
+        self.next_step_number() - u64::from(self.open)
     }
 
     /// Returns the number of the step after the newest logged step.
-    pub(super) fn next(&self) -> u64 {
+    pub(super) fn next_step_number(&self) -> u64 {
         self.base + self.steps.len() as u64
     }
 
@@ -82,14 +82,14 @@ impl StepLog {
         self.steps.len()
     }
 
-    pub(super) fn end_of(&self, step: u64) -> SimTime {
+    pub(super) fn end_time_of(&self, step: u64) -> SimTime {
         let at = step.checked_sub(self.base);
         let step = at.and_then(|at| self.steps.get(at as usize));
         step.map_or(self.before, |step| step.end)
     }
 
     /// Counts the token gaps of a completed request with one token at the end of each of `n` steps.
-    fn share(&mut self, first: u64, n: u32) {
+    fn count_token_gaps(&mut self, first: u64, n: u32) {
         if n < 2 {
             return;
         }
@@ -105,7 +105,7 @@ impl StepLog {
 
     /// Reports the token gaps before all steps below `upto`, and drops these steps; no request may
     /// refer to them.
-    pub(super) fn flush(&mut self, upto: u64, sink: &mut dyn Sink) {
+    pub(super) fn report_gaps_below(&mut self, upto: u64, sink: &mut dyn ReplaySink) {
         while self.base < upto {
             let Some(step) = self.steps.pop_front() else {
                 return;
@@ -113,7 +113,7 @@ impl StepLog {
             self.sharing += i64::from(step.change);
             if self.sharing > 0 {
                 let gap = step.end.nanos() - self.before.nanos();
-                sink.gaps(gap, self.sharing as u64);
+                sink.on_token_gaps(gap, self.sharing as u64);
             }
             self.before = step.end;
             self.base += 1;
@@ -122,13 +122,13 @@ impl StepLog {
 }
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct TokenTimes {
+pub(super) struct OutputTokenTimes {
     spans: Vec<TokenSpan>,
     made: u32,
 }
 
-impl TokenTimes {
-    pub(super) const fn made(&self) -> u32 {
+impl OutputTokenTimes {
+    pub(super) const fn token_count(&self) -> u32 {
         self.made
     }
 
@@ -137,7 +137,7 @@ impl TokenTimes {
         self.made = 0;
     }
 
-    pub(super) fn oldest_step(&self) -> Option<u64> {
+    pub(super) fn oldest_open_step(&self) -> Option<u64> {
         self.spans.iter().find_map(|span| match *span {
             TokenSpan::Steps { first, .. } => Some(first),
             TokenSpan::Burst { .. } => None,
@@ -145,7 +145,7 @@ impl TokenTimes {
     }
 
     /// Adds one output token at the end of each of `n` steps from `first` on.
-    pub(super) fn steps(&mut self, first: u64, n: u32) {
+    pub(super) fn add_step_tokens(&mut self, first: u64, n: u32) {
         self.made += n;
         match self.spans.last_mut() {
             Some(TokenSpan::Steps {
@@ -156,48 +156,48 @@ impl TokenTimes {
         }
     }
 
-    pub(super) fn burst(&mut self, at: SimTime, n: u32) {
+    pub(super) fn add_simultaneous_tokens(&mut self, at: SimTime, n: u32) {
         self.made += n;
         self.spans.push(TokenSpan::Burst { at, n });
     }
 
-    pub(super) fn instants(&self, log: &StepLog) -> impl Iterator<Item = SimTime> {
+    pub(super) fn token_times(&self, log: &EngineStepLog) -> impl Iterator<Item = SimTime> {
         self.spans.iter().flat_map(move |&span| {
             let n = match span {
                 TokenSpan::Steps { n, .. } | TokenSpan::Burst { n, .. } => n,
             };
             (0..u64::from(n)).map(move |i| match span {
-                TokenSpan::Steps { first, .. } => log.end_of(first + i),
+                TokenSpan::Steps { first, .. } => log.end_time_of(first + i),
                 TokenSpan::Burst { at, .. } => at,
             })
         })
     }
 
-    pub(super) fn last(&self, log: &StepLog) -> Option<SimTime> {
+    pub(super) fn last_token_time(&self, log: &EngineStepLog) -> Option<SimTime> {
         self.spans.last().map(|span| match *span {
-            TokenSpan::Steps { first, n } => log.end_of(first + u64::from(n) - 1),
+            TokenSpan::Steps { first, n } => log.end_time_of(first + u64::from(n) - 1),
             TokenSpan::Burst { at, .. } => at,
         })
     }
 
     /// Reports a completed request's token gaps: those between spans immediately, those within
     /// steps via the log.
-    pub(super) fn settle(&self, log: &mut StepLog, sink: &mut dyn Sink) {
+    pub(super) fn report_token_gaps(&self, log: &mut EngineStepLog, sink: &mut dyn ReplaySink) {
         let mut last: Option<SimTime> = None;
         for span in &self.spans {
             let (start, end, together) = match *span {
                 TokenSpan::Steps { first, n } => {
-                    log.share(first, n);
-                    let end = log.end_of(first + u64::from(n) - 1);
-                    (log.end_of(first), end, 0)
+                    log.count_token_gaps(first, n);
+                    let end = log.end_time_of(first + u64::from(n) - 1);
+                    (log.end_time_of(first), end, 0)
                 }
                 TokenSpan::Burst { at, n } => (at, at, n - 1),
             };
             if let Some(last) = last {
-                sink.gaps(start.nanos() - last.nanos(), 1);
+                sink.on_token_gaps(start.nanos() - last.nanos(), 1);
             }
             if together > 0 {
-                sink.gaps(0, together.into());
+                sink.on_token_gaps(0, together.into());
             }
             last = Some(end);
         }
@@ -207,59 +207,64 @@ impl TokenTimes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outcome::Outcome;
+    use crate::outcome::RequestOutcome;
 
     #[derive(Default)]
     struct Gaps(Vec<u64>);
 
-    impl Sink for Gaps {
-        fn request(&mut self, _: &Outcome<'_>) {}
-        fn gaps(&mut self, nanos: u64, times: u64) {
+    impl ReplaySink for Gaps {
+        fn on_request_finished(&mut self, _: &RequestOutcome<'_>) {}
+        fn on_token_gaps(&mut self, nanos: u64, times: u64) {
             self.0.extend(std::iter::repeat_n(nanos, times as usize));
         }
     }
 
     #[test]
     fn step_log_reports_all_gaps() {
-        let mut log = StepLog::default();
+        let mut log = EngineStepLog::default();
         let mut sink = Gaps::default();
         let ends: Vec<u64> = (1..40u64).map(|i| i * i * 10).collect();
         let mut expected = Vec::new();
-        let mut living: Vec<(TokenTimes, Vec<u64>)> = Vec::new();
+        let mut living: Vec<(OutputTokenTimes, Vec<u64>)> = Vec::new();
         for (i, &end) in ends.iter().enumerate() {
             let at = SimTime::from_nanos(end);
             if i % 3 == 0 {
-                living.push((TokenTimes::default(), Vec::new()));
+                living.push((OutputTokenTimes::default(), Vec::new()));
             }
             for (nth, (tokens, seen)) in living.iter_mut().enumerate() {
                 // Some requests pause for a step; some produce two tokens in one.
                 match (i + nth) % 11 {
                     0 => continue,
                     1 => {
-                        tokens.burst(at, 2);
+                        tokens.add_simultaneous_tokens(at, 2);
                         seen.push(end);
                     }
                     _ => {
-                        let step = log.current(at);
-                        tokens.steps(step, 1);
+                        let step = log.open_step_number(at);
+                        tokens.add_step_tokens(step, 1);
                     }
                 }
                 seen.push(end);
             }
             if i % 5 == 4 {
                 let (tokens, seen) = living.remove(0);
-                let told: Vec<u64> = tokens.instants(&log).map(SimTime::nanos).collect();
+                let told: Vec<u64> = tokens.token_times(&log).map(SimTime::nanos).collect();
                 assert_eq!(told, seen);
-                assert_eq!(tokens.last(&log).map(SimTime::nanos), seen.last().copied());
-                tokens.settle(&mut log, &mut sink);
+                assert_eq!(
+                    tokens.last_token_time(&log).map(SimTime::nanos),
+                    seen.last().copied()
+                );
+                tokens.report_token_gaps(&mut log, &mut sink);
                 expected.extend(seen.windows(2).map(|pair| pair[1] - pair[0]));
             }
-            log.close(at);
-            let oldest = living.iter().filter_map(|(tokens, _)| tokens.oldest_step());
-            let oldest = oldest.min().unwrap_or(log.next());
-            log.flush(oldest, &mut sink);
+            log.close_step(at);
+            let oldest = living
+                .iter()
+                .filter_map(|(tokens, _)| tokens.oldest_open_step());
+            let oldest = oldest.min().unwrap_or(log.next_step_number());
+            log.report_gaps_below(oldest, &mut sink);
         }
-        log.flush(u64::MAX, &mut sink);
+        log.report_gaps_below(u64::MAX, &mut sink);
         sink.0.sort_unstable();
         expected.sort_unstable();
         assert_eq!(sink.0, expected);

@@ -1,7 +1,7 @@
-use vllm_sim_engine::sched::{ConfigError, EngineSpec};
+use vllm_sim_engine::sched::{SchedulerConfigError, SchedulerSpec};
 use vllm_sim_engine::{Scheduler, SimTime};
 
-use super::steps::StepLog;
+use super::steps::EngineStepLog;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WorkerPhase {
@@ -13,10 +13,10 @@ pub(super) enum WorkerPhase {
     Gone,
 }
 
-pub(super) struct Worker {
+pub(super) struct SimulatedWorker {
     pub engine: Box<dyn Scheduler + Send>,
     pub has_steps: bool,
-    pub log: StepLog,
+    pub log: EngineStepLog,
     pub phase: WorkerPhase,
     /// Number of requests routed to the worker.
     pub load: u32,
@@ -28,17 +28,17 @@ pub(super) struct Worker {
     pub batched_tokens: u32,
 }
 
-impl Worker {
+impl SimulatedWorker {
     pub(super) fn new(
-        spec: EngineSpec,
+        spec: SchedulerSpec,
         log_limit: usize,
         now: SimTime,
-    ) -> Result<Self, ConfigError> {
-        let (batched_tokens, has_steps) = (spec.batched_tokens(), spec.has_steps());
+    ) -> Result<Self, SchedulerConfigError> {
+        let (batched_tokens, has_steps) = (spec.max_batched_tokens(), spec.has_steps());
         Ok(Self {
-            engine: spec.in_virtual_time().scheduler()?,
+            engine: spec.in_virtual_time().build_scheduler()?,
             has_steps,
-            log: StepLog::default(),
+            log: EngineStepLog::default(),
             phase: WorkerPhase::Starting,
             load: 0,
             wake: SimTime::MAX,
@@ -50,7 +50,7 @@ impl Worker {
     }
 
     /// Returns the worker's engine if it runs in lockstep with other data-parallel ranks.
-    pub(super) fn rank(&mut self) -> Option<&mut dyn Scheduler> {
+    pub(super) fn lockstep_engine(&mut self) -> Option<&mut dyn Scheduler> {
         match self.engine.is_in_lock_step() {
             true => Some(&mut *self.engine),
             false => None,

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use vllm_sim_engine::SimTime;
 
 /// Maximum number of tokens of one prompt or output, which bounds the memory of a mistyped length.
-pub const MAX_TOKENS: u64 = 1 << 26;
+pub const MAX_TOKENS_PER_LENGTH: u64 = 1 << 26;
 
 /// Run of prompt tokens. Two runs with equal fields hold the same tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct TokenRun {
+pub struct PromptTokenRun {
     /// Id of the run's tokens: runs with different ids share no tokens.
     pub id: u64,
     /// Number of tokens in the run.
@@ -20,20 +20,20 @@ pub struct TokenRun {
 
 /// Prompt tokens of a turn (one request of a session).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Prompt {
+pub enum TurnPrompt {
     /// Runs of all tokens of the prompt.
-    Whole(Vec<TokenRun>),
+    Whole(Vec<PromptTokenRun>),
     /// Runs of the tokens added after the prompt and output of the previous turn.
-    Grown(Vec<TokenRun>),
+    Grown(Vec<PromptTokenRun>),
 }
 
 /// Turn of a session: one request.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Turn {
+pub struct SessionTurn {
     /// Request id from the trace.
     pub request_id: Option<Arc<str>>,
     /// Tokens of the prompt.
-    pub prompt: Prompt,
+    pub prompt: TurnPrompt,
     /// Output length in tokens; the engine generates all of them.
     pub output: u32,
     /// Delay after the end of the previous turn, in nanoseconds; ignored for the first turn.
@@ -50,9 +50,9 @@ pub struct Turn {
     pub lora: Option<Arc<str>>,
 }
 
-impl Turn {
+impl SessionTurn {
     /// Creates a turn without request id, delay, priorities or LoRA adapter.
-    pub fn new(prompt: Prompt, output: u32) -> Self {
+    pub fn new(prompt: TurnPrompt, output: u32) -> Self {
         Self {
             request_id: None,
             prompt,
@@ -69,7 +69,7 @@ impl Turn {
 
 /// Event in the life of a turn, with the names of agentic traces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum TurnEvent {
+pub enum TurnLifecycleEvent {
     /// The request was sent.
     Dispatch,
     /// The request ended.
@@ -78,28 +78,28 @@ pub enum TurnEvent {
 
 /// Dependency of a session on a turn of another session (agentic traces).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Dependency {
+pub struct TurnDependency {
     /// Number of the other session, in source order.
     pub session: u64,
     /// Index of the turn in the other session.
     pub turn: u32,
     /// Awaited event of that turn.
-    pub trigger: TurnEvent,
+    pub trigger: TurnLifecycleEvent,
     /// Delay after the event, in nanoseconds.
     pub delay_ns: u64,
 }
 
 /// Session of a client: a sequence of requests, each sent after the previous one ended.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Session {
+pub struct ClientSession {
     /// Session id from the trace.
     pub id: Option<Arc<str>>,
     /// Send time of the first turn; ignored in a closed loop.
     pub start: SimTime,
     /// Turns of the session in order, at least one.
-    pub turns: Vec<Turn>,
+    pub turns: Vec<SessionTurn>,
     /// Dependencies of the first turn on other sessions; usually empty.
-    pub after: Vec<Dependency>,
+    pub after: Vec<TurnDependency>,
     /// Agent run to which the session belongs, if any.
     pub play: Option<AgentRun>,
 }
@@ -113,47 +113,50 @@ pub trait WorkloadSource {
     ///
     /// # Errors
     /// Returns [`WorkloadError`] with the file, the line and the invalid field.
-    fn next(&mut self) -> Result<Option<Session>, WorkloadError>;
+    fn next_session(&mut self) -> Result<Option<ClientSession>, WorkloadError>;
 
     /// Returns the wrapped workload, to which the default implementations of the other methods
     /// delegate.
-    fn inner(&self) -> Option<&dyn WorkloadSource> {
+    fn wrapped_source(&self) -> Option<&dyn WorkloadSource> {
         None
     }
 
     /// Returns whether any session depends on another one ([`Session::after`]).
     fn has_dependencies(&self) -> bool {
-        self.inner().is_some_and(WorkloadSource::has_dependencies)
+        self.wrapped_source()
+            .is_some_and(WorkloadSource::has_dependencies)
     }
 
     /// Returns whether every session is certain to be one request without dependencies, in order of
     /// start.
     fn is_single_turn(&self) -> bool {
-        self.inner().is_some_and(WorkloadSource::is_single_turn)
+        self.wrapped_source()
+            .is_some_and(WorkloadSource::is_single_turn)
     }
 
     /// Returns the maximum number of requests in the workload, if known in advance.
-    fn requests(&self) -> Option<u64> {
-        self.inner()?.requests()
+    fn max_requests(&self) -> Option<u64> {
+        self.wrapped_source()?.max_requests()
     }
 
     /// Returns whether the sessions have no start times, so that a closed loop or an arrival process
     /// is needed.
-    fn untimed(&self) -> bool {
-        self.inner().is_some_and(WorkloadSource::untimed)
+    fn has_no_start_times(&self) -> bool {
+        self.wrapped_source()
+            .is_some_and(WorkloadSource::has_no_start_times)
     }
 
     /// Returns the number of requests in flight of a recording made in a closed loop.
-    fn concurrency(&self) -> Option<u32> {
-        self.inner()?.concurrency()
+    fn recorded_concurrency(&self) -> Option<u32> {
+        self.wrapped_source()?.recorded_concurrency()
     }
 }
 
 impl WorkloadSource for Box<dyn WorkloadSource + '_> {
-    fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
-        (**self).next()
+    fn next_session(&mut self) -> Result<Option<ClientSession>, WorkloadError> {
+        (**self).next_session()
     }
-    fn inner(&self) -> Option<&dyn WorkloadSource> {
+    fn wrapped_source(&self) -> Option<&dyn WorkloadSource> {
         Some(&**self)
     }
 }

@@ -5,7 +5,7 @@
 use serde_json::json;
 use vllm_sim_schema_sampler::rand_chacha::ChaCha8Rng;
 use vllm_sim_schema_sampler::rand_chacha::rand_core::SeedableRng;
-use vllm_sim_schema_sampler::{Constraint, ConstraintError, Limits, compile};
+use vllm_sim_schema_sampler::{Constraint, ConstraintError, SampleLimits, compile_constraint};
 
 fn main() -> Result<(), ConstraintError> {
     let order = json!({
@@ -40,19 +40,19 @@ fn main() -> Result<(), ConstraintError> {
         ),
         ("grammar", Constraint::Grammar(sum.into())),
     ];
-    let limits = Limits::default();
+    let limits = SampleLimits::default();
     for (name, constraint) in constraints {
-        let compiled = compile(&constraint)?;
+        let compiled = compile_constraint(&constraint)?;
         println!("{name}:");
         for seed in 1..=3 {
             let mut rng = ChaCha8Rng::seed_from_u64(seed);
-            println!("  {}", compiled.sample(&mut rng, &limits)?);
+            println!("  {}", compiled.sample_text(&mut rng, &limits)?);
         }
     }
     // An unsatisfiable schema reports its conflict.
     let nothing = json!({"type": "integer", "minimum": 3, "maximum": 2});
-    let error = compile(&Constraint::Json(nothing))?
-        .sample(&mut ChaCha8Rng::seed_from_u64(1), &limits)
+    let error = compile_constraint(&Constraint::Json(nothing))?
+        .sample_text(&mut ChaCha8Rng::seed_from_u64(1), &limits)
         .err();
     println!(
         "unsatisfiable:\n  {}",

@@ -5,16 +5,16 @@ use serde_json::Value;
 
 use crate::constraint::{Constraint, ConstraintError};
 use crate::grammar::Grammar;
-use crate::limits::{Limits, MAX_SOURCE};
-use crate::regex::WholeRegex;
+use crate::limits::{MAX_CONSTRAINT_SOURCE_BYTES, SampleLimits};
+use crate::regex::WholeTextRegex;
 use crate::sample;
 use crate::schema::{JsonTypes, Schema};
 use crate::structural_tag::StructuralTag;
 use crate::work::WorkBudget;
-use vllm_sim_random::Draw;
+use vllm_sim_random::DrawRandom;
 
 /// JSON schema of the objects that [`Constraint::JsonObject`] generates.
-const ANY_OBJECT: &str = r#"{
+const ANY_OBJECT_SCHEMA: &str = r#"{
     "type": "object",
     "properties": {
         "title": {"type": "string"},
@@ -36,12 +36,12 @@ const ANY_OBJECT: &str = r#"{
 
 /// A validated constraint, from which any number of texts can be generated.
 #[derive(Debug)]
-pub struct Compiled(CompiledKind);
+pub struct CompiledConstraint(CompiledConstraintKind);
 
 #[derive(Debug)]
-enum CompiledKind {
+enum CompiledConstraintKind {
     Json(Box<Schema>),
-    Regex(Box<WholeRegex>),
+    Regex(Box<WholeTextRegex>),
     Choice(Vec<String>),
     Grammar(Grammar),
     StructuralTag(StructuralTag),
@@ -51,72 +51,80 @@ enum CompiledKind {
 ///
 /// # Errors
 /// [`ConstraintError`] if the constraint cannot be read. Some unsatisfiable schemas are detected
-/// only by [`Compiled::sample`].
-pub fn compile(constraint: &Constraint) -> Result<Compiled, ConstraintError> {
-    let size = constraint.size();
-    if size > MAX_SOURCE {
+/// only by [`CompiledConstraint::sample`].
+pub fn compile_constraint(constraint: &Constraint) -> Result<CompiledConstraint, ConstraintError> {
+    let size = constraint.source_bytes();
+    if size > MAX_CONSTRAINT_SOURCE_BYTES {
         return Err(ConstraintError::TooLarge(size));
     }
     let kind = match constraint {
         Constraint::JsonObject => {
-            let schema = serde_json::from_str(ANY_OBJECT).unwrap_or(Value::Bool(true));
-            CompiledKind::Json(Box::new(Schema::read(&schema)?))
+            let schema = serde_json::from_str(ANY_OBJECT_SCHEMA).unwrap_or(Value::Bool(true));
+            CompiledConstraintKind::Json(Box::new(Schema::parse(&schema)?))
         }
         Constraint::Json(Value::String(text)) => {
             let schema = serde_json::from_str(text).map_err(|_| ConstraintError::InvalidJson)?;
-            CompiledKind::Json(Box::new(Schema::read(&schema)?))
+            CompiledConstraintKind::Json(Box::new(Schema::parse(&schema)?))
         }
-        Constraint::Json(schema) => CompiledKind::Json(Box::new(Schema::read(schema)?)),
-        Constraint::Regex(source) => CompiledKind::Regex(Box::new(WholeRegex::new(source)?)),
+        Constraint::Json(schema) => CompiledConstraintKind::Json(Box::new(Schema::parse(schema)?)),
+        Constraint::Regex(source) => {
+            CompiledConstraintKind::Regex(Box::new(WholeTextRegex::new(source)?))
+        }
         Constraint::Choice(choices) if choices.is_empty() => {
             return Err(ConstraintError::EmptyChoice);
         }
-        Constraint::Choice(choices) => CompiledKind::Choice(choices.clone()),
-        Constraint::Grammar(source) => CompiledKind::Grammar(Grammar::read(source)?),
+        Constraint::Choice(choices) => CompiledConstraintKind::Choice(choices.clone()),
+        Constraint::Grammar(source) => CompiledConstraintKind::Grammar(Grammar::parse(source)?),
         Constraint::StructuralTag(value) => {
-            CompiledKind::StructuralTag(StructuralTag::read(value)?)
+            CompiledConstraintKind::StructuralTag(StructuralTag::parse(value)?)
         }
     };
-    Ok(Compiled(kind))
+    Ok(CompiledConstraint(kind))
 }
 
-impl Compiled {
+impl CompiledConstraint {
     /// Generates a text that satisfies the constraint.
     ///
     /// # Errors
     /// [`ConstraintError::Unsatisfiable`] if a bounded search finds no value that satisfies the
     /// constraint, [`ConstraintError::TooLong`] if no value is short enough.
-    pub fn sample(&self, rng: &mut ChaCha8Rng, limits: &Limits) -> Result<String, ConstraintError> {
+    pub fn sample_text(
+        &self,
+        rng: &mut ChaCha8Rng,
+        limits: &SampleLimits,
+    ) -> Result<String, ConstraintError> {
         let work = &mut WorkBudget::default();
         match &self.0 {
-            CompiledKind::Json(schema) => sample::json(schema, limits, JsonTypes::NONE, rng, work),
-            CompiledKind::Regex(regex) => regex
-                .sample(limits.max_chars, rng, work)
+            CompiledConstraintKind::Json(schema) => {
+                sample::sample_json_text(schema, limits, JsonTypes::NONE, rng, work)
+            }
+            CompiledConstraintKind::Regex(regex) => regex
+                .sample_text(limits.max_chars, rng, work)
                 .ok_or(ConstraintError::TooLong(limits.max_chars)),
-            CompiledKind::Choice(choices) => {
-                let index = rng.between(0, choices.len() as u64 - 1) as usize;
+            CompiledConstraintKind::Choice(choices) => {
+                let index = rng.draw_u64_between(0, choices.len() as u64 - 1) as usize;
                 Ok(choices[index].clone())
             }
-            CompiledKind::Grammar(grammar) => grammar.sample(limits, rng, work),
-            CompiledKind::StructuralTag(tag) => tag.sample(limits, rng, work),
+            CompiledConstraintKind::Grammar(grammar) => grammar.sample_text(limits, rng, work),
+            CompiledConstraintKind::StructuralTag(tag) => tag.sample_text(limits, rng, work),
         }
     }
 
-    /// Generates a text like [`Self::sample`], preferably a JSON object; for tool arguments.
+    /// Generates a text like [`Self::sample_text`], preferably a JSON object; for tool arguments.
     ///
     /// # Errors
-    /// The same errors as [`Self::sample`].
+    /// The same errors as [`Self::sample_text`].
     pub fn sample_object(
         &self,
         rng: &mut ChaCha8Rng,
-        limits: &Limits,
+        limits: &SampleLimits,
     ) -> Result<String, ConstraintError> {
         match &self.0 {
-            CompiledKind::Json(schema) => {
+            CompiledConstraintKind::Json(schema) => {
                 let work = &mut WorkBudget::default();
-                sample::json(schema, limits, JsonTypes::OBJECT, rng, work)
+                sample::sample_json_text(schema, limits, JsonTypes::OBJECT, rng, work)
             }
-            _ => self.sample(rng, limits),
+            _ => self.sample_text(rng, limits),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::limits::MAX_SOURCE;
+use crate::limits::MAX_CONSTRAINT_SOURCE_BYTES;
 
 /// A constraint on a generated text: vLLM's `structured_outputs` or `response_format`.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,10 +23,10 @@ pub enum Constraint {
 
 impl Constraint {
     /// Returns the approximate size of the constraint's source, in bytes.
-    pub(crate) fn size(&self) -> usize {
+    pub(crate) fn source_bytes(&self) -> usize {
         match self {
             Self::JsonObject => 0,
-            Self::Json(value) | Self::StructuralTag(value) => size(value),
+            Self::Json(value) | Self::StructuralTag(value) => json_source_bytes(value),
             Self::Regex(text) | Self::Grammar(text) => text.len(),
             // A list of choices needs no compilation.
             Self::Choice(_) => 0,
@@ -34,13 +34,19 @@ impl Constraint {
     }
 }
 
-fn size(value: &Value) -> usize {
+fn json_source_bytes(value: &Value) -> usize {
     match value {
         Value::String(text) => text.len() + 2,
-        Value::Array(items) => items.iter().map(|item| size(item) + 1).sum::<usize>() + 2,
+        Value::Array(items) => {
+            items
+                .iter()
+                .map(|item| json_source_bytes(item) + 1)
+                .sum::<usize>()
+                + 2
+        }
         Value::Object(members) => {
             let members = members.iter();
-            let sizes = members.map(|(name, value)| name.len() + size(value) + 4);
+            let sizes = members.map(|(name, value)| name.len() + json_source_bytes(value) + 4);
             sizes.sum::<usize>() + 2
         }
         _ => 4,
@@ -51,7 +57,10 @@ fn size(value: &Value) -> usize {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConstraintError {
     /// No JSON value satisfies the schema.
-    #[error("Grammar error: Unsatisfiable schema: {reason}{}", location(path))]
+    #[error(
+        "Grammar error: Unsatisfiable schema: {reason}{}",
+        schema_error_location(path)
+    )]
     Unsatisfiable {
         /// JSON pointer to the conflicting part of the schema, with a leading `#`.
         path: String,
@@ -59,7 +68,7 @@ pub enum ConstraintError {
         reason: String,
     },
     /// The JSON document is not a valid JSON schema.
-    #[error("Grammar error: {reason}{}", location(path))]
+    #[error("Grammar error: {reason}{}", schema_error_location(path))]
     InvalidSchema {
         /// JSON pointer to the invalid part of the schema, with a leading `#`.
         path: String,
@@ -82,7 +91,9 @@ pub enum ConstraintError {
     #[error("Choice '' cannot be empty")]
     EmptyChoice,
     /// The constraint's source exceeds the size limit; the value is its size in bytes.
-    #[error("Grammar error: the constraint has {0} bytes; at most {MAX_SOURCE} are allowed")]
+    #[error(
+        "Grammar error: the constraint has {0} bytes; at most {MAX_CONSTRAINT_SOURCE_BYTES} are allowed"
+    )]
     TooLarge(usize),
     /// All texts that satisfy the constraint are longer than this number of characters.
     #[error("Grammar error: every match is longer than {0} characters")]
@@ -90,7 +101,7 @@ pub enum ConstraintError {
 }
 
 /// Formats the location of a schema error; the root of the schema is not mentioned, as in vLLM.
-fn location(path: &str) -> String {
+fn schema_error_location(path: &str) -> String {
     match path {
         "#" => String::new(),
         path => format!(" (at {path})"),

@@ -7,9 +7,9 @@ use serde::Serialize;
 use serde_json::Value;
 use serde_json::ser::{Formatter, Serializer};
 
-struct SpacedFormatter;
+struct SpacedJsonFormatter;
 
-impl Formatter for SpacedFormatter {
+impl Formatter for SpacedJsonFormatter {
     fn begin_array_value<W: ?Sized + io::Write>(
         &mut self,
         writer: &mut W,
@@ -31,9 +31,12 @@ impl Formatter for SpacedFormatter {
     }
 }
 
-pub(crate) fn print(value: &Value) -> String {
+pub(crate) fn json_to_spaced_text(value: &Value) -> String {
     let mut text = Vec::with_capacity(128);
-    let written = value.serialize(&mut Serializer::with_formatter(&mut text, SpacedFormatter));
+    let written = value.serialize(&mut Serializer::with_formatter(
+        &mut text,
+        SpacedJsonFormatter,
+    ));
     // Writing to a vector cannot fail, and a `Value` has only string keys.
     debug_assert!(written.is_ok());
     String::from_utf8(text).unwrap_or_default()
@@ -45,10 +48,10 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn commas_and_colons_are_followed_by_a_blank() {
+    fn json_commas_and_colons_are_followed_by_a_space() {
         let value = json!({"a": 1, "b": [1, 2.5, "é"], "c": {}, "d": {"e": null}});
         assert_eq!(
-            print(&value),
+            json_to_spaced_text(&value),
             r#"{"a": 1, "b": [1, 2.5, "é"], "c": {}, "d": {"e": null}}"#
         );
     }

@@ -17,9 +17,9 @@ mod work;
 pub use rand_chacha;
 
 pub use cache::SchemaCache;
-pub use compiled::{Compiled, compile};
+pub use compiled::{CompiledConstraint, compile_constraint};
 pub use constraint::{Constraint, ConstraintError};
-pub use limits::Limits;
+pub use limits::SampleLimits;
 
 #[cfg(test)]
 mod tests;

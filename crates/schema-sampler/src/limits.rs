@@ -2,11 +2,11 @@
 
 /// Maximum size of a constraint's source, in bytes. Its compiled form takes up to a hundred times
 /// as much.
-pub(crate) const MAX_SOURCE: usize = 1 << 20;
+pub(crate) const MAX_CONSTRAINT_SOURCE_BYTES: usize = 1 << 20;
 
 /// Ranges and probabilities for the parts of a generated value that the constraint leaves open.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Limits {
+pub struct SampleLimits {
     /// Inclusive range of generated integers; `None` uses the range usual for the field name, else
     /// 0 to 100.
     pub integer: Option<(i64, i64)>,
@@ -24,7 +24,7 @@ pub struct Limits {
     pub max_chars: u32,
 }
 
-impl Default for Limits {
+impl Default for SampleLimits {
     /// Returns limits under which nearly every optional property is generated, as in structured
     /// outputs of real models.
     fn default() -> Self {

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use rand_chacha::ChaCha8Rng;
 
-use crate::words::one;
+use crate::words::random_item;
 
 /// The meaning of a JSON field, recognised by keywords, with typical values.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub(crate) struct SemanticType {
 
 /// Generic strings for fields without a known meaning, from llm-d-inference-sim
 /// (`pkg/llm-d-inference-sim/tools_utils.go`).
-const PLAIN: &[&str] = &[
+const LLM_D_WORDS: &[&str] = &[
     "testing",
     "hello",
     "Boston",
@@ -34,7 +34,7 @@ const PLAIN: &[&str] = &[
 /// of numbers.
 ///
 /// In the table, an indented line continues the previous entry.
-const TABLE: &str = r#"
+const SEMANTIC_TYPE_TABLE: &str = r#"
 city town destination origin = Paris | Berlin | Tokyo | London | New York | San Francisco | Oslo
 location place region area = San Francisco, CA | Paris, France | Tokyo, Japan | London, UK
   | Boston, MA
@@ -132,7 +132,7 @@ minutes seconds duration timeout delay : 5 60
 
 static SEMANTIC_TYPES: LazyLock<Vec<SemanticType>> = LazyLock::new(|| {
     let mut types: Vec<SemanticType> = Vec::new();
-    for line in TABLE.lines().filter(|line| !line.is_empty()) {
+    for line in SEMANTIC_TYPE_TABLE.lines().filter(|line| !line.is_empty()) {
         if let (Some(more), Some(last)) = (line.strip_prefix("  "), types.last_mut()) {
             last.texts
                 .extend(more.split('|').map(str::trim).filter(|t| !t.is_empty()));
@@ -158,37 +158,43 @@ static SEMANTIC_TYPES: LazyLock<Vec<SemanticType>> = LazyLock::new(|| {
     types
 });
 
-static BY_WORD: LazyLock<HashMap<&'static str, &'static SemanticType>> = LazyLock::new(|| {
-    let mut map = HashMap::new();
-    for semantic_type in SEMANTIC_TYPES.iter() {
-        for key in &semantic_type.keys {
-            map.entry(*key).or_insert(semantic_type);
+static SEMANTIC_TYPE_BY_WORD: LazyLock<HashMap<&'static str, &'static SemanticType>> =
+    LazyLock::new(|| {
+        let mut map = HashMap::new();
+        for semantic_type in SEMANTIC_TYPES.iter() {
+            for key in &semantic_type.keys {
+                map.entry(*key).or_insert(semantic_type);
+            }
         }
-    }
-    map
-});
+        map
+    });
 
 impl SemanticType {
     /// Returns the meaning of a field by its name; the last word takes precedence: `user_email` is
     /// an email.
-    pub(crate) fn of_name(name: &str) -> Option<&'static Self> {
-        let words = split(name);
+    pub(crate) fn from_field_name(name: &str) -> Option<&'static Self> {
+        let words = split_field_name(name);
         let joined: String = words.concat();
-        lookup(&joined).or_else(|| words.iter().rev().find_map(|word| lookup(word)))
+        semantic_type_of_word(&joined).or_else(|| {
+            words
+                .iter()
+                .rev()
+                .find_map(|word| semantic_type_of_word(word))
+        })
     }
 
     /// Returns the meaning of a field by its description, which is less reliable than the name.
-    pub(crate) fn of_description(description: &str) -> Option<&'static Self> {
-        split(description)
+    pub(crate) fn from_description(description: &str) -> Option<&'static Self> {
+        split_field_name(description)
             .iter()
             .take(24)
             .filter(|word| word.len() > 2)
-            .find_map(|word| lookup(word))
+            .find_map(|word| semantic_type_of_word(word))
     }
 }
 
-fn lookup(word: &str) -> Option<&'static SemanticType> {
-    let exact = |word: &str| BY_WORD.get(word).copied();
+fn semantic_type_of_word(word: &str) -> Option<&'static SemanticType> {
+    let exact = |word: &str| SEMANTIC_TYPE_BY_WORD.get(word).copied();
     exact(word).or_else(|| {
         let singular = match word.strip_suffix("ies") {
             Some(stem) => format!("{stem}y"),
@@ -199,7 +205,7 @@ fn lookup(word: &str) -> Option<&'static SemanticType> {
 }
 
 /// Splits a field name in snake_case, kebab-case, camelCase or plain text into lower-case words.
-fn split(name: &str) -> Vec<String> {
+fn split_field_name(name: &str) -> Vec<String> {
     let mut words = Vec::new();
     let mut word = String::new();
     let mut lower_before = false;
@@ -222,7 +228,7 @@ fn split(name: &str) -> Vec<String> {
 }
 
 /// Returns the example within a field's description, such as in "The city, e.g. San Francisco, CA".
-pub(crate) fn example_in(description: &str) -> Option<&str> {
+pub(crate) fn example_in_description(description: &str) -> Option<&str> {
     let (_, rest) = description
         .split_once("e.g.")
         .or_else(|| description.split_once("for example"))
@@ -230,67 +236,75 @@ pub(crate) fn example_in(description: &str) -> Option<&str> {
     let rest = rest.trim_start_matches([' ', ',', ':']);
     for quote in ['"', '\'', '`'] {
         if let Some(inner) = rest.strip_prefix(quote) {
-            return inner.split(quote).next().filter(|s| fits(s));
+            return inner.split(quote).next().filter(|s| is_usable_example(s));
         }
     }
     let end = rest
         .find([')', ';', '\n', ']'])
         .or_else(|| rest.find(". "))
         .unwrap_or(rest.len());
-    Some(rest[..end].trim().trim_end_matches('.')).filter(|s| fits(s))
+    Some(rest[..end].trim().trim_end_matches('.')).filter(|s| is_usable_example(s))
 }
 
-fn fits(example: &str) -> bool {
+fn is_usable_example(example: &str) -> bool {
     !example.trim().is_empty() && example.len() <= 60
 }
 
-pub(crate) fn sentence(rng: &mut ChaCha8Rng) -> &'static str {
-    phrase(lookup("description"), rng)
+pub(crate) fn random_sentence(rng: &mut ChaCha8Rng) -> &'static str {
+    random_phrase(semantic_type_of_word("description"), rng)
 }
 
 /// Returns a random string that fits the meaning of a field.
-pub(crate) fn phrase(
+pub(crate) fn random_phrase(
     semantic_type: Option<&'static SemanticType>,
     rng: &mut ChaCha8Rng,
 ) -> &'static str {
     match semantic_type {
-        Some(semantic_type) if !semantic_type.texts.is_empty() => one(&semantic_type.texts, rng),
-        _ => one(PLAIN, rng),
+        Some(semantic_type) if !semantic_type.texts.is_empty() => {
+            random_item(&semantic_type.texts, rng)
+        }
+        _ => random_item(LLM_D_WORDS, rng),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vllm_sim_random::{Purpose, stream};
+    use vllm_sim_random::{StreamPurpose, request_rng};
 
-    fn says(name: &str) -> Vec<&'static str> {
-        SemanticType::of_name(name).map_or(Vec::new(), |c| c.texts.clone())
+    fn values_of_field(name: &str) -> Vec<&'static str> {
+        SemanticType::from_field_name(name).map_or(Vec::new(), |c| c.texts.clone())
     }
 
     #[test]
-    fn a_field_is_known_by_its_name() {
-        assert!(says("city").contains(&"Paris"));
-        assert!(says("departureCity").contains(&"Paris"));
-        assert!(says("cities").contains(&"Paris"));
-        assert!(says("user-email").contains(&"alice@example.com"));
-        assert!(says("file_path").contains(&"src/main.py"));
-        assert!(SemanticType::of_name("max_results").is_some_and(|c| c.range == Some((1.0, 20.0))));
-        assert!(SemanticType::of_name("xyzzy").is_none());
+    fn semantic_type_is_found_by_field_name() {
+        assert!(values_of_field("city").contains(&"Paris"));
+        assert!(values_of_field("departureCity").contains(&"Paris"));
+        assert!(values_of_field("cities").contains(&"Paris"));
+        assert!(values_of_field("user-email").contains(&"alice@example.com"));
+        assert!(values_of_field("file_path").contains(&"src/main.py"));
+        assert!(
+            SemanticType::from_field_name("max_results")
+                .is_some_and(|c| c.range == Some((1.0, 20.0)))
+        );
+        assert!(SemanticType::from_field_name("xyzzy").is_none());
     }
 
     #[test]
-    fn a_description_may_hold_an_example() {
-        let said = example_in("The city and state, e.g. San Francisco, CA");
+    fn example_is_taken_from_field_description() {
+        let said = example_in_description("The city and state, e.g. San Francisco, CA");
         assert_eq!(said, Some("San Francisco, CA"));
-        assert_eq!(example_in("Unit (e.g. 'celsius')"), Some("celsius"));
-        assert_eq!(example_in("Anything."), None);
-        assert!(SemanticType::of_description("Name of the country").is_some());
+        assert_eq!(
+            example_in_description("Unit (e.g. 'celsius')"),
+            Some("celsius")
+        );
+        assert_eq!(example_in_description("Anything."), None);
+        assert!(SemanticType::from_description("Name of the country").is_some());
     }
 
     #[test]
-    fn without_a_semantic_type_the_words_are_those_of_llm_d() {
-        let mut rng = stream(1, 1, Purpose::Structured);
-        assert!(PLAIN.contains(&phrase(None, &mut rng)));
+    fn fields_of_unknown_meaning_use_llm_d_words() {
+        let mut rng = request_rng(1, 1, StreamPurpose::Structured);
+        assert!(LLM_D_WORDS.contains(&random_phrase(None, &mut rng)));
     }
 }

@@ -7,8 +7,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use vllm_sim_engine::SimTime;
-use vllm_sim_service::generate::request::{Bias, GenerateRequest, StopConditions, StopString};
-use vllm_sim_service::generate::{Generator, TextMode};
+use vllm_sim_service::generate::request::{
+    GeneratorInput, StopConditions, StopString, TokenSteering,
+};
+use vllm_sim_service::generate::{ReplyGenerator, TextMode};
 use vllm_sim_tokenizer::{ChatInput, SpecialTokens, Tokenizer, TokenizerLocation};
 
 const MODEL: &str = concat!(
@@ -30,9 +32,9 @@ fn generate_request<'a>(
     key: u64,
     limit: u32,
     stops: &'a StopConditions,
-    bias: &'a Bias,
-) -> GenerateRequest<'a> {
-    GenerateRequest {
+    bias: &'a TokenSteering,
+) -> GeneratorInput<'a> {
+    GeneratorInput {
         key,
         limit,
         limited: true,
@@ -88,7 +90,7 @@ fn main() {
                 .expect("the fixture's template"),
         );
     });
-    let generator = Generator::new(TextMode::Random, 7, tokenizer);
+    let generator = ReplyGenerator::new(TextMode::Random, 7, tokenizer);
     let endless = |strings: &[&str]| {
         let strings = strings.iter().map(|text| (*text).to_owned());
         StopConditions {
@@ -97,11 +99,12 @@ fn main() {
             ..StopConditions::default()
         }
     };
-    let bias = Bias::default();
+    let bias = TokenSteering::default();
     for limit in [100, 2_000] {
         let stops = endless(&[]);
         time(&format!("script of {limit} tokens"), rounds, |i| {
-            let script = generator.script(&generate_request(i.into(), limit, &stops, &bias));
+            let script =
+                generator.generate_script(&generate_request(i.into(), limit, &stops, &bias));
             assert_eq!(script.len(), limit);
         });
     }
@@ -109,7 +112,7 @@ fn main() {
         let stops = endless(&["nobody says this", "or that"]);
         assert_eq!(
             generator
-                .script(&generate_request(i.into(), 2_000, &stops, &bias))
+                .generate_script(&generate_request(i.into(), 2_000, &stops, &bias))
                 .len(),
             2_000
         );

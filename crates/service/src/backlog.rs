@@ -6,21 +6,21 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use vllm_sim_engine::driver::{Progress, SequenceState};
+use vllm_sim_engine::driver::{SequenceState, SharedProgress};
 
 #[derive(Default)]
-pub(super) struct Backlog(Mutex<Prefills>);
+pub(super) struct PrefillBacklog(Mutex<OpenPrefills>);
 
 #[derive(Default)]
-struct Prefills {
-    open: Vec<Prefill>,
+struct OpenPrefills {
+    open: Vec<OpenPrefill>,
     /// Prompt tokens of jobs that are not yet submitted to the engine.
     reserved: u64,
 }
 
-impl Prefills {
-    fn tokens(&mut self) -> u64 {
-        self.open.retain(Prefill::is_open);
+impl OpenPrefills {
+    fn total_tokens(&mut self) -> u64 {
+        self.open.retain(OpenPrefill::is_open);
         let open = self.open.iter().map(|prefill| u64::from(prefill.tokens));
         open.fold(self.reserved, u64::saturating_add)
     }
@@ -29,7 +29,7 @@ impl Prefills {
 /// Guard of a job's prompt tokens: they count until the job's sequences are submitted and counted
 /// themselves.
 pub(super) struct ReservedTokens<'b> {
-    backlog: &'b Backlog,
+    backlog: &'b PrefillBacklog,
     tokens: u64,
 }
 
@@ -40,29 +40,29 @@ impl Drop for ReservedTokens<'_> {
     }
 }
 
-struct Prefill {
-    progress: Weak<Progress>,
+struct OpenPrefill {
+    progress: Weak<SharedProgress>,
     tokens: u32,
 }
 
-impl Prefill {
+impl OpenPrefill {
     fn is_open(&self) -> bool {
         self.progress.upgrade().is_some_and(|progress| {
-            progress.released() == 0 && !matches!(progress.state(), SequenceState::Ended(_))
+            progress.released_tokens() == 0 && !matches!(progress.state(), SequenceState::Ended(_))
         })
     }
 }
 
-impl Backlog {
-    fn lock(&self) -> MutexGuard<'_, Prefills> {
+impl PrefillBacklog {
+    fn lock(&self) -> MutexGuard<'_, OpenPrefills> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts `tokens` prompt tokens until the guard is dropped; returns `None` if `max` tokens are
     /// already counted.
-    pub(super) fn reserve(&self, tokens: u64, max: u64) -> Option<ReservedTokens<'_>> {
+    pub(super) fn reserve_tokens(&self, tokens: u64, max: u64) -> Option<ReservedTokens<'_>> {
         let mut prefills = self.lock();
-        if prefills.tokens() >= max {
+        if prefills.total_tokens() >= max {
             return None;
         }
         prefills.reserved = prefills.reserved.saturating_add(tokens);
@@ -72,12 +72,12 @@ impl Backlog {
         })
     }
 
-    pub(super) fn note(&self, progress: &Arc<Progress>, tokens: u32) {
+    pub(super) fn add_prefill(&self, progress: &Arc<SharedProgress>, tokens: u32) {
         let progress = Arc::downgrade(progress);
-        self.lock().open.push(Prefill { progress, tokens });
+        self.lock().open.push(OpenPrefill { progress, tokens });
     }
 
-    pub(super) fn tokens(&self) -> u64 {
-        self.lock().tokens()
+    pub(super) fn total_tokens(&self) -> u64 {
+        self.lock().total_tokens()
     }
 }

@@ -2,32 +2,36 @@
 
 use std::sync::Arc;
 
-use crate::generate::Script;
-use crate::generate::request::{Prompt, Target};
+use crate::generate::ReplyScript;
+use crate::generate::request::{ModelTarget, TokenizedPrompt};
 use crate::job::GenerationJob;
-use crate::models::Models;
-use vllm_sim_engine::kv::{BlockPlanBuilder, ExtraKeys, Hasher, Lora, MediaSpan};
+use crate::models::ServedModels;
+use vllm_sim_engine::kv::{BlockHasher, BlockPlanBuilder, ExtraKeys, LoraAdapter, MediaSpan};
 use vllm_sim_engine::{BlockPlan, LoraId};
 
 /// Maximum size of the block plans of all sequences of a job, in bytes.
-pub(super) const MAX_BYTES: u64 = 128 << 20;
+pub(super) const MAX_BLOCK_PLAN_BYTES: u64 = 128 << 20;
 
-/// Returns whether the block plans of all prompts of a job fit into [`MAX_BYTES`]; output blocks
+/// Returns whether the block plans of all prompts of a job fit into [`MAX_BLOCK_PLAN_BYTES`]; output blocks
 /// are not counted.
-pub(super) fn fits(hasher: &Hasher, job: &GenerationJob) -> bool {
+pub(super) fn fits_block_plan_limit(hasher: &BlockHasher, job: &GenerationJob) -> bool {
     let prompts = job.facts.prompts.iter();
-    let bytes = prompts.map(|prompt| hasher.plan_bytes(prompt.tokens.len() as u64));
-    bytes.sum::<u64>().saturating_mul(job.n.into()) <= MAX_BYTES
+    let bytes = prompts.map(|prompt| hasher.estimate_plan_bytes(prompt.tokens.len() as u64));
+    bytes.sum::<u64>().saturating_mul(job.n.into()) <= MAX_BLOCK_PLAN_BYTES
 }
 
 /// Returns the extra keys of a prompt's block hashes: LoRA adapter, cache salt and media.
-pub(super) fn extras(models: &Models, job: &GenerationJob, prompt: &Prompt) -> ExtraKeys {
+pub(super) fn block_extra_keys(
+    models: &ServedModels,
+    job: &GenerationJob,
+    prompt: &TokenizedPrompt,
+) -> ExtraKeys {
     let lora = match &job.facts.target {
-        Target::Base => None,
-        Target::Lora { name, id } => {
+        ModelTarget::Base => None,
+        ModelTarget::Lora { name, id } => {
             let adapters = models.adapters();
             let adapter = adapters.iter().find(|adapter| adapter.id == *id);
-            Some(Lora {
+            Some(LoraAdapter {
                 id: LoraId(*id),
                 name: name.clone(),
                 path: adapter.map_or("", |adapter| adapter.path.as_str()).into(),
@@ -41,14 +45,17 @@ pub(super) fn extras(models: &Models, job: &GenerationJob, prompt: &Prompt) -> E
     });
     ExtraKeys {
         lora,
-        model: models.displayed().clone(),
+        model: models.displayed_name().clone(),
         salt: job.request.cache_salt.clone(),
         media: media.collect(),
     }
 }
 
 /// Extends the block plan of a prompt with the blocks of its output.
-pub(super) fn finish(mut chain: BlockPlanBuilder<'_>, script: &Script) -> Arc<BlockPlan> {
-    chain.extend(&script.token_ids());
+pub(super) fn add_output_blocks(
+    mut chain: BlockPlanBuilder<'_>,
+    script: &ReplyScript,
+) -> Arc<BlockPlan> {
+    chain.append_tokens(&script.token_ids());
     Arc::new(chain.finish())
 }

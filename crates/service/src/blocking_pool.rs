@@ -14,7 +14,7 @@ use tokio::task::{JoinError, JoinHandle};
 const LARGE_TEXT_BYTES: usize = 16 * 1024;
 
 #[cfg(target_os = "linux")]
-const NICE: i32 = 5;
+const BLOCKING_POOL_NICENESS: i32 = 5;
 
 /// Thread pool for long CPU-bound work, shared by all servers of the process.
 ///
@@ -28,7 +28,7 @@ static BLOCKING_POOL: LazyLock<Option<Runtime>> = LazyLock::new(|| {
         .on_thread_start(|| {
             // Linux applies `nice` per thread. An error leaves the default priority.
             #[cfg(target_os = "linux")]
-            let _ = rustix::process::nice(NICE);
+            let _ = rustix::process::nice(BLOCKING_POOL_NICENESS);
         })
         .enable_all()
         .build()

@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::dialect::ToolSchemas;
-use super::job::Content;
+use super::dialect::AllowedToolSchemas;
+use super::job::ReplyContent;
 use super::request::{GenerationRequest, ReplyFacts};
 use super::{RequestError, ServeError, run_blocking};
 use crate::generate::tools::{ToolChoice, ToolDef, validate_llmd_whitelist};
-use vllm_sim_random::{Purpose, stream};
-use vllm_sim_schema_sampler::{Compiled, Constraint, ConstraintError, Limits, compile};
+use vllm_sim_random::{StreamPurpose, request_rng};
+use vllm_sim_schema_sampler::{
+    CompiledConstraint, Constraint, ConstraintError, SampleLimits, compile_constraint,
+};
 use vllm_sim_wire::Fault;
 use vllm_sim_wire::openai::shared::StructuredOutputs;
 
@@ -20,42 +22,44 @@ use vllm_sim_wire::openai::shared::StructuredOutputs;
 /// # Errors
 /// A constraint or tool schema that cannot be satisfied, or a tool whose schema is not on llm-d's
 /// whitelist.
-pub(super) async fn content(
+pub(super) async fn reply_content(
     request: &GenerationRequest,
     facts: &ReplyFacts,
-    schemas: ToolSchemas,
-) -> Result<Content, RequestError> {
+    schemas: AllowedToolSchemas,
+) -> Result<ReplyContent, RequestError> {
     let outputs = facts.params.structured_outputs.as_ref();
-    let described = described(facts).await;
+    let described = compile_prompt_schema(facts).await;
     let asked = request.constraint.clone();
-    let asked = asked.or_else(|| outputs.and_then(structured));
-    if let Some(constraint) = asked.filter(|_| !tools_win(request)) {
+    let asked = asked.or_else(|| outputs.and_then(structured_outputs_constraint));
+    if let Some(constraint) = asked.filter(|_| !tools_replace_constraint(request)) {
         let compiled = match (constraint, described) {
             (Constraint::JsonObject, Some(described)) => Ok(described),
             (constraint @ (Constraint::JsonObject | Constraint::Choice(_)), _) => {
-                compile(&constraint)
+                compile_constraint(&constraint)
             }
             // A few bytes of such a constraint may take long to compile.
-            (constraint, _) => Box::pin(run_blocking(async move { compile(&constraint) })).await,
+            (constraint, _) => {
+                Box::pin(run_blocking(async move { compile_constraint(&constraint) })).await
+            }
         };
         let compiled = compiled.map_err(ServeError::Constraint)?;
         return Ok(match request.parses_calls {
-            true => Content::Parsed(Arc::new(compiled)),
-            false => Content::Constrained(Arc::new(compiled)),
+            true => ReplyContent::Parsed(Arc::new(compiled)),
+            false => ReplyContent::Constrained(Arc::new(compiled)),
         });
     }
     let Some(offered) = &request.tools else {
         let described = described.map(Arc::new);
-        return Ok(described.map_or(Content::Text, Content::Constrained));
+        return Ok(described.map_or(ReplyContent::Text, ReplyContent::Constrained));
     };
-    if schemas == ToolSchemas::Whitelisted {
+    if schemas == AllowedToolSchemas::Whitelisted {
         for tool in &offered.tools {
             let parameters = tool.parameters.clone().unwrap_or_default();
             validate_llmd_whitelist(&parameters)
                 .map_err(|e| Fault::bad_request(format!("Tool validation failed: {e}")))?;
         }
     }
-    Ok(Content::Tools {
+    Ok(ReplyContent::Tools {
         tools: offered.tools.clone().into(),
         choice: offered.choice.clone(),
         parallel: offered.parallel,
@@ -63,12 +67,15 @@ pub(super) async fn content(
 }
 
 /// Compiles the JSON Schema that the prompt describes; `None` if no value satisfies it.
-async fn described(facts: &ReplyFacts) -> Option<Compiled> {
+async fn compile_prompt_schema(facts: &ReplyFacts) -> Option<CompiledConstraint> {
     let schema = facts.prompts.first()?.schema.as_ref()?;
     let constraint = Constraint::Json(schema.as_ref().clone());
     let read = run_blocking(async move {
-        let compiled = compile(&constraint)?;
-        compiled.sample(&mut stream(0, 0, Purpose::Structured), &Limits::default())?;
+        let compiled = compile_constraint(&constraint)?;
+        compiled.sample_text(
+            &mut request_rng(0, 0, StreamPurpose::Structured),
+            &SampleLimits::default(),
+        )?;
         Ok::<_, ConstraintError>(compiled)
     });
     Box::pin(read).await.ok()
@@ -81,7 +88,7 @@ async fn described(facts: &ReplyFacts) -> Option<Compiled> {
 ///
 /// Source: vLLM 0.33 `parser/abstract_parser.py`, `_apply_structural_tag`, and
 /// `tool_parsers/abstract_tool_parser.py`, `adjust_request`.
-fn tools_win(request: &GenerationRequest) -> bool {
+fn tools_replace_constraint(request: &GenerationRequest) -> bool {
     let Some(offered) = &request.tools else {
         return false;
     };
@@ -97,7 +104,7 @@ fn tools_win(request: &GenerationRequest) -> bool {
 
 /// Converts the request field `structured_outputs`, of which exactly one member is set, to a
 /// constraint.
-fn structured(outputs: &StructuredOutputs) -> Option<Constraint> {
+fn structured_outputs_constraint(outputs: &StructuredOutputs) -> Option<Constraint> {
     if let Some(schema) = &outputs.json {
         // Clients may send the schema as a JSON string.
         let parsed = schema

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::{Command, PrefixCacheReset, Service};
+use super::{EngineCommand, InferenceService, PrefixCacheReset};
 use vllm_sim_engine::driver::{EngineLocks, LiveEngine};
 
 const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(1);
@@ -40,13 +40,13 @@ pub enum SleepTag {
 /// The pause and sleep state of all engines.
 #[derive(Debug, Default)]
 pub struct PauseControl {
-    state: Mutex<ControlState>,
-    /// Copy of [`ControlState::refuses`] that every request reads without the lock.
+    state: Mutex<PauseState>,
+    /// Copy of [`PauseState::refuses`] that every request reads without the lock.
     refuses: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-struct ControlState {
+struct PauseState {
     paused: Option<PauseMode>,
     /// Whether running requests are being ended for a pause or sleep that has begun.
     stopping: bool,
@@ -59,27 +59,27 @@ struct ControlState {
     deep: bool,
 }
 
-impl ControlState {
-    fn sleeps(&self) -> bool {
+impl PauseState {
+    fn is_deep_sleeping(&self) -> bool {
         self.deep && !self.missing.is_empty()
     }
 
     /// Returns whether scheduling is halted; running requests that are being ended continue to
     /// their end.
-    fn halts(&self) -> bool {
-        self.sleeps() || self.paused.is_some() && !self.stopping
+    fn halts_scheduling(&self) -> bool {
+        self.is_deep_sleeping() || self.paused.is_some() && !self.stopping
     }
 
     /// Returns whether new requests are rejected by a pause; during sleep they queue instead.
-    fn refuses(&self) -> bool {
+    fn rejects_requests(&self) -> bool {
         let paused = matches!(self.paused, Some(PauseMode::Abort | PauseMode::Wait));
-        self.stopping || paused && !self.sleeps()
+        self.stopping || paused && !self.is_deep_sleeping()
     }
 }
 
 impl PauseControl {
     /// Returns whether new requests are rejected by a pause.
-    pub fn refuses(&self) -> bool {
+    pub fn rejects_requests(&self) -> bool {
         self.refuses.load(Ordering::Relaxed)
     }
 
@@ -91,46 +91,47 @@ impl PauseControl {
     /// Returns whether scheduling is halted, or will be once running requests have ended.
     pub fn is_paused(&self) -> bool {
         let state = self.state.lock();
-        state.halts() || state.stopping
+        state.halts_scheduling() || state.stopping
     }
 
     /// Clears pause and sleep of the engines, and invalidates every pause or sleep in progress.
-    pub(super) fn restart(&self, service: &Service) {
-        self.settle(service, |state| {
+    pub(super) fn clear_for_restart(&self, service: &InferenceService) {
+        self.update_state(service, |state| {
             let resumed = state.resumed + 1;
-            *state = ControlState {
+            *state = PauseState {
                 resumed,
-                ..ControlState::default()
+                ..PauseState::default()
             };
         });
     }
 
-    fn settle(&self, service: &Service, change: impl FnOnce(&mut ControlState)) {
+    fn update_state(&self, service: &InferenceService, change: impl FnOnce(&mut PauseState)) {
         let mut state = self.state.lock();
         change(&mut state);
-        self.refuses.store(state.refuses(), Ordering::Relaxed);
-        let command = if state.halts() {
-            Command::Pause
+        self.refuses
+            .store(state.rejects_requests(), Ordering::Relaxed);
+        let command = if state.halts_scheduling() {
+            EngineCommand::Pause
         } else {
-            Command::Resume
+            EngineCommand::Resume
         };
-        service.command(&command);
+        service.command_all_engines(&command);
     }
 }
 
-impl Service {
+impl InferenceService {
     /// Sends a command to every engine and returns whether all engines carried it out.
-    pub fn command(&self, command: &Command) -> bool {
+    pub fn command_all_engines(&self, command: &EngineCommand) -> bool {
         let mut all = true;
-        for rank in self.ranks() {
-            all &= rank.command(command.clone());
+        for rank in self.rank_engines() {
+            all &= rank.apply_command(command.clone());
         }
         all
     }
 
     /// Locks every engine until the returned guard is dropped.
     pub fn lock_engines(&self) -> EngineLocks<'_> {
-        LiveEngine::lock_all(self.ranks())
+        LiveEngine::lock_engines(self.rank_engines())
     }
 
     /// Pauses generation in all engines.
@@ -138,21 +139,21 @@ impl Service {
     /// Returns when running requests have ended, or when a later command resumes generation; false
     /// in the second case.
     pub async fn pause(&self, halt: PauseMode) -> bool {
-        let paused = |state: &mut ControlState| state.paused = Some(halt);
-        self.stop_work(halt, paused).await
+        let paused = |state: &mut PauseState| state.paused = Some(halt);
+        self.stop_running_requests(halt, paused).await
     }
 
     /// Pauses generation, then clears the caches unless a later command resumed generation.
     pub async fn pause_and_clear_caches(&self, halt: PauseMode) {
         if self.pause(halt).await {
-            self.command(&Command::ResetPrefixCache(PrefixCacheReset::Preempt));
+            self.command_all_engines(&EngineCommand::ResetPrefixCache(PrefixCacheReset::Preempt));
             self.reset_encoder_cache();
         }
     }
 
     /// Resumes generation in all engines after [`Self::pause`].
     pub fn resume(&self) {
-        self.control.settle(self, |state| {
+        self.control.update_state(self, |state| {
             state.paused = None;
             state.stopping = false;
             state.resumed += 1;
@@ -163,40 +164,41 @@ impl Service {
     ///
     /// Level 0 stops scheduling; levels 1 and 2 also release the weights and the KV cache.
     pub async fn sleep(&self, level: u8, halt: PauseMode) {
-        let asleep = |state: &mut ControlState| {
+        let asleep = |state: &mut PauseState| {
             state.deep = true;
             state.missing.insert(SleepTag::Scheduling);
             if level > 0 {
                 state.missing.extend([SleepTag::Weights, SleepTag::KvCache]);
             }
         };
-        if self.stop_work(halt, asleep).await && level > 0 {
-            self.command(&Command::ResetPrefixCache(PrefixCacheReset::Preempt));
+        if self.stop_running_requests(halt, asleep).await && level > 0 {
+            self.command_all_engines(&EngineCommand::ResetPrefixCache(PrefixCacheReset::Preempt));
         }
     }
 
     /// Starts llm-d's sleep: empties and disables the prefix cache, while requests are still
     /// served.
     pub fn sleep_llmd(&self) {
-        self.control.settle(self, |state| {
+        self.control.update_state(self, |state| {
             state.missing.insert(SleepTag::KvCache);
         });
-        self.command(&Command::Caching(false));
-        self.command(&Command::ResetPrefixCache(PrefixCacheReset::Forget));
+        self.command_all_engines(&EngineCommand::Caching(false));
+        self.command_all_engines(&EngineCommand::ResetPrefixCache(PrefixCacheReset::Forget));
     }
 
     /// Ends llm-d's sleep; with `cache` the prefix cache is enabled again.
     pub fn wake_llmd(&self, cache: bool) {
-        self.control.settle(self, |state| state.missing.clear());
+        self.control
+            .update_state(self, |state| state.missing.clear());
         if cache {
-            self.command(&Command::Caching(true));
+            self.command_all_engines(&EngineCommand::Caching(true));
         }
     }
 
     /// Restores the resources `assets`, or all if the list is empty; returns whether the engines
     /// are awake.
-    pub fn wake(&self, assets: &[SleepTag]) -> bool {
-        self.control.settle(self, |state| {
+    pub fn wake_up(&self, assets: &[SleepTag]) -> bool {
+        self.control.update_state(self, |state| {
             state.stopping = false;
             state.resumed += 1;
             state
@@ -216,13 +218,13 @@ impl Service {
     /// prompt of requests with several choices.
     ///
     /// Source: vLLM `entrypoints/rl/online/api_router.py`, `abort_requests`.
-    pub fn abort(&self, ids: Option<&[String]>) -> usize {
+    pub fn abort_requests(&self, ids: Option<&[String]>) -> usize {
         let named: Option<BTreeSet<&str>> = ids.map(|ids| ids.iter().map(String::as_str).collect());
         // Per request with several choices: its aborted sequences, and its number of choices.
         let parents = Mutex::new(BTreeMap::new());
         let mut sequences = 0;
-        for rank in self.ranks() {
-            sequences += rank.cancel_where(|request| {
+        for rank in self.rank_engines() {
+            sequences += rank.cancel_matching_sequences(|request| {
                 if named
                     .as_ref()
                     .is_some_and(|ids| !ids.contains(&*request.id))
@@ -246,33 +248,37 @@ impl Service {
     ///
     /// As in vLLM, idle ranks clear their cache even if another rank fails.
     pub fn reset_prefix_cache(&self, reset: PrefixCacheReset) -> bool {
-        self.command(&Command::ResetPrefixCache(reset))
+        self.command_all_engines(&EngineCommand::ResetPrefixCache(reset))
     }
 
     /// Clears the prefix cache in host memory.
-    pub fn reset_host_tier(&self) {
-        self.command(&Command::ResetHostTier);
+    pub fn reset_host_cache(&self) {
+        self.command_all_engines(&EngineCommand::ResetHostTier);
     }
 
     /// Clears the encoder cache of images and audio, in engines that simulate it.
     pub fn reset_encoder_cache(&self) {
-        self.command(&Command::ResetEncoderCache);
+        self.command_all_engines(&EngineCommand::ResetEncoderCache);
     }
 
     /// Ends or freezes running requests, then applies `change` to the pause state; returns `false`
     /// if a resume came first.
     ///
     /// New requests are rejected from the start, so the wait ends under any load.
-    async fn stop_work(&self, halt: PauseMode, change: impl FnOnce(&mut ControlState)) -> bool {
+    async fn stop_running_requests(
+        &self,
+        halt: PauseMode,
+        change: impl FnOnce(&mut PauseState),
+    ) -> bool {
         let mut resumed = 0;
-        self.control.settle(self, |state| {
+        self.control.update_state(self, |state| {
             state.stopping = halt != PauseMode::Keep;
             resumed = state.resumed;
         });
         match halt {
             PauseMode::Keep => {}
             PauseMode::Abort => {
-                self.command(&Command::CancelAll);
+                self.command_all_engines(&EngineCommand::CancelAll);
             }
             PauseMode::Wait => {
                 while !self.is_idle() {
@@ -284,7 +290,7 @@ impl Service {
             }
         }
         let mut stopped = false;
-        self.control.settle(self, |state| {
+        self.control.update_state(self, |state| {
             stopped = state.resumed == resumed;
             if stopped {
                 state.stopping = false;
@@ -295,7 +301,7 @@ impl Service {
     }
 
     fn is_idle(&self) -> bool {
-        self.ranks().iter().all(|rank| {
+        self.rank_engines().iter().all(|rank| {
             let stats = rank.stats();
             stats.running + stats.waiting + stats.deferred == 0
         })

@@ -7,24 +7,24 @@ use std::sync::{Arc, OnceLock};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 
-use super::admission::Admission;
+use super::admission::AdmissionLimits;
 use crate::fault::{
-    AdmissionBound, DrawnFault, FaultObserver, FaultOrigin, FaultRates, KV_LOAD_FAILURE,
+    DrawnFault, ExceededAdmissionLimit, FaultObserver, FaultOrigin, FaultRates, KV_LOAD_FAILURE,
 };
 use crate::scenario::{ScenarioArrival, ScenarioRun};
-use vllm_sim_engine::Delays;
 use vllm_sim_engine::SimTime;
+use vllm_sim_engine::TokenDelays;
 
 /// Fault settings, replaced as a whole while the server runs.
 #[derive(Debug, Clone, Default)]
-pub struct LiveSettings {
+pub struct LiveFaultSettings {
     /// Rates of faults that are drawn at random.
     pub rates: FaultRates,
     /// Token delays of the pool scheduler, one per rank. A rank without an entry uses the delays of
     /// its engine.
-    pub delays: Vec<Arc<Delays>>,
+    pub delays: Vec<Arc<TokenDelays>>,
     /// Limits on the requests in flight.
-    pub admission: Admission,
+    pub admission: AdmissionLimits,
     /// HTTP status of health checks (200 if healthy).
     pub health: u16,
     /// Value of `Retry-After` in responses with 429 or 503, in seconds; `None` sends no header.
@@ -36,9 +36,9 @@ pub struct LiveSettings {
 /// The current fault settings, and the scenario that changes them.
 #[derive(Default)]
 pub struct FaultControl {
-    /// Whether a request needs [`Self::decide`]; while false, a request costs one atomic load.
+    /// Whether a request needs [`Self::decide_faults`]; while false, a request costs one atomic load.
     needs_fault_draw: AtomicBool,
-    settings: ArcSwap<LiveSettings>,
+    settings: ArcSwap<LiveFaultSettings>,
     /// Number of requests whose faults were drawn outside a scenario.
     drawn: AtomicU64,
     scenario: ArcSwapOption<ScenarioRun>,
@@ -46,25 +46,25 @@ pub struct FaultControl {
 }
 
 /// Reports to the observer that a KV cache load failed, once the failure affected the client.
-pub(crate) struct LoadFailureReport {
+pub(crate) struct KvLoadFailureReport {
     observer: Arc<dyn FaultObserver>,
     origin: FaultOrigin,
 }
 
-impl LoadFailureReport {
-    pub(crate) fn count(&self) {
-        self.observer.fault(KV_LOAD_FAILURE, &self.origin);
+impl KvLoadFailureReport {
+    pub(crate) fn report_failure(&self) {
+        self.observer.on_fault(KV_LOAD_FAILURE, &self.origin);
     }
 }
 
 impl FaultControl {
     /// Sets the observer that receives injected faults; only the first call has an effect.
-    pub fn report_to(&self, observer: Arc<dyn FaultObserver>) {
+    pub fn set_observer(&self, observer: Arc<dyn FaultObserver>) {
         let _ = self.observer.set(observer);
     }
 
     /// Replaces the fault settings.
-    pub fn set(&self, settings: LiveSettings) {
+    pub fn replace_settings(&self, settings: LiveFaultSettings) {
         self.settings.store(Arc::new(settings));
         self.needs_fault_draw.store(true, Ordering::Release);
     }
@@ -73,16 +73,16 @@ impl FaultControl {
     ///
     /// Settings without fault rates apply to every request anyway, so they do not require a
     /// decision per request.
-    pub fn begin(&self, settings: LiveSettings) {
-        if settings.rates.is_idle() {
+    pub fn set_initial_settings(&self, settings: LiveFaultSettings) {
+        if settings.rates.injects_nothing() {
             self.settings.store(Arc::new(settings));
         } else {
-            self.set(settings);
+            self.replace_settings(settings);
         }
     }
 
     /// Returns the current fault settings.
-    pub fn settings(&self) -> Arc<LiveSettings> {
+    pub fn settings(&self) -> Arc<LiveFaultSettings> {
         self.settings.load_full()
     }
 
@@ -92,7 +92,7 @@ impl FaultControl {
     }
 
     /// Replaces the fault scenario; with `None`, all faults are drawn at random by the rates.
-    pub fn run_scenario(&self, scenario: Option<Arc<ScenarioRun>>) {
+    pub fn set_scenario(&self, scenario: Option<Arc<ScenarioRun>>) {
         self.scenario.store(scenario);
         self.needs_fault_draw.store(true, Ordering::Release);
     }
@@ -100,50 +100,53 @@ impl FaultControl {
     /// Returns the fault settings of a request that arrives at `now`, and the faults drawn for it.
     ///
     /// Scenarios that identify requests by their id use `id`.
-    pub(crate) fn decide(
+    pub(crate) fn decide_faults(
         &self,
         seed: u64,
         now: SimTime,
         id: Option<&str>,
-    ) -> (Arc<LiveSettings>, DrawnFault) {
+    ) -> (Arc<LiveFaultSettings>, DrawnFault) {
         let scenario = self.scenario.load_full();
         let arrival = scenario.and_then(|scenario| {
-            scenario.arrive(now, id, |scenario, arrival: ScenarioArrival| {
+            scenario.count_arrival(now, id, |scenario, arrival: ScenarioArrival| {
                 let seed = scenario.seed.unwrap_or(seed);
-                self.draw(seed, arrival.key)
+                self.draw_faults(seed, arrival.key)
             })
         });
         arrival.unwrap_or_else(|| {
             let number = self.drawn.fetch_add(1, Ordering::Relaxed);
-            self.draw(seed, number)
+            self.draw_faults(seed, number)
         })
     }
 
-    fn draw(&self, seed: u64, key: u64) -> (Arc<LiveSettings>, DrawnFault) {
+    fn draw_faults(&self, seed: u64, key: u64) -> (Arc<LiveFaultSettings>, DrawnFault) {
         let settings = self.settings();
-        let drawn = settings.rates.draw(seed, key);
+        let drawn = settings.rates.draw_faults(seed, key);
         (settings, drawn)
     }
 
     /// Reports to the observer that an admission limit rejected a request.
-    pub fn refused(&self, bound: AdmissionBound) {
+    pub fn report_rejected(&self, bound: ExceededAdmissionLimit) {
         if let Some(observer) = self.observer.get() {
-            observer.refused(bound);
+            observer.on_rejected(bound);
         }
     }
 
     /// Returns the report to send when the KV cache of a request could not be loaded; `None`
     /// without an observer.
-    pub(crate) fn load_failure_report(&self, origin: &FaultOrigin) -> Option<LoadFailureReport> {
+    pub(crate) fn kv_load_failure_report(
+        &self,
+        origin: &FaultOrigin,
+    ) -> Option<KvLoadFailureReport> {
         let observer = self.observer.get()?.clone();
         let origin = origin.clone();
-        Some(LoadFailureReport { observer, origin })
+        Some(KvLoadFailureReport { observer, origin })
     }
 
     /// Reports to the observer an injected fault that reached a client.
-    pub fn count(&self, kind: &'static str, origin: &FaultOrigin) {
+    pub fn report_fault(&self, kind: &'static str, origin: &FaultOrigin) {
         if let Some(observer) = self.observer.get() {
-            observer.fault(kind, origin);
+            observer.on_fault(kind, origin);
         }
     }
 }

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use tokio::time::Sleep;
 
-use super::{LiveSettings, Service};
-use crate::fault::{ConnHandle, Ending, FaultAction, FaultPlan, StreamFault};
+use super::{InferenceService, LiveFaultSettings};
+use crate::fault::{ConnectionHandle, FaultAction, FaultPlan, StreamEnding, StreamFault};
 
 /// Delay between the last write and an injected break of the connection.
 ///
 /// The delay lets data that was already written reach the client first.
-pub const FLUSH_DELAY: Duration = Duration::from_millis(10);
+pub const BREAK_FLUSH_DELAY: Duration = Duration::from_millis(10);
 
 /// An instruction of the fault injector to the writer of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,18 +36,18 @@ enum AfterWait {
 pub struct FaultInjector {
     plan: FaultPlan,
     hold: Option<(Pin<Box<Sleep>>, AfterWait)>,
-    conn: Option<Arc<ConnHandle>>,
-    service: Arc<Service>,
-    settings: Arc<LiveSettings>,
+    conn: Option<Arc<ConnectionHandle>>,
+    service: Arc<InferenceService>,
+    settings: Arc<LiveFaultSettings>,
 }
 
 impl FaultInjector {
     /// Creates the injector of the given faults; `None` if they do not affect the stream.
     pub fn new(
         stream_faults: &[StreamFault],
-        conn: Option<Arc<ConnHandle>>,
-        service: &Arc<Service>,
-        settings: &Arc<LiveSettings>,
+        conn: Option<Arc<ConnectionHandle>>,
+        service: &Arc<InferenceService>,
+        settings: &Arc<LiveFaultSettings>,
     ) -> Option<Box<Self>> {
         let plan = FaultPlan::new(stream_faults)?;
         Some(Box::new(Self {
@@ -60,45 +60,47 @@ impl FaultInjector {
     }
 
     /// Returns the number of tokens that may be sent before the next fault; 0 during a pause.
-    pub fn room(&self) -> u32 {
+    pub fn tokens_until_fault(&self) -> u32 {
         if self.hold.is_some() {
             0
         } else {
-            self.plan.room()
+            self.plan.tokens_until_fault()
         }
     }
 
     /// Records that the writer sent `tokens` more tokens.
-    pub fn sent(&mut self, tokens: u32) {
-        self.plan.sent(tokens);
+    pub fn count_sent_tokens(&mut self, tokens: u32) {
+        self.plan.count_sent_tokens(tokens);
     }
 
     /// Returns whether the plan of faults contains a malformed event.
-    pub fn garbles(&self) -> bool {
-        self.plan.garbles()
+    pub fn has_malformed_event(&self) -> bool {
+        self.plan.has_malformed_event()
     }
 
     /// Returns how the stream ends, and counts a fault injected into its end.
-    pub fn end(&self) -> Ending {
-        let ending = self.plan.ending();
+    pub fn count_stream_ending(&self) -> StreamEnding {
+        let ending = self.plan.stream_ending();
         match ending {
-            Ending::Proper => {}
-            Ending::Missing => self.count("missing_done"),
-            Ending::Duplicate => self.count("duplicate_done"),
+            StreamEnding::Proper => {}
+            StreamEnding::Missing => self.report_fault("missing_done"),
+            StreamEnding::Duplicate => self.report_fault("duplicate_done"),
         }
         ending
     }
 
-    fn count(&self, kind: &'static str) {
-        self.service.faults.count(kind, &self.settings.origin);
+    fn report_fault(&self, kind: &'static str) {
+        self.service
+            .faults
+            .report_fault(kind, &self.settings.origin);
     }
 
-    fn wait(&mut self, time: Duration, after: AfterWait) {
+    fn start_wait(&mut self, time: Duration, after: AfterWait) {
         self.hold = Some((Box::pin(tokio::time::sleep(time)), after));
     }
 
     /// Returns the next instruction to the writer; pending during a pause.
-    pub fn poll(&mut self, cx: &mut Context<'_>) -> Poll<InjectorAction> {
+    pub fn poll_action(&mut self, cx: &mut Context<'_>) -> Poll<InjectorAction> {
         loop {
             if let Some((sleep, after)) = &mut self.hold {
                 ready!(sleep.as_mut().poll(cx));
@@ -109,33 +111,33 @@ impl FaultInjector {
                         let Some(conn) = &self.conn else {
                             return Poll::Ready(InjectorAction::Break);
                         };
-                        conn.reset();
+                        conn.reset_connection();
                         // The reset drops the connection, and this reply with it.
                         *after = AfterWait::Break;
                         sleep
                             .as_mut()
-                            .reset(tokio::time::Instant::now() + FLUSH_DELAY * 100);
+                            .reset(tokio::time::Instant::now() + BREAK_FLUSH_DELAY * 100);
                     }
                 }
                 continue;
             }
-            match self.plan.take() {
+            match self.plan.take_due_fault() {
                 None => return Poll::Ready(InjectorAction::Proceed),
                 Some(FaultAction::Malformed) => {
-                    self.count("malformed_after");
+                    self.report_fault("malformed_after");
                     return Poll::Ready(InjectorAction::Garble);
                 }
                 Some(FaultAction::Stall(time)) => {
-                    self.count("stall");
-                    self.wait(time, AfterWait::Proceed);
+                    self.report_fault("stall");
+                    self.start_wait(time, AfterWait::Proceed);
                 }
                 Some(FaultAction::Cut) => {
-                    self.count("cut_after");
-                    self.wait(FLUSH_DELAY, AfterWait::Break);
+                    self.report_fault("cut_after");
+                    self.start_wait(BREAK_FLUSH_DELAY, AfterWait::Break);
                 }
                 Some(FaultAction::Reset) => {
-                    self.count("reset_after");
-                    self.wait(FLUSH_DELAY, AfterWait::Reset);
+                    self.report_fault("reset_after");
+                    self.start_wait(BREAK_FLUSH_DELAY, AfterWait::Reset);
                 }
             }
         }

@@ -5,43 +5,43 @@
 
 use std::sync::Arc;
 
-use super::content::content;
-use super::dialect::{RequestRules, ValidateAt};
-use super::job::{Content, GenerationJob};
-use super::{RejectedRequest, Reply, RequestError, ServeError, Service, run_blocking};
+use super::content::reply_content;
+use super::dialect::{RequestRules, ValidationPoint};
+use super::job::{GenerationJob, ReplyContent};
+use super::{InferenceService, RejectedRequest, Reply, RequestError, ServeError, run_blocking};
 use crate::fault::FaultOrigin;
-use crate::generate::request::Target;
+use crate::generate::request::ModelTarget;
 use crate::request::{
-    Generated, GenerationRequest, OutputBudget, ReplyFacts, Resolved, SubmissionChecks,
+    GeneratedReply, GenerationRequest, OutputBudget, ReplyFacts, ResolvedModel, SubmissionChecks,
 };
 use crate::scripted::ReservedReply;
 use vllm_sim_tokenizer::SpecialTokens;
-use vllm_sim_wire::sampling::output_budget;
+use vllm_sim_wire::sampling::output_budget_tokens;
 use vllm_sim_wire::{Fault, SamplingParams};
 
 /// Number of sequences from which the content of a job is generated on the blocking pool.
-const MANY_SEQUENCES: usize = 256;
+const BLOCKING_MIN_SEQUENCES: usize = 256;
 /// Number of possible output tokens from which the content of a job is generated on the blocking
 /// pool.
-const MANY_TOKENS: usize = 16_384;
+const BLOCKING_MIN_TOKENS: usize = 16_384;
 
-impl Service {
+impl InferenceService {
     /// Finds the served model or LoRA adapter with the name `model`.
     ///
     /// # Errors
     /// [`RequestError::UnknownModel`] if there is none.
-    pub fn resolve(
+    pub fn resolve_model(
         &self,
         rules: &RequestRules,
         model: Option<&str>,
-    ) -> Result<Resolved, RequestError> {
+    ) -> Result<ResolvedModel, RequestError> {
         let asked = model.filter(|name| !name.is_empty());
         let named = asked.is_some() || !rules.dialect.requires_model_name();
-        let found = self.models.resolve(model).filter(|_| named);
+        let found = self.models.resolve_name(model).filter(|_| named);
         let target = found
             .ok_or_else(|| RequestError::UnknownModel(model.unwrap_or_default().to_owned()))?;
-        let displayed = |name: &&str| **name != **self.models.displayed();
-        Ok(Resolved {
+        let displayed = |name: &&str| **name != **self.models.displayed_name();
+        Ok(ResolvedModel {
             target,
             asked: asked.filter(displayed).map(Into::into),
         })
@@ -54,30 +54,32 @@ impl Service {
     pub async fn generate(
         self: &Arc<Self>,
         rules: &RequestRules,
-        resolved: Resolved,
+        resolved: ResolvedModel,
         // Boxed, because a future stores its argument twice and moves with it.
         mut request: Box<GenerationRequest>,
-    ) -> Result<Generated, RejectedRequest> {
-        let mut facts = self.prepare(rules, &resolved, &mut request).await?;
-        let scripted = self.scripted(&resolved, &request, &facts)?;
-        let content = match self.check_engine(rules, &request, &facts) {
-            Ok(()) => content(&request, &facts, rules.tool_schemas).await,
+    ) -> Result<GeneratedReply, RejectedRequest> {
+        let mut facts = self
+            .check_and_tokenize(rules, &resolved, &mut request)
+            .await?;
+        let scripted = self.reserve_scripted_replies(&resolved, &request, &facts)?;
+        let content = match self.check_engine_limits(rules, &request, &facts) {
+            Ok(()) => reply_content(&request, &facts, rules.tool_schemas).await,
             Err(refusal) => Err(refusal),
         };
         let content = match content {
             Ok(content) => content,
             Err(refusal) => return Err(RejectedRequest::Late(refusal, Box::new(facts))),
         };
-        let tail = std::mem::take(&mut request.tail).raise()?;
-        facts.offers_tools = matches!(content, Content::Tools { .. });
+        let tail = std::mem::take(&mut request.tail).into_result()?;
+        facts.offers_tools = matches!(content, ReplyContent::Tools { .. });
         let job = GenerationJob {
             tail,
             scripted,
             ..GenerationJob::new(rules, request, facts, content)
         };
-        let (job, reply) = match takes_long(&job) {
+        let (job, reply) = match is_long_generation(&job) {
             false => {
-                let reply = self.submit(&job, None);
+                let reply = self.submit_job(&job, None);
                 (job, reply)
             }
             true => self.submit_blocking(job).await,
@@ -90,14 +92,17 @@ impl Service {
         } = job;
         match reply {
             Ok(mut reply) => {
-                scripted.into_iter().flatten().for_each(ReservedReply::give);
+                scripted
+                    .into_iter()
+                    .flatten()
+                    .for_each(ReservedReply::mark_given);
                 reply.usage = request.usage.take();
-                let faults = request.faults.filter(|f| f.lost_blocks().is_some());
+                let faults = request.faults.filter(|f| f.loaded_kv_percent().is_some());
                 reply.load_failure =
-                    faults.and_then(|f| self.faults.load_failure_report(&f.settings.origin));
-                Ok(Generated { reply, facts })
+                    faults.and_then(|f| self.faults.kv_load_failure_report(&f.settings.origin));
+                Ok(GeneratedReply { reply, facts })
             }
-            Err(error) if error.is_late() => {
+            Err(error) if error.is_reported_late() => {
                 Err(RejectedRequest::Late(error.into(), Box::new(facts)))
             }
             Err(error) => Err(error.into()),
@@ -106,10 +111,10 @@ impl Service {
 
     /// Performs the checks and the tokenization that vLLM performs before it sends the headers of a
     /// stream.
-    async fn prepare(
+    async fn check_and_tokenize(
         self: &Arc<Self>,
         rules: &RequestRules,
-        resolved: &Resolved,
+        resolved: &ResolvedModel,
         request: &mut GenerationRequest,
     ) -> Result<ReplyFacts, RequestError> {
         let RequestRules {
@@ -121,37 +126,38 @@ impl Service {
         let source = std::mem::take(&mut request.prompts);
         if dialect.admits_on_arrival() {
             let sequences = request.n.saturating_mul(source.len().max(1) as i128);
-            self.admits(sequences.clamp(1, i128::from(u32::MAX)) as u32)?;
+            self.check_admission(sequences.clamp(1, i128::from(u32::MAX)) as u32)?;
         }
         let validation = std::mem::take(&mut request.validation);
-        if dialect.validation() == ValidateAt::BeforePrompt {
-            validation.clone().raise()?;
+        if dialect.validation_point() == ValidationPoint::BeforePrompt {
+            validation.clone().into_result()?;
         }
-        let prompts = self.prompts(rules, source).await?;
+        let prompts = self.create_prompts(rules, source).await?;
         let lengths = || prompts.iter().map(|prompt| prompt.tokens.len());
         if request.checks == SubmissionChecks::All {
             let asked = request.max_tokens;
-            let whole = lengths().try_for_each(|prompt| dialect.check_whole(limits, prompt, asked));
-            if let (Err(_), Target::Lora { name, .. }, Some(engine)) =
+            let whole = lengths()
+                .try_for_each(|prompt| dialect.check_prompt_and_output(limits, prompt, asked));
+            if let (Err(_), ModelTarget::Lora { name, .. }, Some(engine)) =
                 (&whole, &resolved.target, self.ranks.first())
             {
-                engine.refuse(name);
+                engine.report_refused_lora(name);
             }
             whole?;
         }
-        validation.raise()?;
+        validation.into_result()?;
         let longest = match request.room {
             OutputBudget::Shared | OutputBudget::PerPrompt => lengths().max().unwrap_or(0),
             OutputBudget::Context => 0,
         };
-        let budget = output_budget(limits, request.max_tokens, longest, defaults);
-        let sampling = std::mem::take(&mut request.sampling).raise()?;
+        let budget = output_budget_tokens(limits, request.max_tokens, longest, defaults);
+        let sampling = std::mem::take(&mut request.sampling).into_result()?;
         Ok(ReplyFacts {
             id: request.id.clone(),
             target: resolved.target.clone(),
             prompts,
             budget,
-            params: sampling.with_budget(budget, &defaults.bounds)?,
+            params: sampling.with_output_budget(budget, &defaults.bounds)?,
             offers_tools: false,
         })
     }
@@ -160,24 +166,29 @@ impl Service {
     ///
     /// # Errors
     /// The error response that a matching rule injects.
-    fn scripted(
+    fn reserve_scripted_replies(
         &self,
-        resolved: &Resolved,
+        resolved: &ResolvedModel,
         request: &GenerationRequest,
         facts: &ReplyFacts,
     ) -> Result<Vec<Option<ReservedReply>>, RequestError> {
         let texts = facts.prompts.iter().map(|prompt| &*prompt.echo);
-        let model = resolved.asked.as_deref().unwrap_or(self.models.displayed());
-        self.replies.choose(texts, model).map_err(|(fault, name)| {
-            let settings = request.faults.as_ref().map(|faults| &faults.settings);
-            let origin = settings.map_or_else(FaultOrigin::default, |s| s.origin.clone());
-            self.faults.count(name, &origin);
-            RequestError::Invalid(fault)
-        })
+        let model = resolved
+            .asked
+            .as_deref()
+            .unwrap_or(self.models.displayed_name());
+        self.replies
+            .reserve_replies(texts, model)
+            .map_err(|(fault, name)| {
+                let settings = request.faults.as_ref().map(|faults| &faults.settings);
+                let origin = settings.map_or_else(FaultOrigin::default, |s| s.origin.clone());
+                self.faults.report_fault(name, &origin);
+                RequestError::Invalid(fault)
+            })
     }
 
     /// Performs the checks of vLLM's engine, which run after the headers of a stream are sent.
-    fn check_engine(
+    fn check_engine_limits(
         &self,
         rules: &RequestRules,
         request: &GenerationRequest,
@@ -188,15 +199,15 @@ impl Service {
         }
         let limits = &rules.limits;
         self.check_bad_words(rules, &facts.params)?;
-        facts.params.verify_engine(limits)?;
+        facts.params.verify_against_engine(limits)?;
         for prompt in &facts.prompts {
             prompt
                 .unknown_id
-                .map_or(Ok(()), |id| limits.prompt_ids(&[id]))?;
-            limits.prompt_ids(&prompt.tokens)?;
-            facts.params.verify_prompt(prompt.tokens.len())?;
+                .map_or(Ok(()), |id| limits.check_prompt_ids(&[id]))?;
+            limits.check_prompt_ids(&prompt.tokens)?;
+            facts.params.verify_against_prompt(prompt.tokens.len())?;
         }
-        Ok(limits.data_parallel_rank(request.rank.map(i128::from))?)
+        Ok(limits.check_data_parallel_rank(request.rank.map(i128::from))?)
     }
 
     /// Checks the number of a request's bad words after tokenization.
@@ -222,7 +233,7 @@ impl Service {
                     "Too many bad words after tokenization: {}. The max number is {most}.",
                     most + 1
                 );
-                let shown = vllm_sim_python::repr(&words.to_vec().into());
+                let shown = vllm_sim_python::python_repr(&words.to_vec().into());
                 return Err(Fault::invalid_value(text, "bad_words", shown));
             }
         }
@@ -240,7 +251,7 @@ impl Service {
         let waits = Arc::downgrade(&caller);
         // Boxed to keep the future of the caller small.
         let written = run_blocking(async move {
-            let reply = service.submit(&job, Some(&waits));
+            let reply = service.submit_job(&job, Some(&waits));
             (job, reply)
         });
         let answer = Box::pin(written).await;
@@ -250,9 +261,12 @@ impl Service {
 }
 
 /// Returns whether generating the content of a job would block an async thread for long.
-fn takes_long(job: &GenerationJob) -> bool {
+fn is_long_generation(job: &GenerationJob) -> bool {
     let sequences = (job.n as usize).saturating_mul(job.facts.prompts.len());
     let tokens = sequences.saturating_mul(job.max_tokens.unwrap_or(0) as usize);
-    let constrained = matches!(job.content, Content::Constrained(_) | Content::Parsed(_));
-    sequences >= MANY_SEQUENCES || tokens >= MANY_TOKENS || constrained
+    let constrained = matches!(
+        job.content,
+        ReplyContent::Constrained(_) | ReplyContent::Parsed(_)
+    );
+    sequences >= BLOCKING_MIN_SEQUENCES || tokens >= BLOCKING_MIN_TOKENS || constrained
 }

@@ -5,11 +5,11 @@ use std::time::Duration;
 use super::PrefillHandoff;
 use super::dialect::RequestRules;
 use super::request::{GenerationRequest, OutputBudget, ReplyFacts};
-use crate::generate::request::{Bias, StopConditions, StopString};
+use crate::generate::request::{StopConditions, StopString, TokenSteering};
 use crate::generate::tools::{ToolChoice, ToolDef};
 use crate::scripted::ReservedReply;
-use vllm_sim_engine::driver::KvSource;
-use vllm_sim_schema_sampler::Compiled;
+use vllm_sim_engine::driver::KvSourceServer;
+use vllm_sim_schema_sampler::CompiledConstraint;
 use vllm_sim_wire::SamplingParams;
 use vllm_sim_wire::sampling::GREEDY_TEMPERATURE;
 
@@ -24,8 +24,8 @@ pub(crate) struct GenerationJob {
     pub(crate) max_tokens: Option<u32>,
     /// Whether the client set `max_tokens` in the request.
     pub(crate) limited: bool,
-    pub(crate) sampler: Sampler,
-    pub(crate) content: Content,
+    pub(crate) sampler: SamplerSettings,
+    pub(crate) content: ReplyContent,
     /// Scripted reply for each prompt, in place of generated text; may be empty.
     pub(crate) scripted: Vec<Option<ReservedReply>>,
     /// Whether tool calls are completed regardless of `max_tokens`, as in llm-d-inference-sim.
@@ -33,23 +33,23 @@ pub(crate) struct GenerationJob {
     pub(crate) skip_cache_read: bool,
     /// Delay between the last token and the end of a sequence, such as the time to render an image.
     pub(crate) tail: Duration,
-    pub(crate) shown: OutputOptions,
+    pub(crate) shown: ResponseSizeOptions,
 }
 
 /// The sampler settings that affect the content of a reply.
-pub(crate) struct Sampler {
+pub(crate) struct SamplerSettings {
     pub(crate) seed: Option<i64>,
     /// Whether temperature 0 or `top_k` 1 makes equal requests give equal replies despite their
     /// seed.
     pub(crate) greedy: bool,
     pub(crate) stops: Cow<'static, StopConditions>,
-    pub(crate) bias: Cow<'static, Bias>,
+    pub(crate) bias: Cow<'static, TokenSteering>,
     pub(crate) thinking_budget: Option<u32>,
 }
 
 /// The optional members of a response that add to its size.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct OutputOptions {
+pub(crate) struct ResponseSizeOptions {
     /// Whether every choice repeats its prompt (`echo`).
     pub(crate) prompt: bool,
     /// Number of alternative log probabilities per output token; -1 for the whole vocabulary.
@@ -58,65 +58,69 @@ pub(crate) struct OutputOptions {
     pub(crate) prompt_logprobs: Option<i64>,
 }
 
-static UNBIASED: LazyLock<Bias> = LazyLock::new(Bias::default);
+static NO_STEERING: LazyLock<TokenSteering> = LazyLock::new(TokenSteering::default);
 /// Stop conditions of requests without stop strings and stop tokens, indexed by `ignore_eos`.
-static UNSTOPPED: LazyLock<[StopConditions; 2]> = LazyLock::new(|| {
+static NO_STOP_CONDITIONS: LazyLock<[StopConditions; 2]> = LazyLock::new(|| {
     [false, true].map(|ignore_eos| StopConditions {
         ignore_eos,
         ..StopConditions::default()
     })
 });
 
-fn small(n: i128) -> u32 {
+fn clamp_to_u32(n: i128) -> u32 {
     u32::try_from(n.max(0)).unwrap_or(u32::MAX)
 }
 
-fn top(n: i128) -> i64 {
+fn clamp_to_i64(n: i128) -> i64 {
     n.clamp(i64::MIN.into(), i64::MAX.into()) as i64
 }
 
-fn ids(ids: &[i128]) -> Vec<u32> {
+fn to_token_ids(ids: &[i128]) -> Vec<u32> {
     let ids = ids.iter();
     ids.filter_map(|id| u32::try_from(*id).ok()).collect()
 }
 
-fn stops(params: &SamplingParams) -> Cow<'static, StopConditions> {
+fn stop_conditions(params: &SamplingParams) -> Cow<'static, StopConditions> {
     let stop_ids = params.stop_token_ids.as_deref().unwrap_or_default();
     let strings = params.stop.as_ref().map_or(&[][..], |stop| &stop.0);
     // Two comparisons, because comparing empty lists by slice took 2 % of a chat request on Zen 5.
     let none = stop_ids.is_empty() && strings.is_empty();
     if none && !params.include_stop_str_in_output && params.min_tokens == 0 {
-        return Cow::Borrowed(&UNSTOPPED[usize::from(params.ignore_eos)]);
+        return Cow::Borrowed(&NO_STOP_CONDITIONS[usize::from(params.ignore_eos)]);
     }
     let strings = strings.iter().cloned().filter_map(StopString::new);
     Cow::Owned(StopConditions {
         strings: strings.collect(),
         include: params.include_stop_str_in_output,
-        ids: ids(stop_ids).into_iter().collect(),
+        ids: to_token_ids(stop_ids).into_iter().collect(),
         ignore_eos: params.ignore_eos,
-        min_tokens: small(params.min_tokens),
+        min_tokens: clamp_to_u32(params.min_tokens),
     })
 }
 
-fn bias(params: &SamplingParams) -> Cow<'static, Bias> {
+fn token_steering(params: &SamplingParams) -> Cow<'static, TokenSteering> {
     let bad_words = params.bad_words.as_deref().unwrap_or_default();
     let allowed = params.allowed_token_ids.as_deref();
     if params.logit_bias.is_none() && allowed.is_none() && bad_words.is_empty() {
-        return Cow::Borrowed(&UNBIASED);
+        return Cow::Borrowed(&NO_STEERING);
     }
     let logits = params.logit_bias.iter().flat_map(|bias| &bias.0);
     let logits = logits.filter_map(|(id, bias)| Some((u32::try_from(*id).ok()?, *bias)));
-    Cow::Owned(Bias::new(logits, allowed.map(ids), bad_words))
+    Cow::Owned(TokenSteering::new(
+        logits,
+        allowed.map(to_token_ids),
+        bad_words,
+    ))
 }
 
-impl Sampler {
+impl SamplerSettings {
     fn new(params: &SamplingParams) -> Self {
         Self {
             seed: params.seed.map(|seed| seed as i64),
             greedy: params.temperature < GREEDY_TEMPERATURE || params.top_k == 1,
-            stops: stops(params),
-            bias: bias(params),
-            thinking_budget: params.thinking_token_budget.map(small),
+            stops: stop_conditions(params),
+            bias: token_steering(params),
+            thinking_budget: params.thinking_token_budget.map(clamp_to_u32),
         }
     }
 }
@@ -126,23 +130,23 @@ impl GenerationJob {
         rules: &RequestRules,
         request: Box<GenerationRequest>,
         facts: ReplyFacts,
-        content: Content,
+        content: ReplyContent,
     ) -> Self {
         let params = &facts.params;
         let asked = request.max_tokens;
         let ids = params.logprob_token_ids.as_ref();
         Self {
-            n: small(params.n).max(1),
+            n: clamp_to_u32(params.n).max(1),
             max_tokens: match request.room {
-                OutputBudget::Shared | OutputBudget::Context => params.max_tokens.map(small),
+                OutputBudget::Shared | OutputBudget::Context => params.max_tokens.map(clamp_to_u32),
                 // The script also applies the limit of the context.
-                OutputBudget::PerPrompt => asked.map(|n| small(n).max(1)),
+                OutputBudget::PerPrompt => asked.map(|n| clamp_to_u32(n).max(1)),
             },
             limited: match request.room {
                 OutputBudget::Shared => asked.or(rules.defaults.max_tokens).is_some(),
                 OutputBudget::PerPrompt | OutputBudget::Context => asked.is_some(),
             },
-            sampler: Sampler::new(params),
+            sampler: SamplerSettings::new(params),
             content,
             scripted: Vec::new(),
             whole_calls: rules.dialect.writes_whole_calls(),
@@ -150,14 +154,17 @@ impl GenerationJob {
                 || params.prompt_logprobs.is_some()
                 || params.skip_reading_prefix_cache.unwrap_or(false),
             tail: Duration::ZERO,
-            shown: OutputOptions {
+            shown: ResponseSizeOptions {
                 prompt: request.echo,
-                logprobs: [params.logprobs.map(top), ids.map(|ids| ids.len() as i64)]
-                    .into_iter()
-                    .flatten()
-                    // As `u64`, -1 (the whole vocabulary) is the maximum.
-                    .max_by_key(|top| *top as u64),
-                prompt_logprobs: params.prompt_logprobs.map(top),
+                logprobs: [
+                    params.logprobs.map(clamp_to_i64),
+                    ids.map(|ids| ids.len() as i64),
+                ]
+                .into_iter()
+                .flatten()
+                // As `u64`, -1 (the whole vocabulary) is the maximum.
+                .max_by_key(|top| *top as u64),
+                prompt_logprobs: params.prompt_logprobs.map(clamp_to_i64),
             },
             request,
             facts,
@@ -167,12 +174,12 @@ impl GenerationJob {
 
 /// The kind of content that a choice gets.
 #[derive(Debug, Clone, Default)]
-pub(crate) enum Content {
+pub(crate) enum ReplyContent {
     #[default]
     Text,
-    Constrained(Arc<Compiled>),
+    Constrained(Arc<CompiledConstraint>),
     /// Text under a constraint, parsed for tool calls.
-    Parsed(Arc<Compiled>),
+    Parsed(Arc<CompiledConstraint>),
     /// Tool calls, or free text if `choice` allows it.
     Tools {
         tools: Arc<[ToolDef]>,
@@ -183,12 +190,12 @@ pub(crate) enum Content {
 
 /// The source and destination of the KV cache of a prompt.
 #[derive(Debug, Clone, Default)]
-pub enum Transfer {
+pub enum KvTransfer {
     /// The KV cache is computed and used on this server.
     #[default]
     Local,
     /// The KV cache is fetched from another server, which may need a notification afterwards.
-    FromRemote(Option<Arc<KvSource>>),
+    FromRemote(Option<Arc<KvSourceServer>>),
     /// The prompt is prefilled here, and another server fetches the KV cache and decodes.
     ForRemote(Arc<PrefillHandoff>),
 }

@@ -35,42 +35,43 @@ mod submit;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use crate::fault::AdmissionBound;
-use crate::generate::Generator;
+use crate::fault::ExceededAdmissionLimit;
+use crate::generate::ReplyGenerator;
 use crate::generate::tools::ToolError;
 use scripted::ScriptedReplies;
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::LiveEngine;
-use vllm_sim_engine::kv::Hasher;
+use vllm_sim_engine::kv::BlockHasher;
 use vllm_sim_schema_sampler::{ConstraintError, SchemaCache};
 
-pub use admission::Admission;
+pub use admission::AdmissionLimits;
 pub use blocking_pool::{is_large_text, run_blocking, run_blocking_if_large};
 pub use control::{PauseControl, PauseMode, SleepTag};
-pub use deferred::Deferred;
-pub use dialect::{Dialect, RequestRules, ToolSchemas};
-pub use fault_control::{FaultControl, LiveSettings};
-pub use fault_injector::{FLUSH_DELAY, FaultInjector, InjectorAction};
-pub use job::Transfer;
-pub use models::{Adapter, LoadError, LoadMode, Models};
+pub use deferred::DeferredCheck;
+pub use dialect::{AllowedToolSchemas, Dialect, RequestRules};
+pub use fault_control::{FaultControl, LiveFaultSettings};
+pub use fault_injector::{BREAK_FLUSH_DELAY, FaultInjector, InjectorAction};
+pub use job::KvTransfer;
+pub use models::{AdapterLoadError, AdapterLoadMode, LoraAdapter, ServedModels};
 pub use ngram::NgramLookup;
 pub use prefill_handoff::PrefillHandoff;
 pub use reply::{Choice, Reply, TokenUsage};
 pub use request::{
-    Generated, GenerationRequest, OutputBudget, ReplyFacts, Resolved, SubmissionChecks, ToolRequest,
+    GeneratedReply, GenerationRequest, OutputBudget, ReplyFacts, ResolvedModel, SubmissionChecks,
+    ToolRequest,
 };
 pub use request_context::RequestContext;
 pub use request_error::{RejectedRequest, RequestError};
 pub use request_faults::RequestFaults;
-pub use settings::{ServingRole, Settings};
-pub use vllm_sim_engine::{CachedBlock, Command, PrefixCacheReset};
+pub use settings::{ServiceSettings, ServingRole};
+pub use vllm_sim_engine::{CachedBlock, EngineCommand, PrefixCacheReset};
 
 /// Maximum number of sequences in one request, prompts times choices.
 ///
 /// The limit is four times the choices that vLLM allows per prompt (`VLLM_MAX_N_SEQUENCES`). The
 /// script of each sequence is generated before the first token, so the limit keeps a small request
 /// body from allocating millions of scripts.
-const MAX_SEQUENCES: u32 = 65_536;
+const MAX_REQUEST_SEQUENCES: u32 = 65_536;
 
 /// Error of submitting a generation job to an engine.
 #[derive(Debug, thiserror::Error)]
@@ -115,7 +116,7 @@ pub enum ServeError {
     },
     /// The request asks for more sequences than one request may have.
     #[error(
-        "The request has {asked} sequences (prompts times n); at most {MAX_SEQUENCES} are \
+        "The request has {asked} sequences (prompts times n); at most {MAX_REQUEST_SEQUENCES} are \
          allowed. Send fewer prompts or a smaller n."
     )]
     TooManySequences {
@@ -149,7 +150,7 @@ pub enum ServeError {
 
 impl ServeError {
     /// Returns whether vLLM reports the error only after it has sent the headers of a stream.
-    pub(crate) fn is_late(&self) -> bool {
+    pub(crate) fn is_reported_late(&self) -> bool {
         match self {
             Self::QueueFull | Self::TooManyRequests | Self::TooManyTokens => false,
             Self::Draining | Self::Abandoned => false,
@@ -163,11 +164,11 @@ impl ServeError {
 }
 
 /// The core of a server: models, generator of replies, engines and their settings.
-pub struct Service {
+pub struct InferenceService {
     /// Served model names and loaded LoRA adapters.
-    pub models: Models,
+    pub models: ServedModels,
     /// Generator of reply content.
-    pub generator: Generator,
+    pub generator: ReplyGenerator,
     /// Pause and sleep state of all engines.
     pub control: PauseControl,
     /// Injected faults, and the settings that an operator may change at run time.
@@ -176,17 +177,17 @@ pub struct Service {
     pub replies: ScriptedReplies,
     /// Simulated cache of the processed images, audio clips and videos of prompts.
     pub media_cache: prompt::MediaCache,
-    /// LoRA adapters from the command line, restored by [`Self::restart`].
-    adapters: Arc<Vec<Adapter>>,
+    /// LoRA adapters from the command line, restored by [`Self::reset_for_restart`].
+    adapters: Arc<Vec<LoraAdapter>>,
     ranks: Vec<LiveEngine>,
-    hasher: Option<Hasher>,
+    hasher: Option<BlockHasher>,
     schemas: SchemaCache,
-    settings: Settings,
-    leases: leases::Leases,
+    settings: ServiceSettings,
+    leases: leases::KvBlockLeases,
     arrivals: AtomicU64,
     next_rank: AtomicUsize,
     in_flight: Arc<AtomicU32>,
-    backlog: backlog::Backlog,
+    backlog: backlog::PrefillBacklog,
     draining: std::sync::atomic::AtomicBool,
 }
 
@@ -203,13 +204,13 @@ impl Drop for InFlightGuard {
     }
 }
 
-impl Service {
+impl InferenceService {
     /// Creates a service over running engines, one per data-parallel rank (at least one).
     pub fn new(
-        models: Models,
-        generator: Generator,
+        models: ServedModels,
+        generator: ReplyGenerator,
         ranks: Vec<LiveEngine>,
-        settings: Settings,
+        settings: ServiceSettings,
     ) -> Self {
         Self {
             adapters: models.adapters(),
@@ -221,13 +222,13 @@ impl Service {
             media_cache: prompt::MediaCache::default(),
             ranks,
             schemas: SchemaCache::default(),
-            hasher: settings.hashes.clone().map(Hasher::new),
+            hasher: settings.hashes.clone().map(BlockHasher::new),
             settings,
-            leases: leases::Leases::default(),
+            leases: leases::KvBlockLeases::default(),
             arrivals: AtomicU64::new(0),
             next_rank: AtomicUsize::new(0),
             in_flight: Arc::default(),
-            backlog: backlog::Backlog::default(),
+            backlog: backlog::PrefillBacklog::default(),
             draining: false.into(),
         }
     }
@@ -235,7 +236,7 @@ impl Service {
     /// Resets the state that a server process loses when it is killed and restarted.
     ///
     /// Injected faults and scripted replies, which the operator has set, are kept.
-    pub fn restart(&self) {
+    pub fn reset_for_restart(&self) {
         // No `..`, so that a new field does not compile until someone decides about it.
         let Self {
             models,
@@ -256,25 +257,25 @@ impl Service {
             backlog: _,
             draining: _,
         } = self;
-        self.command(&Command::CancelAll);
-        self.command(&Command::ResetPrefixCache(PrefixCacheReset::Forget));
-        self.command(&Command::ResetHostTier);
-        self.command(&Command::ResetEncoderCache);
-        models.restore(adapters);
+        self.command_all_engines(&EngineCommand::CancelAll);
+        self.command_all_engines(&EngineCommand::ResetPrefixCache(PrefixCacheReset::Forget));
+        self.command_all_engines(&EngineCommand::ResetHostTier);
+        self.command_all_engines(&EngineCommand::ResetEncoderCache);
+        models.restore_adapters(adapters);
         media_cache.clear();
         leases.clear();
         arrivals.store(0, Ordering::Relaxed);
         next_rank.store(0, Ordering::Relaxed);
-        control.restart(self);
+        control.clear_for_restart(self);
     }
 
     /// Returns the settings of the service.
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &ServiceSettings {
         &self.settings
     }
 
     /// Returns the engines, one per data-parallel rank.
-    pub fn ranks(&self) -> &[LiveEngine] {
+    pub fn rank_engines(&self) -> &[LiveEngine] {
         &self.ranks
     }
 
@@ -284,12 +285,12 @@ impl Service {
     }
 
     /// Returns the number of sequences in flight, from all front ends.
-    pub fn in_flight(&self) -> u32 {
+    pub fn in_flight_sequences(&self) -> u32 {
         self.in_flight.load(Ordering::Relaxed)
     }
 
     /// Rejects all further jobs, because the server is shutting down.
-    pub fn drain(&self) {
+    pub fn start_draining(&self) {
         self.draining.store(true, Ordering::Relaxed);
     }
 
@@ -298,7 +299,7 @@ impl Service {
         self.draining.load(Ordering::Relaxed)
     }
 
-    fn admission(&self) -> Admission {
+    fn admission_limits(&self) -> AdmissionLimits {
         match self.faults.needs_fault_draw() {
             true => self.faults.settings().admission,
             false => self.settings.admission,
@@ -307,25 +308,25 @@ impl Service {
 
     /// Checks whether another job of `sequences` would be within the admission limits, and counts a
     /// rejection.
-    pub fn admits(&self, sequences: u32) -> Result<(), ServeError> {
+    pub fn check_admission(&self, sequences: u32) -> Result<(), ServeError> {
         if self.is_draining() {
             return Err(ServeError::Draining);
         }
-        let Admission { requests, tokens } = self.admission();
-        if requests.is_some_and(|max| self.in_flight().saturating_add(sequences) > max) {
-            return Err(self.refused(AdmissionBound::Requests));
+        let AdmissionLimits { requests, tokens } = self.admission_limits();
+        if requests.is_some_and(|max| self.in_flight_sequences().saturating_add(sequences) > max) {
+            return Err(self.count_rejection(ExceededAdmissionLimit::Requests));
         }
-        if tokens.is_some_and(|max| self.backlog.tokens() >= max) {
-            return Err(self.refused(AdmissionBound::Tokens));
+        if tokens.is_some_and(|max| self.backlog.total_tokens() >= max) {
+            return Err(self.count_rejection(ExceededAdmissionLimit::Tokens));
         }
         Ok(())
     }
 
-    fn refused(&self, bound: AdmissionBound) -> ServeError {
-        self.faults.refused(bound);
+    fn count_rejection(&self, bound: ExceededAdmissionLimit) -> ServeError {
+        self.faults.report_rejected(bound);
         match bound {
-            AdmissionBound::Requests => ServeError::TooManyRequests,
-            AdmissionBound::Tokens => ServeError::TooManyTokens,
+            ExceededAdmissionLimit::Requests => ServeError::TooManyRequests,
+            ExceededAdmissionLimit::Tokens => ServeError::TooManyTokens,
         }
     }
 
@@ -333,25 +334,25 @@ impl Service {
     ///
     /// The check and the reservation are one atomic step, so concurrent requests cannot exceed the
     /// limit together.
-    pub fn enter(&self, sequences: u32) -> Result<InFlightGuard, ServeError> {
+    pub fn admit_sequences(&self, sequences: u32) -> Result<InFlightGuard, ServeError> {
         if self.is_draining() {
             return Err(ServeError::Draining);
         }
-        let Admission { requests, tokens } = self.admission();
+        let AdmissionLimits { requests, tokens } = self.admission_limits();
         let fits = |now: u32| {
             let then = now.saturating_add(sequences);
             requests.is_none_or(|max| then <= max).then_some(then)
         };
         let count = self.in_flight.as_ref();
         if (count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits)).is_err() {
-            return Err(self.refused(AdmissionBound::Requests));
+            return Err(self.count_rejection(ExceededAdmissionLimit::Requests));
         }
         let guard = InFlightGuard {
             sequences,
             in_flight: self.in_flight.clone(),
         };
-        if tokens.is_some_and(|max| self.backlog.tokens() >= max) {
-            return Err(self.refused(AdmissionBound::Tokens));
+        if tokens.is_some_and(|max| self.backlog.total_tokens() >= max) {
+            return Err(self.count_rejection(ExceededAdmissionLimit::Tokens));
         }
         Ok(guard)
     }
@@ -361,18 +362,21 @@ impl Service {
     ///
     /// # Errors
     /// [`ServeError::TooManyTokens`] at the limit of prompt tokens.
-    fn queue_tokens(&self, tokens: u64) -> Result<Option<backlog::ReservedTokens<'_>>, ServeError> {
-        let Some(max) = self.admission().tokens else {
+    fn reserve_prefill_tokens(
+        &self,
+        tokens: u64,
+    ) -> Result<Option<backlog::ReservedTokens<'_>>, ServeError> {
+        let Some(max) = self.admission_limits().tokens else {
             return Ok(None);
         };
-        let reserved = self.backlog.reserve(tokens, max);
-        let refused = || self.refused(AdmissionBound::Tokens);
+        let reserved = self.backlog.reserve_tokens(tokens, max);
+        let refused = || self.count_rejection(ExceededAdmissionLimit::Tokens);
         reserved.map(Some).ok_or_else(refused)
     }
 
     /// Returns the number of output tokens that the context leaves after a prompt of `prompt`
     /// tokens.
-    pub fn room(&self, prompt: usize) -> u32 {
+    pub fn output_room_tokens(&self, prompt: usize) -> u32 {
         self.settings
             .max_model_len
             .saturating_sub(u32::try_from(prompt).unwrap_or(u32::MAX))

@@ -3,23 +3,23 @@ use std::sync::Arc;
 use indexmap::IndexMap;
 use parking_lot::RwLock;
 
-use crate::generate::request::Target;
+use crate::generate::request::ModelTarget;
 
 /// The model names that requests may use: aliases of the base model and loaded adapters.
 #[derive(Debug)]
-pub struct Models {
+pub struct ServedModels {
     served: Vec<Arc<str>>,
     any_name: bool,
-    adapters: RwLock<Adapters>,
+    adapters: RwLock<LoadedAdapters>,
 }
 
 #[derive(Debug, Default)]
-struct Adapters {
+struct LoadedAdapters {
     /// Loaded adapters by name, in order of loading.
-    by_name: IndexMap<Arc<str>, Adapter>,
+    by_name: IndexMap<Arc<str>, LoraAdapter>,
     last_id: u32,
     /// List of all adapters, cached by the first reader after a change.
-    list: Option<Arc<Vec<Adapter>>>,
+    list: Option<Arc<Vec<LoraAdapter>>>,
 }
 
 /// Maximum length of an adapter's name and of its path, in bytes; many responses repeat name and
@@ -28,7 +28,7 @@ const MAX_NAME_BYTES: usize = 4096;
 
 /// A loaded LoRA adapter.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Adapter {
+pub struct LoraAdapter {
     /// Name of the adapter, used as the model in requests.
     pub name: Arc<str>,
     /// Path of the adapter's files.
@@ -41,7 +41,7 @@ pub struct Adapter {
 
 /// The effect of loading an adapter whose name is already loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LoadMode {
+pub enum AdapterLoadMode {
     /// Loading fails and the loaded adapter stays.
     New,
     /// The new adapter replaces the loaded one (vLLM's `load_inplace`).
@@ -50,7 +50,7 @@ pub enum LoadMode {
 
 /// Error of loading a LoRA adapter.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum LoadError {
+pub enum AdapterLoadError {
     /// Another loaded adapter has the name.
     #[error(
         "The lora adapter '{0}' has already been loaded. If you want to load the adapter in place, set 'load_inplace' to True."
@@ -64,7 +64,7 @@ pub enum LoadError {
     TooLong,
 }
 
-impl Models {
+impl ServedModels {
     /// Creates the table of model names for a base model with the names `served` (at least one).
     ///
     /// `any_name` makes every unknown name resolve to the base model.
@@ -77,30 +77,30 @@ impl Models {
     }
 
     /// Returns the names of the base model; responses show the first one.
-    pub fn served(&self) -> &[Arc<str>] {
+    pub fn served_names(&self) -> &[Arc<str>] {
         &self.served
     }
 
     /// Returns the name of the base model in responses.
-    pub fn displayed(&self) -> &Arc<str> {
+    pub fn displayed_name(&self) -> &Arc<str> {
         &self.served[0]
     }
 
     /// Returns the name of the base model or adapter `target` in responses.
-    pub fn shown(&self, target: &Target) -> Arc<str> {
+    pub fn name_in_responses(&self, target: &ModelTarget) -> Arc<str> {
         match target {
-            Target::Base => self.displayed().clone(),
-            Target::Lora { name, .. } => name.clone(),
+            ModelTarget::Base => self.displayed_name().clone(),
+            ModelTarget::Lora { name, .. } => name.clone(),
         }
     }
 
     /// Returns the loaded LoRA adapters in order of loading.
-    pub fn adapters(&self) -> Arc<Vec<Adapter>> {
+    pub fn adapters(&self) -> Arc<Vec<LoraAdapter>> {
         if let Some(list) = &self.adapters.read().list {
             return list.clone();
         }
         let mut adapters = self.adapters.write();
-        let Adapters { by_name, list, .. } = &mut *adapters;
+        let LoadedAdapters { by_name, list, .. } = &mut *adapters;
         let all = || Arc::new(by_name.values().cloned().collect());
         list.get_or_insert_with(all).clone()
     }
@@ -108,43 +108,43 @@ impl Models {
     /// Returns the base model or LoRA adapter with this name; `None` if the name is unknown.
     ///
     /// A missing or empty name means the base model.
-    pub fn resolve(&self, name: Option<&str>) -> Option<Target> {
+    pub fn resolve_name(&self, name: Option<&str>) -> Option<ModelTarget> {
         let Some(name) = name.filter(|name| !name.is_empty()) else {
-            return Some(Target::Base);
+            return Some(ModelTarget::Base);
         };
         if self.served.iter().any(|served| **served == *name) {
-            return Some(Target::Base);
+            return Some(ModelTarget::Base);
         }
         if let Some(adapter) = self.adapters.read().by_name.get(name) {
-            return Some(Target::Lora {
+            return Some(ModelTarget::Lora {
                 name: adapter.name.clone(),
                 id: adapter.id,
             });
         }
-        self.any_name.then_some(Target::Base)
+        self.any_name.then_some(ModelTarget::Base)
     }
 
     /// Loads a LoRA adapter.
     ///
     /// # Errors
-    /// [`LoadError`] if the name is taken, or if name or path is too long.
-    pub fn load(
+    /// [`AdapterLoadError`] if the name is taken, or if name or path is too long.
+    pub fn load_adapter(
         &self,
         name: &str,
         path: &str,
         base: Option<String>,
-        mode: LoadMode,
-    ) -> Result<Adapter, LoadError> {
+        mode: AdapterLoadMode,
+    ) -> Result<LoraAdapter, AdapterLoadError> {
         if self.served.iter().any(|served| **served == *name) {
-            return Err(LoadError::BaseModel(name.into()));
+            return Err(AdapterLoadError::BaseModel(name.into()));
         }
         if name.len().max(path.len()) > MAX_NAME_BYTES {
-            return Err(LoadError::TooLong);
+            return Err(AdapterLoadError::TooLong);
         }
         let mut adapters = self.adapters.write();
         if let Some(old) = adapters.by_name.get_mut(name) {
-            if mode == LoadMode::New {
-                return Err(LoadError::AlreadyLoaded(name.into()));
+            if mode == AdapterLoadMode::New {
+                return Err(AdapterLoadError::AlreadyLoaded(name.into()));
             }
             old.path = path.into();
             let loaded = old.clone();
@@ -153,7 +153,7 @@ impl Models {
         }
         adapters.last_id += 1;
         let base = base.filter(|base| self.served.iter().any(|served| **served == **base));
-        let adapter = Adapter {
+        let adapter = LoraAdapter {
             name: name.into(),
             path: path.into(),
             base,
@@ -165,7 +165,7 @@ impl Models {
         Ok(adapter)
     }
 
-    pub(super) fn restore(&self, list: &Arc<Vec<Adapter>>) {
+    pub(super) fn restore_adapters(&self, list: &Arc<Vec<LoraAdapter>>) {
         let mut adapters = self.adapters.write();
         let named = list
             .iter()
@@ -175,7 +175,7 @@ impl Models {
     }
 
     /// Unloads a LoRA adapter; returns `false` if none has that name.
-    pub fn unload(&self, name: &str) -> bool {
+    pub fn unload_adapter(&self, name: &str) -> bool {
         let mut adapters = self.adapters.write();
         let removed = adapters.by_name.shift_remove(name).is_some();
         if removed {
@@ -190,28 +190,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn adapters_keep_their_order_and_their_bounds() {
-        let models = Models::new(&["m".to_owned()], false);
+    fn adapters_keep_load_order_and_name_limits() {
+        let models = ServedModels::new(&["m".to_owned()], false);
         for id in 0..20_000 {
             let name = format!("a{id}");
             assert_eq!(
-                models.load(&name, "/p", None, LoadMode::New).unwrap().id,
+                models
+                    .load_adapter(&name, "/p", None, AdapterLoadMode::New)
+                    .unwrap()
+                    .id,
                 id + 1
             );
         }
-        assert!(models.unload("a1") && !models.unload("a1"));
+        assert!(models.unload_adapter("a1") && !models.unload_adapter("a1"));
         let all = models.adapters();
         assert_eq!(all.len(), 19_999);
         assert_eq!((&*all[0].name, &*all[1].name), ("a0", "a2"));
-        assert!(models.resolve(Some("a2")).is_some() && models.resolve(Some("a1")).is_none());
+        assert!(
+            models.resolve_name(Some("a2")).is_some() && models.resolve_name(Some("a1")).is_none()
+        );
         let long = "x".repeat(MAX_NAME_BYTES + 1);
         assert_eq!(
-            models.load(&long, "/p", None, LoadMode::New),
-            Err(LoadError::TooLong)
+            models.load_adapter(&long, "/p", None, AdapterLoadMode::New),
+            Err(AdapterLoadError::TooLong)
         );
         assert_eq!(
-            models.load("b", &long, None, LoadMode::New),
-            Err(LoadError::TooLong)
+            models.load_adapter("b", &long, None, AdapterLoadMode::New),
+            Err(AdapterLoadError::TooLong)
         );
     }
 }

@@ -7,10 +7,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::generate::Script;
-use vllm_sim_engine::Draft;
+use crate::generate::ReplyScript;
+use vllm_sim_engine::StepDrafts;
 
-const BASE: u64 = 0x9e37_79b9_7f4a_7c15;
+const HASH_BASE: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Settings of prompt lookup, vLLM's speculative method `ngram`.
 ///
@@ -27,25 +27,25 @@ pub struct NgramLookup {
 }
 
 impl NgramLookup {
-    pub(super) fn script_drafts(&self, prompt: &[u32], script: &Script) -> Arc<[Draft]> {
+    pub(super) fn script_drafts(&self, prompt: &[u32], script: &ReplyScript) -> Arc<[StepDrafts]> {
         let output: Vec<u32> = script.tokens().map(|token| token.id).collect();
-        self.drafts(prompt, &output)
+        self.draft_lengths(prompt, &output)
     }
 
     /// Returns the lengths of the draft and of its accepted prefix after each token of `output` but
     /// the last.
     ///
     /// The longest matching n-gram wins; among equal lengths, the earliest.
-    fn drafts(&self, prompt: &[u32], output: &[u32]) -> Arc<[Draft]> {
+    fn draft_lengths(&self, prompt: &[u32], output: &[u32]) -> Arc<[StepDrafts]> {
         let text = [prompt, output].concat();
-        let hashes = Hashes::new(&text, self.max as usize);
+        let hashes = NgramHashes::new(&text, self.max as usize);
         let lengths: Vec<usize> = (self.min as usize..=self.max as usize).rev().collect();
         let mut first: HashMap<(usize, u64), usize> = HashMap::new();
         let mut drafts = Vec::with_capacity(output.len().saturating_sub(1));
         for end in 1..text.len() {
             let mut found = None;
             for &length in lengths.iter().filter(|length| **length <= end) {
-                let key = (length, hashes.of(end, length));
+                let key = (length, hashes.ngram_hash(end, length));
                 let at = *first.entry(key).or_insert(end);
                 let equal = || text[at - length..at] == text[end - length..end];
                 if found.is_none() && at < end && equal() {
@@ -53,21 +53,21 @@ impl NgramLookup {
                 }
             }
             if end > prompt.len() {
-                drafts.push(self.draft(&text, end, found));
+                drafts.push(self.draft_at(&text, end, found));
             }
         }
         drafts.into()
     }
 
     /// Returns the lengths of the draft copied from position `from` and of its accepted prefix.
-    fn draft(&self, text: &[u32], end: usize, from: Option<usize>) -> Draft {
+    fn draft_at(&self, text: &[u32], end: usize, from: Option<usize>) -> StepDrafts {
         let Some(from) = from else {
-            return Draft::default();
+            return StepDrafts::default();
         };
         let most = (end - from).min(self.tokens as usize).min(u8::MAX.into());
         let proposed = &text[from..from + most];
         let right = proposed.iter().zip(&text[end..]);
-        Draft {
+        StepDrafts {
             proposed: most as u8,
             accepted: right.take_while(|(draft, token)| draft == token).count() as u8,
         }
@@ -75,28 +75,30 @@ impl NgramLookup {
 }
 
 /// Rolling hashes of a token sequence, from which the hash of any n-gram follows.
-struct Hashes {
+struct NgramHashes {
     prefixes: Vec<u64>,
     powers: Vec<u64>,
 }
 
-impl Hashes {
+impl NgramHashes {
     fn new(text: &[u32], longest: usize) -> Self {
         let mut prefixes = vec![0_u64];
         let mut hash = 0_u64;
         for &token in text {
-            hash = hash.wrapping_mul(BASE).wrapping_add(u64::from(token) + 1);
+            hash = hash
+                .wrapping_mul(HASH_BASE)
+                .wrapping_add(u64::from(token) + 1);
             prefixes.push(hash);
         }
         let mut powers = vec![1_u64];
         for at in 0..longest {
-            powers.push(powers[at].wrapping_mul(BASE));
+            powers.push(powers[at].wrapping_mul(HASH_BASE));
         }
         Self { prefixes, powers }
     }
 
     /// Returns the hash of the `length` tokens before position `end`.
-    fn of(&self, end: usize, length: usize) -> u64 {
+    fn ngram_hash(&self, end: usize, length: usize) -> u64 {
         let before = self.prefixes[end - length].wrapping_mul(self.powers[length]);
         self.prefixes[end].wrapping_sub(before)
     }
@@ -109,7 +111,7 @@ mod tests {
     fn drafts(lookup: (u32, u32, u32), prompt: &[u32], output: &[u32]) -> Vec<(u8, u8)> {
         let (min, max, tokens) = lookup;
         let lookup = NgramLookup { min, max, tokens };
-        let drafts = lookup.drafts(prompt, output);
+        let drafts = lookup.draft_lengths(prompt, output);
         drafts.iter().map(|d| (d.proposed, d.accepted)).collect()
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use vllm_sim_random::mix;
+use vllm_sim_random::mix_u64_pair;
 
 /// Returns the embedding of llm-d-inference-sim: deterministic, not normalised, and empty without
 /// tokens.
@@ -23,7 +23,7 @@ pub fn llmd_embedding(tokens: &[u32], dimensions: usize) -> Vec<f32> {
 }
 
 /// Number of components of an embedding that each token changes.
-const PARTS: u64 = 64;
+const COMPONENTS_PER_TOKEN: u64 = 64;
 
 /// Returns an embedding whose cosine similarity grows with the number of shared tokens.
 ///
@@ -37,8 +37,8 @@ pub fn shared_token_embedding(tokens: &[u32], dimensions: usize) -> Vec<f32> {
     let mut vector = vec![0f32; dimensions];
     for (token, count) in counts {
         let weight = 1.0 + (count as f32).ln();
-        for part in 0..PARTS {
-            let place = mix(u64::from(token), part);
+        for part in 0..COMPONENTS_PER_TOKEN {
+            let place = mix_u64_pair(u64::from(token), part);
             let sign = if place >> 63 == 0 { weight } else { -weight };
             vector[(place % dimensions.max(1) as u64) as usize] += sign;
         }
@@ -61,9 +61,9 @@ pub fn unit_embedding(tokens: &[u32], dimensions: usize) -> Vec<f32> {
 pub fn class_probabilities(tokens: &[u32], classes: u32) -> Vec<f32> {
     let key = tokens
         .iter()
-        .fold(0xc1a5, |key, token| mix(key, u64::from(*token)));
+        .fold(0xc1a5, |key, token| mix_u64_pair(key, u64::from(*token)));
     let weight = |class: u32| {
-        let drawn = mix(key, u64::from(class)) % 10_000;
+        let drawn = mix_u64_pair(key, u64::from(class)) % 10_000;
         (drawn as f64 / 2_500.0).exp()
     };
     if classes == 1 {
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_embedding_is_llm_ds() {
+    fn the_embedding_equals_that_of_llm_d() {
         let tokens = [
             3_157_421_587,
             1_477_013_615,

@@ -1,14 +1,14 @@
 use std::sync::{Arc, OnceLock};
 
-use vllm_sim_engine::End;
-use vllm_sim_engine::driver::{Progress, SequenceState};
+use vllm_sim_engine::SequenceEndReason;
+use vllm_sim_engine::driver::{SequenceState, SharedProgress};
 
 /// The hand-off of a prompt that is prefilled on this server for another server to decode.
 #[derive(Debug)]
 pub struct PrefillHandoff {
     /// Request id by which the decode server names the KV cache (`remote_request_id`).
     pub request: String,
-    placed: OnceLock<(u32, Arc<Progress>)>,
+    placed: OnceLock<(u32, Arc<SharedProgress>)>,
 }
 
 impl PrefillHandoff {
@@ -22,19 +22,24 @@ impl PrefillHandoff {
 
     /// Returns the index of the data-parallel rank that prefills the prompt; `None` before
     /// submission.
-    pub fn rank(&self) -> Option<u32> {
+    pub fn prefill_rank(&self) -> Option<u32> {
         self.placed.get().map(|(rank, _)| *rank)
     }
 
     /// Returns the prompt's KV block ids and the number of output tokens; `None` until the request
     /// has finished.
-    pub fn outcome(&self) -> Option<(&[u32], u32)> {
+    pub fn finished_blocks_and_tokens(&self) -> Option<(&[u32], u32)> {
         let (_, progress) = self.placed.get()?;
-        let finished = progress.state() == SequenceState::Ended(End::Finished);
-        finished.then(|| (progress.leased().unwrap_or_default(), progress.released()))
+        let finished = progress.state() == SequenceState::Ended(SequenceEndReason::Finished);
+        finished.then(|| {
+            (
+                progress.leased_block_ids().unwrap_or_default(),
+                progress.released_tokens(),
+            )
+        })
     }
 
-    pub(super) fn place(&self, rank: usize, progress: &Arc<Progress>) {
+    pub(super) fn set_placement(&self, rank: usize, progress: &Arc<SharedProgress>) {
         // Runs once per request.
         let _ = self.placed.set((rank as u32, Arc::clone(progress)));
     }

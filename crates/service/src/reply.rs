@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Poll};
 
 use crate::InFlightGuard;
-use crate::fault_control::LoadFailureReport;
-use crate::generate::{Cursor, Script};
-use vllm_sim_engine::End;
+use crate::fault_control::KvLoadFailureReport;
+use crate::generate::{ReplyScript, ScriptCursor};
+use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_engine::driver::{SequenceHandle, SequenceState};
 
 /// A running generation job. Dropping it aborts the sequences that have not ended.
@@ -20,7 +20,7 @@ pub struct Reply {
     /// Whether sequences stay open for some time after their last token.
     pub has_end_delay: bool,
     pub(crate) usage: Option<Arc<TokenUsage>>,
-    pub(crate) load_failure: Option<LoadFailureReport>,
+    pub(crate) load_failure: Option<KvLoadFailureReport>,
     _in_flight: InFlightGuard,
 }
 
@@ -34,12 +34,12 @@ pub struct TokenUsage {
 impl TokenUsage {
     /// Returns the numbers of prompt tokens and output tokens; both are 0 until the reply is
     /// dropped.
-    pub fn tokens(&self) -> (u32, u32) {
+    pub fn prompt_and_output_tokens(&self) -> (u32, u32) {
         let read = |count: &AtomicU32| count.load(Ordering::Relaxed);
         (read(&self.prompt), read(&self.completion))
     }
 
-    fn add(&self, prompt: u32, completion: u32) {
+    fn add_tokens(&self, prompt: u32, completion: u32) {
         self.prompt.fetch_add(prompt, Ordering::Relaxed);
         self.completion.fetch_add(completion, Ordering::Relaxed);
     }
@@ -50,9 +50,9 @@ pub struct Choice {
     /// Index of the prompt that the sequence answers.
     pub prompt: usize,
     /// Generated content, complete before the first token is released.
-    pub script: Script,
+    pub script: ReplyScript,
     /// Token position up to which the front end has written the reply.
-    pub cursor: Cursor,
+    pub cursor: ScriptCursor,
     /// Number of output tokens that the front end has written.
     pub sent: u32,
     handle: SequenceHandle,
@@ -60,7 +60,7 @@ pub struct Choice {
 
 impl Reply {
     pub(super) fn new(
-        scripts: Vec<Script>,
+        scripts: Vec<ReplyScript>,
         handles: Vec<SequenceHandle>,
         prompts: Vec<u32>,
         n: u32,
@@ -74,7 +74,7 @@ impl Reply {
             .map(|(index, (script, handle))| Choice {
                 prompt: index / n.max(1) as usize,
                 script,
-                cursor: Cursor::default(),
+                cursor: ScriptCursor::default(),
                 sent: 0,
                 handle,
             })
@@ -91,7 +91,7 @@ impl Reply {
     }
 
     /// Waits until every choice of the job has ended.
-    pub async fn ended(&self) {
+    pub async fn wait_until_ended(&self) {
         poll_fn(|cx| {
             let open = self
                 .choices
@@ -103,21 +103,23 @@ impl Reply {
     }
 
     /// Returns whether any choice of the job ended with an error.
-    pub fn failed(&self) -> bool {
+    pub fn has_failed_choice(&self) -> bool {
         let mut choices = self.choices.iter();
-        choices.any(|choice| choice.state() == SequenceState::Ended(End::Failed))
+        choices.any(|choice| {
+            choice.sequence_state() == SequenceState::Ended(SequenceEndReason::Failed)
+        })
     }
 
     /// Waits until any choice of the job leaves the waiting queue or ends.
-    pub async fn started(&self) {
+    pub async fn wait_until_started(&self) {
         poll_fn(|cx| {
             for choice in &self.choices {
-                choice.register(cx);
+                choice.register_waker(cx);
             }
             let waiting = self
                 .choices
                 .iter()
-                .all(|c| c.state() == SequenceState::Waiting);
+                .all(|c| c.sequence_state() == SequenceState::Waiting);
             if waiting {
                 Poll::Pending
             } else {
@@ -137,45 +139,45 @@ impl Reply {
 impl Drop for Reply {
     fn drop(&mut self) {
         if let Some(usage) = &self.usage {
-            let completion = self.choices.iter().map(Choice::released).sum();
-            usage.add(self.prompt_tokens(), completion);
+            let completion = self.choices.iter().map(Choice::released_tokens).sum();
+            usage.add_tokens(self.prompt_tokens(), completion);
         }
         if let Some(report) = &self.load_failure
-            && self.choices.iter().any(|c| c.progress().lost_load())
+            && self.choices.iter().any(|c| c.progress().has_lost_kv_load())
         {
-            report.count();
+            report.report_failure();
         }
     }
 }
 
 impl Choice {
-    /// Returns the state of the sequence in the engine. Read it before [`Self::released`].
-    pub fn state(&self) -> SequenceState {
+    /// Returns the state of the sequence in the engine. Read it before [`Self::released_tokens`].
+    pub fn sequence_state(&self) -> SequenceState {
         self.handle.progress().state()
     }
 
     /// Returns the number of output tokens that the engine has released so far.
-    pub fn released(&self) -> u32 {
-        self.handle.progress().released()
+    pub fn released_tokens(&self) -> u32 {
+        self.handle.progress().released_tokens()
     }
 
     /// Returns the progress of the sequence in the engine.
-    pub fn progress(&self) -> &vllm_sim_engine::driver::Progress {
+    pub fn progress(&self) -> &vllm_sim_engine::driver::SharedProgress {
         self.handle.progress()
     }
 
     /// Registers the task to be woken at the next change of the sequence; check the state again
     /// afterwards.
-    pub fn register(&self, cx: &Context<'_>) {
-        self.handle.progress().register(cx.waker());
+    pub fn register_waker(&self, cx: &Context<'_>) {
+        self.handle.progress().register_waker(cx.waker());
     }
 
     fn poll_end(&self, cx: &Context<'_>) -> Poll<()> {
-        if matches!(self.state(), SequenceState::Ended(_)) {
+        if matches!(self.sequence_state(), SequenceState::Ended(_)) {
             return Poll::Ready(());
         }
-        self.register(cx);
-        if matches!(self.state(), SequenceState::Ended(_)) {
+        self.register_waker(cx);
+        if matches!(self.sequence_state(), SequenceState::Ended(_)) {
             Poll::Ready(())
         } else {
             Poll::Pending

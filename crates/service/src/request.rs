@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::deferred::Deferred;
+use super::deferred::DeferredCheck;
 use super::prompt::PromptSource;
-use super::{Reply, RequestFaults, TokenUsage, Transfer};
-use crate::generate::request::{Prompt, Target};
+use super::{KvTransfer, Reply, RequestFaults, TokenUsage};
+use crate::generate::request::{ModelTarget, TokenizedPrompt};
 use crate::generate::tools::{ToolChoice, ToolDef};
 use vllm_sim_engine::SimTime;
 use vllm_sim_schema_sampler::Constraint;
@@ -32,9 +32,9 @@ pub struct GenerationRequest {
     /// Checks to run before the request is submitted to an engine.
     pub checks: SubmissionChecks,
     /// Result of the request checks that do not need the prompt.
-    pub validation: Deferred<()>,
+    pub validation: DeferredCheck<()>,
     /// Sampling parameters, without the output limit that the context sets.
-    pub sampling: Deferred<SamplingRequest>,
+    pub sampling: DeferredCheck<SamplingRequest>,
     /// Structured-output constraint, if the sampling parameters do not contain it.
     pub constraint: Option<Constraint>,
     /// Tools offered to the model, with the rules for calling them.
@@ -50,7 +50,7 @@ pub struct GenerationRequest {
     /// Data-parallel rank in the request; `None` selects the least loaded one.
     pub rank: Option<i64>,
     /// Source and destination of the prompt's KV cache.
-    pub transfer: Transfer,
+    pub transfer: KvTransfer,
     /// Salt for the prefix cache, which separates tenants (vLLM's `cache_salt`).
     pub cache_salt: Option<Arc<str>>,
     /// Minimum cached fraction of the prompt, 0 to 1; below it the request ends early.
@@ -58,7 +58,7 @@ pub struct GenerationRequest {
     /// Whether the prefix cache must not be read, regardless of the sampling parameters.
     pub skip_cache_read: bool,
     /// Delay between the last token and the end of a sequence, such as the time to render an image.
-    pub tail: Deferred<Duration>,
+    pub tail: DeferredCheck<Duration>,
     /// Trace headers `traceparent` and `tracestate` (W3C trace context).
     pub trace: Option<(Box<str>, Option<Box<str>>)>,
     /// Injected faults of the request; `None` if it cannot get any.
@@ -105,20 +105,20 @@ pub enum SubmissionChecks {
 /// Created by [`Service::resolve`](super::Service::resolve) and consumed by
 /// [`Service::generate`](super::Service::generate).
 #[derive(Debug)]
-pub struct Resolved {
-    pub(super) target: Target,
+pub struct ResolvedModel {
+    pub(super) target: ModelTarget,
     pub(super) asked: Option<Box<str>>,
 }
 
-impl Resolved {
+impl ResolvedModel {
     /// Returns the served model or LoRA adapter that the request names.
-    pub fn target(&self) -> &Target {
+    pub fn target(&self) -> &ModelTarget {
         &self.target
     }
 
     /// Returns the served model or LoRA adapter that the request names, for routes that generate no
     /// reply.
-    pub fn into_target(self) -> Target {
+    pub fn into_target(self) -> ModelTarget {
         self.target
     }
 }
@@ -129,9 +129,9 @@ pub struct ReplyFacts {
     /// Request id shown to the client.
     pub id: Arc<str>,
     /// Served model or LoRA adapter of the request.
-    pub target: Target,
+    pub target: ModelTarget,
     /// Tokenized prompts, at least one.
-    pub prompts: Vec<Prompt>,
+    pub prompts: Vec<TokenizedPrompt>,
     /// Maximum number of output tokens: the client's limit, or less if the context leaves less.
     pub budget: i128,
     /// Sampling parameters, complete with defaults.
@@ -141,7 +141,7 @@ pub struct ReplyFacts {
 }
 
 /// A running reply and the properties of its request that the renderer needs.
-pub struct Generated {
+pub struct GeneratedReply {
     /// The running reply to the request.
     pub reply: Reply,
     /// Properties of the request that the renderer needs.

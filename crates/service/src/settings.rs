@@ -1,12 +1,12 @@
 use super::prompt::PromptSettings;
-use super::{Admission, NgramLookup};
+use super::{AdmissionLimits, NgramLookup};
 use crate::generate::tools::ToolSettings;
 use vllm_sim_engine::LoadFailurePolicy;
-use vllm_sim_engine::kv::HashConfig;
+use vllm_sim_engine::kv::BlockHashConfig;
 
 /// Settings of the service that hold for all requests.
 #[derive(Debug, Clone)]
-pub struct Settings {
+pub struct ServiceSettings {
     /// Maximum length of prompt plus output, in tokens.
     pub max_model_len: u32,
     /// Root seed of all random streams.
@@ -14,11 +14,11 @@ pub struct Settings {
     /// Whether equal requests always get equal replies, because the operator configured the seed.
     pub repeatable: bool,
     /// Limits on the requests in flight.
-    pub admission: Admission,
+    pub admission: AdmissionLimits,
     /// Settings of generated tool calls.
     pub tools: ToolSettings,
     /// Hash settings of KV blocks; `None` disables the prefix cache.
-    pub hashes: Option<HashConfig>,
+    pub hashes: Option<BlockHashConfig>,
     /// Whether requests emit OpenTelemetry spans.
     pub traced: bool,
     /// Whether metrics track the KV blocks of each request.

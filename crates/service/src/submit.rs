@@ -4,64 +4,65 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use super::block_plan;
-use super::job::{Content, GenerationJob, Transfer};
-use super::reply_size::{MAX_BYTES, ReplySize};
-use super::{MAX_SEQUENCES, Reply, ServeError, Service, ServingRole};
-use crate::generate::request::{GenerateRequest, OutputForm, Prompt, Target};
+use super::job::{GenerationJob, KvTransfer, ReplyContent};
+use super::reply_size::{MAX_REPLY_BYTES, ReplySize};
+use super::{InferenceService, MAX_REQUEST_SEQUENCES, Reply, ServeError, ServingRole};
+use crate::generate::request::{GeneratorInput, ModelTarget, ReplyForm, TokenizedPrompt};
 use crate::generate::tools::plan_calls;
-use crate::generate::{CONTEXT_START, Reason, Script, context_after};
+use crate::generate::{EMPTY_CONTEXT_HASH, EndReason, ReplyScript, extend_context_hash};
 use vllm_sim_engine::driver::{
-    ParentRequest, PlannedFinish, RequestInfo, SequenceHandle, SpanAttributes, Submission,
+    ParentRequestCounters, PlannedFinish, RequestInfo, RequestSpanAttributes, SequenceHandle,
+    Submission,
 };
 use vllm_sim_engine::{
-    BlockPlan, LoadFailure, LoraId, SeqId, Sequence, SubmitError, Transfer as EngineTransfer,
+    BlockPlan, LoadFailure, LoraId, PromptTransfer as EngineTransfer, SeqId, Sequence, SubmitError,
 };
-use vllm_sim_random::{Purpose, mix, stream};
-use vllm_sim_schema_sampler::{Compiled, ConstraintError};
+use vllm_sim_random::{StreamPurpose, mix_u64_pair, request_rng};
+use vllm_sim_schema_sampler::{CompiledConstraint, ConstraintError};
 use vllm_sim_tokenizer::SpecialTokens;
 
-fn sequences_of(job: &GenerationJob) -> Result<u32, ServeError> {
+fn count_sequences(job: &GenerationJob) -> Result<u32, ServeError> {
     let asked = u64::from(job.n).saturating_mul(job.facts.prompts.len() as u64);
     u32::try_from(asked)
         .ok()
-        .filter(|asked| *asked <= MAX_SEQUENCES)
+        .filter(|asked| *asked <= MAX_REQUEST_SEQUENCES)
         .ok_or(ServeError::TooManySequences { asked })
 }
 
-fn refused(error: SubmitError) -> ServeError {
+fn submit_error(error: SubmitError) -> ServeError {
     match error {
         SubmitError::QueueFull { .. } => ServeError::QueueFull,
         SubmitError::TooLarge { needed, total } => ServeError::TooLarge { needed, total },
     }
 }
 
-impl Service {
+impl InferenceService {
     /// Generates the scripts of a job's replies and submits its sequences to an engine.
     ///
     /// The owner drops `caller` when the client disconnects.
     ///
     /// # Errors
     /// [`ServeError`]; the job then leaves no state behind.
-    pub(super) fn submit(
+    pub(super) fn submit_job(
         &self,
         job: &GenerationJob,
         caller: Option<&Weak<()>>,
     ) -> Result<Reply, ServeError> {
-        let sequences = sequences_of(job)?;
-        let place = self.enter(sequences)?;
-        if self.control.refuses() {
+        let sequences = count_sequences(job)?;
+        let place = self.admit_sequences(sequences)?;
+        if self.control.rejects_requests() {
             return Err(ServeError::Paused);
         }
-        let prefill = |prompt: &Prompt| prompt.tokens.len() as u64 * u64::from(job.n);
-        let queued = self.queue_tokens(job.facts.prompts.iter().map(prefill).sum())?;
-        let rank = self.rank(job.request.rank)?;
+        let prefill = |prompt: &TokenizedPrompt| prompt.tokens.len() as u64 * u64::from(job.n);
+        let queued = self.reserve_prefill_tokens(job.facts.prompts.iter().map(prefill).sum())?;
+        let rank = self.select_rank(job.request.rank)?;
         let arrival = self.arrivals.fetch_add(1, Ordering::Relaxed);
-        let parent = Arc::new(ParentRequest::new(job.n, sequences));
-        let most = MAX_BYTES >> 20;
+        let parent = Arc::new(ParentRequestCounters::new(job.n, sequences));
+        let most = MAX_REPLY_BYTES >> 20;
         let too_large = || ServeError::ReplyTooLarge { most };
-        self.check_block_plans(job)?;
+        self.check_block_plan_size(job)?;
         let vocabulary = || self.generator.tokenizer().vocab_size();
-        let mut size = ReplySize::of(job, vocabulary).ok_or_else(too_large)?;
+        let mut size = ReplySize::of_job(job, vocabulary).ok_or_else(too_large)?;
         // Output tokens for which the block plan reserves memory in advance.
         let answer = job.max_tokens.unwrap_or(0).min(256) as usize;
         let mut scripts = Vec::with_capacity(sequences as usize);
@@ -69,15 +70,15 @@ impl Service {
         for (place, prompt) in job.facts.prompts.iter().enumerate() {
             let chosen = job.scripted.get(place).and_then(Option::as_ref);
             let context = prompt.tokens.iter().copied();
-            let context = context.fold(CONTEXT_START, context_after);
-            let key = self.key(job, prompt, context, arrival);
+            let context = context.fold(EMPTY_CONTEXT_HASH, extend_context_hash);
+            let key = self.reply_seed_key(job, prompt, context, arrival);
             let media = prompt.encoder_inputs();
             let hasher = self.hasher.as_ref();
-            let extras = hasher.map(|_| block_plan::extras(&self.models, job, prompt));
+            let extras = hasher.map(|_| block_plan::block_extra_keys(&self.models, job, prompt));
             let hasher = hasher.zip(extras.as_ref());
             let mut chain = hasher.map(|(hasher, extras)| {
-                let mut chain = hasher.chain(extras, prompt.tokens.len() + answer);
-                chain.extend(&prompt.tokens);
+                let mut chain = hasher.begin_block_plan(extras, prompt.tokens.len() + answer);
+                chain.append_tokens(&prompt.tokens);
                 chain
             });
             for choice in 0..job.n {
@@ -86,22 +87,22 @@ impl Service {
                 }
                 // Greedy sampling gives every choice the same text.
                 let drawn = if job.sampler.greedy { 0 } else { choice };
-                let key = mix(key, drawn.into());
+                let key = mix_u64_pair(key, drawn.into());
                 let form = match chosen {
-                    Some(chosen) => OutputForm::Scripted(chosen.reply().clone()),
-                    None => self.form(job, key)?,
+                    Some(chosen) => ReplyForm::Scripted(chosen.reply().clone()),
+                    None => self.reply_form(job, key)?,
                 };
-                let mut script = self.script(job, prompt, key, form);
+                let mut script = self.generate_script(job, prompt, key, form);
                 script.prompt = context;
-                size = size.with(script.len()).ok_or_else(too_large)?;
+                size = size.add_choice(script.len()).ok_or_else(too_large)?;
                 // All choices share the blocks of the prompt.
                 let own = match choice + 1 == job.n {
                     true => chain.take(),
                     false => chain.clone(),
                 };
-                let plan = own.map(|chain| block_plan::finish(chain, &script));
+                let plan = own.map(|chain| block_plan::add_output_blocks(chain, &script));
                 let mut submission =
-                    self.submission(job, prompt, key, &script, plan, parent.clone());
+                    self.engine_submission(job, prompt, key, &script, plan, parent.clone());
                 submission.sequence.media = media.clone();
                 let faults = job.request.faults.as_ref();
                 submission.sequence.delays =
@@ -110,12 +111,12 @@ impl Service {
                 scripts.push(script);
             }
         }
-        let handles = self.ranks[rank].submit(submissions).map_err(refused)?;
+        let handles = self.ranks[rank].submit(submissions).map_err(submit_error)?;
         let prompts = job.facts.prompts.iter();
         let prompts: Vec<_> = prompts.map(|prompt| prompt.tokens.len() as u32).collect();
-        self.note_lease(job, rank, &handles);
+        self.add_lease(job, rank, &handles);
         if let Some(queued) = queued {
-            self.note_backlog(job, &handles, &prompts);
+            self.add_to_backlog(job, &handles, &prompts);
             drop(queued);
         }
         let mut reply = Reply::new(scripts, handles, prompts, job.n, size.bytes(), place);
@@ -123,10 +124,10 @@ impl Service {
         Ok(reply)
     }
 
-    fn check_block_plans(&self, job: &GenerationJob) -> Result<(), ServeError> {
-        let most = block_plan::MAX_BYTES >> 20;
+    fn check_block_plan_size(&self, job: &GenerationJob) -> Result<(), ServeError> {
+        let most = block_plan::MAX_BLOCK_PLAN_BYTES >> 20;
         match &self.hasher {
-            Some(hasher) if !block_plan::fits(hasher, job) => {
+            Some(hasher) if !block_plan::fits_block_plan_limit(hasher, job) => {
                 Err(ServeError::PromptsTooLarge { most })
             }
             _ => Ok(()),
@@ -134,21 +135,21 @@ impl Service {
     }
 
     /// Stores the lease of a prefill job whose KV blocks another server fetches.
-    fn note_lease(&self, job: &GenerationJob, rank: usize, handles: &[SequenceHandle]) {
-        if let (Transfer::ForRemote(prefill_handoff), Some(handle)) =
+    fn add_lease(&self, job: &GenerationJob, rank: usize, handles: &[SequenceHandle]) {
+        if let (KvTransfer::ForRemote(prefill_handoff), Some(handle)) =
             (&job.request.transfer, handles.first())
         {
-            prefill_handoff.place(rank, handle.progress());
+            prefill_handoff.set_placement(rank, handle.progress());
             let name = prefill_handoff.request.clone();
-            self.leases.note(name, rank, handle.id(), self.now());
+            self.leases.add_lease(name, rank, handle.id(), self.now());
         }
     }
 
-    fn note_backlog(&self, job: &GenerationJob, handles: &[SequenceHandle], prompts: &[u32]) {
+    fn add_to_backlog(&self, job: &GenerationJob, handles: &[SequenceHandle], prompts: &[u32]) {
         for (index, handle) in handles.iter().enumerate() {
             let prompt = prompts.get(index / job.n.max(1) as usize);
             self.backlog
-                .note(handle.progress(), prompt.copied().unwrap_or(0));
+                .add_prefill(handle.progress(), prompt.copied().unwrap_or(0));
         }
     }
 
@@ -156,49 +157,65 @@ impl Service {
     ///
     /// The key hashes the prompt and, unless sampling is greedy, the seed or the arrival number.
     /// The output limit is excluded, so a longer reply continues the same text.
-    fn key(&self, job: &GenerationJob, prompt: &Prompt, context: u64, arrival: u64) -> u64 {
+    fn reply_seed_key(
+        &self,
+        job: &GenerationJob,
+        prompt: &TokenizedPrompt,
+        context: u64,
+        arrival: u64,
+    ) -> u64 {
         let audio = prompt.audio;
-        let mut key = audio.map_or(context, |audio| mix(context, audio.key));
-        if let Target::Lora { name, .. } = &job.facts.target {
+        let mut key = audio.map_or(context, |audio| mix_u64_pair(context, audio.key));
+        if let ModelTarget::Lora { name, .. } = &job.facts.target {
             key = name
                 .bytes()
-                .fold(key, |key, byte| mix(key, u64::from(byte)));
+                .fold(key, |key, byte| mix_u64_pair(key, u64::from(byte)));
         }
         match job.sampler.seed {
             _ if job.sampler.greedy => key,
-            Some(seed) => mix(key, seed as u64),
+            Some(seed) => mix_u64_pair(key, seed as u64),
             None if self.settings.repeatable => key,
-            None => mix(key, arrival),
+            None => mix_u64_pair(key, arrival),
         }
     }
 
-    fn form(&self, job: &GenerationJob, key: u64) -> Result<OutputForm, ServeError> {
+    fn reply_form(&self, job: &GenerationJob, key: u64) -> Result<ReplyForm, ServeError> {
         Ok(match &job.content {
-            Content::Text => OutputForm::Text,
-            Content::Constrained(compiled) => OutputForm::Exact(self.sample(compiled, key)?),
-            Content::Parsed(compiled) => OutputForm::Parsed(self.sample(compiled, key)?),
-            Content::Tools {
+            ReplyContent::Text => ReplyForm::Text,
+            ReplyContent::Constrained(compiled) => {
+                ReplyForm::Exact(self.sample_constrained(compiled, key)?)
+            }
+            ReplyContent::Parsed(compiled) => {
+                ReplyForm::Parsed(self.sample_constrained(compiled, key)?)
+            }
+            ReplyContent::Tools {
                 tools,
                 choice,
                 parallel,
             } => {
-                let mut rng = stream(self.settings.seed, key, Purpose::Structured);
+                let mut rng = request_rng(self.settings.seed, key, StreamPurpose::Structured);
                 let mut calls =
                     plan_calls(tools, choice, &self.settings.tools, &self.schemas, &mut rng)?;
                 if !parallel {
                     calls.truncate(1);
                 }
                 if calls.is_empty() {
-                    OutputForm::Text
+                    ReplyForm::Text
                 } else {
-                    OutputForm::Calls(calls)
+                    ReplyForm::Calls(calls)
                 }
             }
         })
     }
 
-    fn script(&self, job: &GenerationJob, prompt: &Prompt, key: u64, form: OutputForm) -> Script {
-        let room = self.room(prompt.tokens.len()).max(1);
+    fn generate_script(
+        &self,
+        job: &GenerationJob,
+        prompt: &TokenizedPrompt,
+        key: u64,
+        form: ReplyForm,
+    ) -> ReplyScript {
+        let room = self.output_room_tokens(prompt.tokens.len()).max(1);
         let limit = match self.settings.role {
             ServingRole::Prefill => 1,
             ServingRole::Whole | ServingRole::Decode => {
@@ -206,10 +223,14 @@ impl Service {
             }
         };
         let limit = match self.settings.role {
-            ServingRole::Whole | ServingRole::Decode if job.whole_calls && form.calls() => room,
+            ServingRole::Whole | ServingRole::Decode
+                if job.whole_calls && form.has_tool_calls() =>
+            {
+                room
+            }
             _ => limit,
         };
-        self.generator.script(&GenerateRequest {
+        self.generator.generate_script(&GeneratorInput {
             key,
             limit,
             limited: job.limited,
@@ -221,26 +242,30 @@ impl Service {
             reasoning: job.request.reasoning,
             reasoning_start: prompt.reasoning_start.as_deref().unwrap_or_default(),
             thinking_budget: job.sampler.thinking_budget,
-            special_tokens: SpecialTokens::when(!job.facts.params.skip_special_tokens),
+            special_tokens: SpecialTokens::from_bool(!job.facts.params.skip_special_tokens),
             arrived: job.request.arrived,
-            hashes: self.generator.hashes(prompt),
+            hashes: self.generator.prompt_hashes(prompt),
             length: prompt.audio.map(|audio| audio.tokens),
         })
     }
 
-    fn sample(&self, compiled: &Compiled, key: u64) -> Result<Arc<str>, ConstraintError> {
-        let mut rng = stream(self.settings.seed, key, Purpose::Structured);
-        Ok(compiled.sample(&mut rng, &Default::default())?.into())
+    fn sample_constrained(
+        &self,
+        compiled: &CompiledConstraint,
+        key: u64,
+    ) -> Result<Arc<str>, ConstraintError> {
+        let mut rng = request_rng(self.settings.seed, key, StreamPurpose::Structured);
+        Ok(compiled.sample_text(&mut rng, &Default::default())?.into())
     }
 
-    fn submission(
+    fn engine_submission(
         &self,
         job: &GenerationJob,
-        prompt: &Prompt,
+        prompt: &TokenizedPrompt,
         key: u64,
-        script: &Script,
+        script: &ReplyScript,
         plan: Option<Arc<BlockPlan>>,
-        parent: Arc<ParentRequest>,
+        parent: Arc<ParentRequestCounters>,
     ) -> Submission {
         let tokens = prompt.tokens.len().max(1) as u32;
         let mut sequence = Sequence::new(SeqId(0), tokens, script.len());
@@ -255,40 +280,40 @@ impl Service {
         let ngram = self.settings.ngram.as_ref();
         sequence.drafts = ngram.map(|ngram| ngram.script_drafts(&prompt.tokens, script));
         if script.calls.len() > 1 {
-            sequence.tokens_without_gap = script.further_calls();
+            sequence.tokens_without_gap = script.later_tool_call_starts();
         }
         sequence.skip_cache_read = job.skip_cache_read;
         sequence.hit_threshold = job.request.hit_threshold;
         sequence.tail = job.tail;
         let (transfer, kv_source) = match &job.request.transfer {
-            Transfer::Local if self.settings.role == ServingRole::Decode => {
+            KvTransfer::Local if self.settings.role == ServingRole::Decode => {
                 (EngineTransfer::RemotePrefill, None)
             }
-            Transfer::Local => (EngineTransfer::Local, None),
-            Transfer::FromRemote(source) => (EngineTransfer::RemotePrefill, source.clone()),
-            Transfer::ForRemote(_) => (EngineTransfer::RemoteDecode, None),
+            KvTransfer::Local => (EngineTransfer::Local, None),
+            KvTransfer::FromRemote(source) => (EngineTransfer::RemotePrefill, source.clone()),
+            KvTransfer::ForRemote(_) => (EngineTransfer::RemoteDecode, None),
         };
         sequence.transfer = transfer;
         let faults = job.request.faults.as_ref();
-        let lost_blocks = faults.and_then(|faults| faults.lost_blocks());
+        let lost_blocks = faults.and_then(|faults| faults.loaded_kv_percent());
         sequence.load_failure = lost_blocks.map(|loaded| LoadFailure {
             policy: self.settings.load_failure_policy,
             loaded: f32::from(loaded) / 100.0,
         });
         let lora = match &job.facts.target {
-            Target::Base => None,
-            Target::Lora { name, id } => {
+            ModelTarget::Base => None,
+            ModelTarget::Lora { name, id } => {
                 sequence.lora = Some(LoraId(*id));
                 Some(name.clone())
             }
         };
         let finish = match (script.finish.reason, transfer) {
             (_, EngineTransfer::RemoteDecode) => PlannedFinish::RemoteDecode,
-            (Reason::Length, _) => PlannedFinish::Length,
-            (Reason::Stop, _) if !script.calls.is_empty() => PlannedFinish::ToolCalls,
-            (Reason::Stop, _) => PlannedFinish::Stop,
+            (EndReason::Length, _) => PlannedFinish::Length,
+            (EndReason::Stop, _) if !script.calls.is_empty() => PlannedFinish::ToolCalls,
+            (EndReason::Stop, _) => PlannedFinish::Stop,
         };
-        let room = self.room(prompt.tokens.len()).max(1);
+        let room = self.output_room_tokens(prompt.tokens.len()).max(1);
         let max_tokens = job.max_tokens.map_or(room, |max| max.min(room));
         Submission {
             sequence,
@@ -303,7 +328,7 @@ impl Service {
                 kv_source,
                 plan: followed.flatten(),
                 span: self.settings.traced.then(|| {
-                    Arc::new(SpanAttributes {
+                    Arc::new(RequestSpanAttributes {
                         headers: job.request.trace.clone(),
                         temperature: job.facts.params.temperature,
                         top_p: job.facts.params.top_p,
@@ -315,7 +340,7 @@ impl Service {
     }
 
     /// Returns the index of the requested data-parallel rank, or of the least loaded one.
-    fn rank(&self, asked: Option<i64>) -> Result<usize, ServeError> {
+    fn select_rank(&self, asked: Option<i64>) -> Result<usize, ServeError> {
         let ranks = self.ranks.len();
         match asked {
             Some(rank) => usize::try_from(rank)

@@ -1,12 +1,12 @@
 //! Converts token ids to text incrementally.
 
 use crate::SpecialTokens;
-use crate::hf::{DecodeStream, Hf};
-use crate::simulated::Simulated;
+use crate::hf::{DecodeStream, HfTokenizer};
+use crate::simulated::SimulatedTokenizer;
 
 /// Tokens of a text, with the text that each token adds in incremental decoding.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Fragments {
+pub struct TokenFragments {
     /// Ids of the text's tokens, in order.
     pub ids: Vec<u32>,
     /// Decoded text of all tokens.
@@ -16,29 +16,29 @@ pub struct Fragments {
     pub ends: Vec<u32>,
 }
 
-impl Fragments {
+impl TokenFragments {
     /// Returns the text that the token at `index` adds.
     #[inline]
-    pub fn piece(&self, index: usize) -> &str {
-        let (start, end) = self.bounds(index);
+    pub fn fragment_text(&self, index: usize) -> &str {
+        let (start, end) = self.fragment_bounds(index);
         &self.text[start..end]
     }
 
     #[inline]
-    fn bounds(&self, index: usize) -> (usize, usize) {
+    fn fragment_bounds(&self, index: usize) -> (usize, usize) {
         let start = if index == 0 { 0 } else { self.ends[index - 1] };
         (start as usize, self.ends[index] as usize)
     }
 
     /// Appends to `out` the text that the token at `index` adds.
     #[inline]
-    pub fn push_piece(&self, index: usize, out: &mut String) {
+    pub fn push_fragment(&self, index: usize, out: &mut String) {
         /// Maximum length in bytes of texts that are copied with a fixed size and then truncated,
         /// which avoids a call of memcpy.
-        const SHORT: usize = 16;
-        let (start, end) = self.bounds(index);
-        if end - start <= SHORT
-            && let Some(longer) = self.text.get(start..start + SHORT)
+        const SHORT_FRAGMENT_BYTES: usize = 16;
+        let (start, end) = self.fragment_bounds(index);
+        if end - start <= SHORT_FRAGMENT_BYTES
+            && let Some(longer) = self.text.get(start..start + SHORT_FRAGMENT_BYTES)
         {
             let end = out.len() + (end - start);
             out.push_str(longer);
@@ -50,7 +50,7 @@ impl Fragments {
 
     /// Returns the text that the tokens `from..to` add; `to` must not be below `from`.
     #[inline]
-    pub fn span(&self, from: usize, to: usize) -> &str {
+    pub fn text_of_tokens(&self, from: usize, to: usize) -> &str {
         let end = |tokens: usize| tokens.checked_sub(1).map_or(0, |last| self.ends[last]) as usize;
         &self.text[end(from)..end(to)]
     }
@@ -63,46 +63,46 @@ impl Fragments {
 ///
 /// **Source:** `vllm/v1/engine/detokenizer.py`.
 #[derive(Debug)]
-pub struct Detokenizer<'t>(Decoding<'t>);
+pub struct Detokenizer<'t>(DetokenizerKind<'t>);
 
 #[derive(Debug)]
-enum Decoding<'t> {
+enum DetokenizerKind<'t> {
     Hf(DecodeStream<'t>),
-    Simulated(&'t Simulated),
+    Simulated(&'t SimulatedTokenizer),
 }
 
 impl<'t> Detokenizer<'t> {
-    pub(crate) fn hf(hf: &'t Hf, prompt: &[u32], special: SpecialTokens) -> Self {
-        Self(Decoding::Hf(DecodeStream::new(hf, prompt, special)))
+    pub(crate) fn hf(hf: &'t HfTokenizer, prompt: &[u32], special: SpecialTokens) -> Self {
+        Self(DetokenizerKind::Hf(DecodeStream::new(hf, prompt, special)))
     }
 
-    pub(crate) fn simulated(simulated: &'t Simulated) -> Self {
-        Self(Decoding::Simulated(simulated))
+    pub(crate) fn simulated(simulated: &'t SimulatedTokenizer) -> Self {
+        Self(DetokenizerKind::Simulated(simulated))
     }
 
     /// Decodes one more token id and returns the text that is complete.
-    pub fn push(&mut self, id: u32) -> String {
+    pub fn decode_token(&mut self, id: u32) -> String {
         let mut out = String::new();
-        self.push_to(id, &mut out);
+        self.decode_token_into(id, &mut out);
         out
     }
 
     /// Decodes one more token id and appends the text that is complete to `out`.
-    pub fn push_to(&mut self, id: u32, out: &mut String) {
+    pub fn decode_token_into(&mut self, id: u32, out: &mut String) {
         match &mut self.0 {
-            Decoding::Hf(stream) => stream.push(id, out),
-            Decoding::Simulated(simulated) => {
-                simulated.append(id, out);
+            DetokenizerKind::Hf(stream) => stream.push(id, out),
+            DetokenizerKind::Simulated(simulated) => {
+                simulated.append_text(id, out);
             }
         }
     }
 
     /// Appends the text still held back for incomplete characters, including replacement
     /// characters.
-    pub(crate) fn finish(self, out: &mut String) {
+    pub(crate) fn flush_into(self, out: &mut String) {
         match self.0 {
-            Decoding::Hf(stream) => stream.finish(out),
-            Decoding::Simulated(_) => {}
+            DetokenizerKind::Hf(stream) => stream.finish(out),
+            DetokenizerKind::Simulated(_) => {}
         }
     }
 }

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use hf_hub::api::sync::{ApiBuilder, ApiError};
 use hf_hub::{Cache, Repo, RepoType};
 
-use crate::source::{Hub, TOKENIZER};
+use crate::source::{HuggingFaceHub, TOKENIZER_JSON};
 
-const OPTIONAL: [&str; 5] = [
+const OPTIONAL_FILES: [&str; 5] = [
     "tokenizer_config.json",
     "chat_template.jinja",
     "chat_template.json",
@@ -16,11 +16,19 @@ const OPTIONAL: [&str; 5] = [
 ];
 
 /// Downloads a model's tokenizer files into the cache and returns their folder. Blocks the thread.
-pub(crate) fn fetch(repo: &str, revision: &str, hub: &Hub) -> Result<PathBuf, String> {
-    download(repo, revision, hub).map_err(|error| error.to_string())
+pub(crate) fn download_tokenizer_files(
+    repo: &str,
+    revision: &str,
+    hub: &HuggingFaceHub,
+) -> Result<PathBuf, String> {
+    download_from_hub(repo, revision, hub).map_err(|error| error.to_string())
 }
 
-fn download(repo: &str, revision: &str, hub: &Hub) -> Result<PathBuf, ApiError> {
+fn download_from_hub(
+    repo: &str,
+    revision: &str,
+    hub: &HuggingFaceHub,
+) -> Result<PathBuf, ApiError> {
     let mut builder = ApiBuilder::from_cache(Cache::new(hub.cache.clone()))
         .with_token(hub.token.clone())
         .with_progress(false);
@@ -29,8 +37,8 @@ fn download(repo: &str, revision: &str, hub: &Hub) -> Result<PathBuf, ApiError> 
     }
     let repo = Repo::with_revision(repo.to_owned(), RepoType::Model, revision.to_owned());
     let repo = builder.build()?.repo(repo);
-    let file = repo.get(TOKENIZER)?;
-    for name in OPTIONAL {
+    let file = repo.get(TOKENIZER_JSON)?;
+    for name in OPTIONAL_FILES {
         match repo.get(name) {
             Ok(_) => {}
             // These files are optional; ignoring other errors would, for example, lose the chat
@@ -46,7 +54,7 @@ fn download(repo: &str, revision: &str, hub: &Hub) -> Result<PathBuf, ApiError> 
 mod tests {
     use super::*;
     use crate::error::TokenizerError;
-    use crate::source::on_hub;
+    use crate::source::locate_on_hub;
     use std::fs;
 
     /// Starts a hub with these files of `org/name`; returns its address and the requests that it
@@ -109,16 +117,17 @@ mod tests {
     }
 
     #[test]
-    fn a_download_fills_the_cache() {
-        let (endpoint, seen) = fake_hub(&[(TOKENIZER, "{\"a\": 1}"), ("chat_template.jinja", "T")]);
+    fn hub_download_fills_the_hugging_face_cache() {
+        let (endpoint, seen) =
+            fake_hub(&[(TOKENIZER_JSON, "{\"a\": 1}"), ("chat_template.jinja", "T")]);
         let cache = tempfile::tempdir().unwrap();
-        let hub = Hub {
+        let hub = HuggingFaceHub {
             cache: cache.path().into(),
             endpoint: Some(endpoint),
             token: Some("t".into()),
             offline: false,
         };
-        let model = on_hub("org/name", None, true, &hub).unwrap();
+        let model = locate_on_hub("org/name", None, true, &hub).unwrap();
         assert_eq!(model.found, "org/name from the hub");
         assert!(model.folder.ends_with("models--org--name/snapshots/c0ffee"));
         assert_eq!(
@@ -132,7 +141,7 @@ mod tests {
             "{:?}",
             seen.lock()
         );
-        let again = on_hub("org/name", None, true, &hub).unwrap();
+        let again = locate_on_hub("org/name", None, true, &hub).unwrap();
         assert!(again.found.starts_with("org/name in the cache at "));
         assert_eq!(seen.lock().len(), requests);
     }
@@ -140,7 +149,7 @@ mod tests {
     #[test]
     fn the_hub_is_not_contacted_unless_requested() {
         let cache = tempfile::tempdir().unwrap();
-        let hub = |offline| Hub {
+        let hub = |offline| HuggingFaceHub {
             cache: cache.path().into(),
             // No server listens there: a request would result in a Download error.
             endpoint: Some("http://127.0.0.1:9".into()),
@@ -148,13 +157,13 @@ mod tests {
             offline,
         };
         for (download, offline) in [(false, false), (true, true)] {
-            let error = on_hub("org/name", None, download, &hub(offline)).unwrap_err();
+            let error = locate_on_hub("org/name", None, download, &hub(offline)).unwrap_err();
             assert!(matches!(error, TokenizerError::NotCached { .. }), "{error}");
         }
-        let error = on_hub("org/name", None, true, &hub(false)).unwrap_err();
+        let error = locate_on_hub("org/name", None, true, &hub(false)).unwrap_err();
         assert!(matches!(error, TokenizerError::Download { .. }), "{error}");
         for name in ["", "a/b/c", "../x", "a b", "a/", "http://x"] {
-            let error = on_hub(name, None, true, &hub(false)).unwrap_err();
+            let error = locate_on_hub(name, None, true, &hub(false)).unwrap_err();
             assert!(
                 matches!(error, TokenizerError::BadName { .. }),
                 "{name}: {error}"

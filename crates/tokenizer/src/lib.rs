@@ -23,16 +23,16 @@ mod tests;
 
 pub use chat::{
     ChatInput, ChatMessage, ChatTemplates, ContentFormat, MessagePart, TemplateError,
-    TemplateMessage, plain_text,
+    TemplateMessage, message_plain_text,
 };
-pub use detokenizer::{Detokenizer, Fragments};
-pub use error::{EncodingGivenUp, TokenizerError};
-pub use hf::Hf;
+pub use detokenizer::{Detokenizer, TokenFragments};
+pub use error::{EncodingTooExpensive, TokenizerError};
+pub use hf::HfTokenizer;
 pub use media::{
-    MediaFeature, MediaItem, MediaRule, MediaRules, Modality, accepts_media, data_url_head,
-    media_marker,
+    MediaItem, MediaModality, MediaTokenRule, MediaTokenRules, PlacedMediaItem,
+    config_accepts_media, data_url_first_bytes, media_marker,
 };
-pub use simulated::{Simulated, fnv1a};
-pub use source::{Hub, TokenizerLocation};
+pub use simulated::{SimulatedTokenizer, fnv1a_32};
+pub use source::{HuggingFaceHub, TokenizerLocation};
 pub use special_tokens::SpecialTokens;
 pub use tokenizer::Tokenizer;

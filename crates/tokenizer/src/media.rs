@@ -13,11 +13,11 @@ use crate::SpecialTokens;
 /// character, which splits no word of a user.
 const MARKER_DELIMITER: char = '\u{10FFF0}';
 const IMAGE_HEAD_BYTES: usize = 96 * 1024;
-const MAX_ITEM_TOKENS: u32 = 1 << 20;
+const MAX_MEDIA_ITEM_TOKENS: u32 = 1 << 20;
 
 /// Type of a media item in a prompt: image, audio or video.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Modality {
+pub enum MediaModality {
     /// Image in a prompt.
     Image,
     /// Audio clip in a prompt.
@@ -26,7 +26,7 @@ pub enum Modality {
     Video,
 }
 
-impl Modality {
+impl MediaModality {
     /// Returns vLLM's name of the modality, such as `image`.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -39,9 +39,9 @@ impl Modality {
 
 /// Media item at its position in a tokenized prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MediaFeature {
+pub struct PlacedMediaItem {
     /// Type of the media item.
-    pub modality: Modality,
+    pub modality: MediaModality,
     /// Content hash of the media item, or the identifier set by the client.
     pub identifier: Arc<str>,
     /// Index of the item's first placeholder token in the prompt.
@@ -52,7 +52,7 @@ pub struct MediaFeature {
 
 /// Rule for the number of placeholder tokens of a media item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MediaRule {
+pub enum MediaTokenRule {
     /// Fixed number of tokens per media item.
     Fixed(u32),
     /// Number of tokens in proportion to the area of an image.
@@ -70,46 +70,46 @@ pub enum MediaRule {
 
 /// Rules for the number of placeholder tokens of a media item, by modality.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MediaRules {
+pub struct MediaTokenRules {
     /// Rule for the tokens of an image.
-    pub image: MediaRule,
+    pub image: MediaTokenRule,
     /// Rule for the tokens of an audio clip.
-    pub audio: MediaRule,
+    pub audio: MediaTokenRule,
     /// Rule for the tokens of a video.
-    pub video: MediaRule,
+    pub video: MediaTokenRule,
 }
 
-impl Default for MediaRules {
+impl Default for MediaTokenRules {
     /// Returns the rules of typical models for the tokens of media items.
     ///
     /// Images as in Qwen2-VL: 28 × 28 pixels per token, 4 to 16384 tokens, and 576 (LLaVA 1.5) for
     /// unknown sizes. Audio has 250 tokens (10 s of Qwen2-Audio), video 2048.
     fn default() -> Self {
         Self {
-            image: MediaRule::Area {
+            image: MediaTokenRule::Area {
                 patch: 28,
                 least: 4,
                 most: 16_384,
                 unknown: 576,
             },
-            audio: MediaRule::Fixed(250),
-            video: MediaRule::Fixed(2048),
+            audio: MediaTokenRule::Fixed(250),
+            video: MediaTokenRule::Fixed(2048),
         }
     }
 }
 
-impl MediaRules {
+impl MediaTokenRules {
     /// Returns the media token rules of a model's `config.json`, with defaults for missing ones.
     ///
     /// Supported models: Gemma 3 (`mm_tokens_per_image`), LLaVA 1.5 and PaliGemma (a square of
     /// fixed size), Qwen-VL, GLM-4V, Pixtral and Mistral 3 (pixels per token).
-    pub fn of_model(config: &Map<String, Value>) -> Self {
-        let config = part(config, "thinker_config").unwrap_or(config);
-        let vision = part(config, "vision_config");
+    pub fn from_model_config(config: &Map<String, Value>) -> Self {
+        let config = config_section(config, "thinker_config").unwrap_or(config);
+        let vision = config_section(config, "vision_config");
         let usual = Self::default();
         Self {
             image: vision
-                .and_then(|vision| image_of(config, vision))
+                .and_then(|vision| image_rule_of_model(config, vision))
                 .unwrap_or(usual.image),
             ..usual
         }
@@ -120,7 +120,7 @@ impl MediaRules {
     ///
     /// # Errors
     /// A message with the invalid key and its allowed values.
-    pub fn with(self, map: &Map<String, Value>) -> Result<Self, String> {
+    pub fn override_from_json(self, map: &Map<String, Value>) -> Result<Self, String> {
         let mut rules = self;
         for (name, value) in map {
             let rule = match name.as_str() {
@@ -130,35 +130,35 @@ impl MediaRules {
                 other => return Err(format!("{other:?} is not one of image, audio, video")),
             };
             *rule = match value {
-                Value::Object(area) => self::area(name, area)?,
-                fixed => MediaRule::Fixed(count(name, fixed)?),
+                Value::Object(area) => self::parse_area_rule(name, area)?,
+                fixed => MediaTokenRule::Fixed(parse_token_count(name, fixed)?),
             };
         }
         Ok(rules)
     }
 
-    fn rule(&self, modality: Modality) -> MediaRule {
+    fn rule_of(&self, modality: MediaModality) -> MediaTokenRule {
         match modality {
-            Modality::Image => self.image,
-            Modality::Audio => self.audio,
-            Modality::Video => self.video,
+            MediaModality::Image => self.image,
+            MediaModality::Audio => self.audio,
+            MediaModality::Video => self.video,
         }
     }
 
     /// Returns the maximum number of placeholder tokens of a media item of this modality.
-    pub fn most(&self, modality: Modality) -> u32 {
-        match self.rule(modality) {
-            MediaRule::Fixed(tokens) => tokens,
-            MediaRule::Area { most, unknown, .. } => most.max(unknown),
+    pub fn max_tokens(&self, modality: MediaModality) -> u32 {
+        match self.rule_of(modality) {
+            MediaTokenRule::Fixed(tokens) => tokens,
+            MediaTokenRule::Area { most, unknown, .. } => most.max(unknown),
         }
     }
 
     /// Returns the number of placeholder tokens of a media item; `bytes` is its content, if the
     /// request contains it.
-    pub fn tokens(&self, modality: Modality, bytes: Option<&[u8]>) -> u32 {
-        match self.rule(modality) {
-            MediaRule::Fixed(tokens) => tokens,
-            MediaRule::Area {
+    pub fn token_count(&self, modality: MediaModality, bytes: Option<&[u8]>) -> u32 {
+        match self.rule_of(modality) {
+            MediaTokenRule::Fixed(tokens) => tokens,
+            MediaTokenRule::Area {
                 patch,
                 least,
                 most,
@@ -177,17 +177,20 @@ impl MediaRules {
     }
 }
 
-fn part<'a>(map: &'a Map<String, Value>, key: &str) -> Option<&'a Map<String, Value>> {
+fn config_section<'a>(map: &'a Map<String, Value>, key: &str) -> Option<&'a Map<String, Value>> {
     map.get(key)?.as_object()
 }
 
-fn image_of(config: &Map<String, Value>, vision: &Map<String, Value>) -> Option<MediaRule> {
+fn image_rule_of_model(
+    config: &Map<String, Value>,
+    vision: &Map<String, Value>,
+) -> Option<MediaTokenRule> {
     let number = |map: &Map<String, Value>, key: &str| {
         let number = u32::try_from(map.get(key)?.as_u64()?).ok();
-        number.filter(|n| (1..=MAX_ITEM_TOKENS).contains(n))
+        number.filter(|n| (1..=MAX_MEDIA_ITEM_TOKENS).contains(n))
     };
     if let Some(tokens) = number(config, "mm_tokens_per_image") {
-        return Some(MediaRule::Fixed(tokens));
+        return Some(MediaTokenRule::Fixed(tokens));
     }
     let kind = |map: &Map<String, Value>, names: &[&str]| {
         let kind = map.get("model_type").and_then(Value::as_str);
@@ -196,10 +199,10 @@ fn image_of(config: &Map<String, Value>, vision: &Map<String, Value>) -> Option<
     let (patch, edge) = (number(vision, "patch_size")?, number(vision, "image_size"));
     let square = |edge: u32, patch: u32| {
         let tokens = edge.div_ceil(patch);
-        tokens.saturating_mul(tokens).min(MAX_ITEM_TOKENS)
+        tokens.saturating_mul(tokens).min(MAX_MEDIA_ITEM_TOKENS)
     };
     if kind(config, &["llava", "paligemma"]) {
-        return edge.map(|edge| MediaRule::Fixed(square(edge, patch)));
+        return edge.map(|edge| MediaTokenRule::Fixed(square(edge, patch)));
     }
     let merge = number(vision, "spatial_merge_size");
     let merge = merge.or_else(|| number(config, "spatial_merge_size"));
@@ -210,7 +213,7 @@ fn image_of(config: &Map<String, Value>, vision: &Map<String, Value>) -> Option<
     }
     let patch = patch.saturating_mul(merge.unwrap_or(1));
     let most = bound.map_or(16_384, |edge| square(edge, patch));
-    Some(MediaRule::Area {
+    Some(MediaTokenRule::Area {
         patch,
         least: 4.min(most),
         most,
@@ -218,7 +221,7 @@ fn image_of(config: &Map<String, Value>, vision: &Map<String, Value>) -> Option<
     })
 }
 
-fn area(name: &str, map: &Map<String, Value>) -> Result<MediaRule, String> {
+fn parse_area_rule(name: &str, map: &Map<String, Value>) -> Result<MediaTokenRule, String> {
     let (mut patch, mut least, mut most, mut unknown) = (28, 4, 16_384, 576);
     for (key, value) in map {
         let field = match key.as_str() {
@@ -232,14 +235,14 @@ fn area(name: &str, map: &Map<String, Value>) -> Result<MediaRule, String> {
                 ));
             }
         };
-        *field = count(&format!("{name}.{key}"), value)?;
+        *field = parse_token_count(&format!("{name}.{key}"), value)?;
     }
     if most < least {
         return Err(format!(
             "{name}.most ({most}) is less than {name}.least ({least})"
         ));
     }
-    Ok(MediaRule::Area {
+    Ok(MediaTokenRule::Area {
         patch,
         least,
         most,
@@ -247,16 +250,16 @@ fn area(name: &str, map: &Map<String, Value>) -> Result<MediaRule, String> {
     })
 }
 
-fn count(name: &str, value: &Value) -> Result<u32, String> {
+fn parse_token_count(name: &str, value: &Value) -> Result<u32, String> {
     let n = value.as_u64().and_then(|n| u32::try_from(n).ok());
-    n.filter(|n| (1..=MAX_ITEM_TOKENS).contains(n))
+    n.filter(|n| (1..=MAX_MEDIA_ITEM_TOKENS).contains(n))
         .ok_or_else(|| {
-            format!("{name} is {value}, must be a whole number from 1 to {MAX_ITEM_TOKENS}")
+            format!("{name} is {value}, must be a whole number from 1 to {MAX_MEDIA_ITEM_TOKENS}")
         })
 }
 
 /// Returns whether a model's `config.json` describes images, audio or video.
-pub fn accepts_media(config: &Map<String, Value>) -> bool {
+pub fn config_accepts_media(config: &Map<String, Value>) -> bool {
     ["vision_config", "audio_config", "image_token_id"]
         .iter()
         .any(|key| config.get(*key).is_some_and(|value| !value.is_null()))
@@ -266,7 +269,7 @@ pub fn accepts_media(config: &Map<String, Value>) -> bool {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MediaItem {
     /// Type of the media item.
-    pub modality: Modality,
+    pub modality: MediaModality,
     /// Content hash of the media item, or the identifier set by the client.
     pub identifier: std::sync::Arc<str>,
     /// Number of the item's placeholder tokens in the prompt.
@@ -274,7 +277,7 @@ pub struct MediaItem {
 }
 
 /// Decodes the first bytes of a `data:` URL, enough for the image size; `None` for other URLs.
-pub fn data_url_head(url: &str) -> Option<Vec<u8>> {
+pub fn data_url_first_bytes(url: &str) -> Option<Vec<u8>> {
     let (kind, data) = url.strip_prefix("data:")?.split_once(',')?;
     if !kind.ends_with(";base64") {
         return Some(
@@ -302,7 +305,7 @@ impl Tokenizer {
         text: &str,
         mut special: SpecialTokens,
         items: &[MediaItem],
-    ) -> (Vec<u32>, Vec<MediaFeature>) {
+    ) -> (Vec<u32>, Vec<PlacedMediaItem>) {
         let mut tokens = Vec::new();
         let mut media = Vec::with_capacity(items.len());
         for (i, piece) in text.split(MARKER_DELIMITER).enumerate() {
@@ -312,13 +315,13 @@ impl Tokenizer {
                 .flatten();
             match item {
                 Some(item) => {
-                    media.push(MediaFeature {
+                    media.push(PlacedMediaItem {
                         modality: item.modality,
                         identifier: item.identifier.clone(),
                         start: tokens.len() as u32,
                         len: item.tokens,
                     });
-                    let id = self.placeholder(item.modality);
+                    let id = self.placeholder_id(item.modality);
                     tokens.extend(std::iter::repeat_n(id, item.tokens as usize));
                 }
                 None if piece.is_empty() && special == SpecialTokens::Without => {}
@@ -333,7 +336,7 @@ impl Tokenizer {
 
     /// Returns the placeholder token id of a modality: from `config.json`, else by a usual token
     /// name.
-    fn placeholder(&self, modality: Modality) -> u32 {
+    fn placeholder_id(&self, modality: MediaModality) -> u32 {
         let name = modality.as_str();
         let configured = match self {
             Self::Hf(hf) => ["token_id", "token_index"].iter().find_map(|key| {
@@ -351,7 +354,7 @@ impl Tokenizer {
     /// Returns whether the model's configuration describes images, audio or video.
     pub fn is_multimodal(&self) -> bool {
         match self {
-            Self::Hf(hf) => accepts_media(hf.config()),
+            Self::Hf(hf) => config_accepts_media(hf.config()),
             Self::Simulated(_) => false,
         }
     }
@@ -364,25 +367,31 @@ mod tests {
 
     const PNG: &str = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAARgAAAA4CAIAAAAAAAAA";
 
-    fn read(value: Value) -> Result<MediaRules, String> {
-        MediaRules::default().with(value.as_object().expect("an object"))
+    fn read(value: Value) -> Result<MediaTokenRules, String> {
+        MediaTokenRules::default().override_from_json(value.as_object().expect("an object"))
     }
 
     #[test]
-    fn images_count_by_area_and_others_by_the_piece() {
-        let rules = MediaRules::default();
-        let bytes = data_url_head(PNG).expect("a data URL");
-        assert_eq!(rules.tokens(Modality::Image, Some(&bytes)), 10 * 2);
-        assert_eq!(rules.tokens(Modality::Image, None), 576);
-        assert_eq!(rules.tokens(Modality::Image, Some(b"no picture")), 576);
-        assert_eq!(rules.tokens(Modality::Audio, None), 250);
+    fn image_tokens_follow_area_others_are_fixed() {
+        let rules = MediaTokenRules::default();
+        let bytes = data_url_first_bytes(PNG).expect("a data URL");
+        assert_eq!(
+            rules.token_count(MediaModality::Image, Some(&bytes)),
+            10 * 2
+        );
+        assert_eq!(rules.token_count(MediaModality::Image, None), 576);
+        assert_eq!(
+            rules.token_count(MediaModality::Image, Some(b"no picture")),
+            576
+        );
+        assert_eq!(rules.token_count(MediaModality::Audio, None), 250);
         let rules = read(json!({"image": {"patch": 14, "most": 50}, "video": 7})).expect("rules");
-        assert_eq!(rules.tokens(Modality::Image, Some(&bytes)), 50);
-        assert_eq!(rules.tokens(Modality::Video, None), 7);
+        assert_eq!(rules.token_count(MediaModality::Image, Some(&bytes)), 50);
+        assert_eq!(rules.token_count(MediaModality::Video, None), 7);
     }
 
     #[test]
-    fn wrong_rules_are_named() {
+    fn media_rule_errors_name_the_field() {
         for (rules, word) in [
             (json!({"smell": 3}), "\"smell\""),
             (json!({"image": 0}), "image is 0"),
@@ -394,10 +403,10 @@ mod tests {
     }
 
     #[test]
-    fn items_are_placed_at_their_markers() {
+    fn media_items_replace_their_markers() {
         let tokenizer = Tokenizer::simulated();
         let item = |tokens| MediaItem {
-            modality: Modality::Image,
+            modality: MediaModality::Image,
             identifier: "x".into(),
             tokens,
         };
@@ -411,10 +420,11 @@ mod tests {
     }
 
     #[test]
-    fn images_of_known_families_take_what_their_processors_make_of_them() {
-        let image =
-            |config: Value| MediaRules::of_model(config.as_object().expect("an object")).image;
-        let area = |patch, most| MediaRule::Area {
+    fn image_tokens_equal_hugging_face_processors() {
+        let image = |config: Value| {
+            MediaTokenRules::from_model_config(config.as_object().expect("an object")).image
+        };
+        let area = |patch, most| MediaTokenRule::Area {
             patch,
             least: 4,
             most,
@@ -430,13 +440,13 @@ mod tests {
             {"model_type": "pixtral", "image_size": 1540, "patch_size": 14}});
         assert_eq!(image(mistral), area(28, 3025));
         let gemma = json!({"mm_tokens_per_image": 256, "vision_config": {"patch_size": 14}});
-        assert_eq!(image(gemma), MediaRule::Fixed(256));
+        assert_eq!(image(gemma), MediaTokenRule::Fixed(256));
         let llava = json!({"model_type": "llava", "vision_config":
             {"image_size": 336, "patch_size": 14}});
-        assert_eq!(image(llava), MediaRule::Fixed(576));
+        assert_eq!(image(llava), MediaTokenRule::Fixed(576));
         assert_eq!(
             image(of(json!({"hidden_size": 64}))),
-            MediaRules::default().image
+            MediaTokenRules::default().image
         );
     }
 }

@@ -12,27 +12,27 @@ use std::ops::Range;
 
 use serde_json::{Value as Json, json};
 
-use crate::interner::Interner;
+use crate::interner::TokenTextInterner;
 
-const CHARACTER: u32 = 0x8000_0000;
+const CHARACTER_ID_FLAG: u32 = 0x8000_0000;
 
 /// Simulated tokenizer, which splits text into words and punctuation.
 #[derive(Debug, Default)]
-pub struct Simulated {
-    memory: Interner,
+pub struct SimulatedTokenizer {
+    memory: TokenTextInterner,
 }
 
-impl Simulated {
+impl SimulatedTokenizer {
     pub(crate) fn encode(&self, text: &str) -> Vec<u32> {
         let mut ids = Vec::with_capacity(text.len() / 4 + 1);
-        for piece in pieces(text) {
+        for piece in split_pieces(text) {
             ids.push(self.intern_piece(text, &piece));
         }
         ids
     }
 
-    pub(crate) fn split(&self, text: &str) -> (Vec<u32>, Vec<u32>) {
-        pieces(text)
+    pub(crate) fn token_ids_and_ends(&self, text: &str) -> (Vec<u32>, Vec<u32>) {
+        split_pieces(text)
             .map(|piece| {
                 let end = u32::try_from(piece.range.end).unwrap_or(u32::MAX);
                 (self.intern_piece(text, &piece), end)
@@ -40,23 +40,23 @@ impl Simulated {
             .unzip()
     }
 
-    fn intern_piece(&self, text: &str, piece: &Piece) -> u32 {
+    fn intern_piece(&self, text: &str, piece: &SimulatedPiece) -> u32 {
         let text = &text[piece.range.clone()];
         match piece.hash {
             Some((id, hash)) => {
-                self.memory.intern(id, hash, text);
+                self.memory.intern_text(id, hash, text);
                 id
             }
-            None => CHARACTER | text.chars().next().map_or(0, u32::from),
+            None => CHARACTER_ID_FLAG | text.chars().next().map_or(0, u32::from),
         }
     }
 
     /// Appends the text of a token id to `out`; returns false if the text is not stored.
-    pub(crate) fn append(&self, id: u32, out: &mut String) -> bool {
-        if self.memory.append(id, out) {
+    pub(crate) fn append_text(&self, id: u32, out: &mut String) -> bool {
+        if self.memory.append_text(id, out) {
             return true;
         }
-        match character(id) {
+        match character_of_id(id) {
             Some(c) => out.push(c),
             None => return false,
         }
@@ -65,17 +65,17 @@ impl Simulated {
 
     /// Returns the token id of a text; `None` if the text is not exactly one token.
     pub(crate) fn id_of(&self, piece: &str) -> Option<u32> {
-        let first = pieces(piece).next()?;
+        let first = split_pieces(piece).next()?;
         (first.range.end == piece.len()).then(|| self.intern_piece(piece, &first))
     }
 }
 
-fn character(id: u32) -> Option<char> {
-    let code = id.checked_sub(CHARACTER)?;
+fn character_of_id(id: u32) -> Option<char> {
+    let code = id.checked_sub(CHARACTER_ID_FLAG)?;
     char::from_u32(code).filter(|c| !c.is_ascii())
 }
 
-pub(crate) fn info() -> Json {
+pub(crate) fn simulated_tokenizer_info() -> Json {
     json!({
         "tokenizer_class": "SimulatedTokenizer",
         "truncation_side": "left",
@@ -88,7 +88,7 @@ pub(crate) fn info() -> Json {
 
 /// Returns the 32-bit FNV-1a hash, which llm-d-inference-sim uses as token id of a word and as hash
 /// of a URL.
-pub fn fnv1a(bytes: &[u8]) -> u32 {
+pub fn fnv1a_32(bytes: &[u8]) -> u32 {
     bytes
         .iter()
         .fold(FNV_BASIS, |hash, byte| fnv1a_with(hash, *byte))
@@ -106,7 +106,7 @@ fn fnv1a_64_with(hash: u64, byte: u8) -> u64 {
     (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
 }
 
-struct Piece {
+struct SimulatedPiece {
     range: Range<usize>,
     /// FNV-1a hashes of the word, of 32 and 64 bits; `None` for a character beyond ASCII.
     hash: Option<(u32, u64)>,
@@ -116,7 +116,7 @@ struct Piece {
 ///
 /// A token is a word of letters and digits, or a punctuation character, each with the whitespace
 /// after it. Leading whitespace and each character beyond ASCII are tokens, too.
-fn pieces(text: &str) -> impl Iterator<Item = Piece> + '_ {
+fn split_pieces(text: &str) -> impl Iterator<Item = SimulatedPiece> + '_ {
     let bytes = text.as_bytes();
     let mut start = 0;
     std::iter::from_fn(move || {
@@ -126,7 +126,7 @@ fn pieces(text: &str) -> impl Iterator<Item = Piece> + '_ {
         let mut wide = fnv1a_64_with(FNV_64_BASIS, first);
         let mut run = |class| {
             while let Some(byte) = bytes.get(end)
-                && CLASSES[usize::from(*byte)] == class
+                && BYTE_CLASSES[usize::from(*byte)] == class
             {
                 hash = fnv1a_with(hash, *byte);
                 wide = fnv1a_64_with(wide, *byte);
@@ -136,13 +136,13 @@ fn pieces(text: &str) -> impl Iterator<Item = Piece> + '_ {
         if first.is_ascii() {
             // Go's `\w` includes the underscore, but at the start of a piece it is punctuation.
             if first.is_ascii_alphanumeric() {
-                run(WORD);
+                run(CLASS_WORD);
             }
-            run(BLANK);
+            run(CLASS_BLANK);
         } else {
-            run(CONTINUATION);
+            run(CLASS_CONTINUATION);
         }
-        Some(Piece {
+        Some(SimulatedPiece {
             range: std::mem::replace(&mut start, end)..end,
             hash: first.is_ascii().then_some((hash, wide)),
         })
@@ -150,20 +150,20 @@ fn pieces(text: &str) -> impl Iterator<Item = Piece> + '_ {
 }
 
 /// Byte class of Go's `\w`: ASCII letters, digits and underscore.
-const WORD: u8 = 1;
+const CLASS_WORD: u8 = 1;
 /// Byte class of Go's `\s`: ASCII whitespace.
-const BLANK: u8 = 2;
+const CLASS_BLANK: u8 = 2;
 /// Byte class of UTF-8 continuation bytes.
-const CONTINUATION: u8 = 3;
+const CLASS_CONTINUATION: u8 = 3;
 
-static CLASSES: [u8; 256] = {
+static BYTE_CLASSES: [u8; 256] = {
     let mut classes = [0; 256];
     let mut byte = 0;
     while byte < 256 {
         classes[byte] = match byte as u8 {
-            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' => WORD,
-            b'\t' | b'\n' | b'\x0c' | b'\r' | b' ' => BLANK,
-            0x80..=0xbf => CONTINUATION,
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' => CLASS_WORD,
+            b'\t' | b'\n' | b'\x0c' | b'\r' | b' ' => CLASS_BLANK,
+            0x80..=0xbf => CLASS_CONTINUATION,
             _ => 0,
         };
         byte += 1;
@@ -177,20 +177,20 @@ mod tests {
     use proptest::prelude::*;
 
     fn split(text: &str) -> Vec<&str> {
-        pieces(text).map(|piece| &text[piece.range]).collect()
+        split_pieces(text).map(|piece| &text[piece.range]).collect()
     }
 
-    fn decode(tokenizer: &Simulated, ids: &[u32]) -> String {
+    fn decode(tokenizer: &SimulatedTokenizer, ids: &[u32]) -> String {
         let mut out = String::new();
         for id in ids {
-            assert!(tokenizer.append(*id, &mut out));
+            assert!(tokenizer.append_text(*id, &mut out));
         }
         out
     }
 
     #[test]
-    fn ids_and_pieces_are_llm_ds() {
-        let tokenizer = Simulated::default();
+    fn simulated_ids_and_pieces_equal_llm_d() {
+        let tokenizer = SimulatedTokenizer::default();
         assert_eq!(
             split("This is a test."),
             ["This ", "is ", "a ", "test", "."]
@@ -222,22 +222,22 @@ mod tests {
     }
 
     #[test]
-    fn what_llm_d_drops_is_kept() {
+    fn simulated_tokenizer_keeps_text_that_llm_d_drops() {
         assert_eq!(
             split("  a `b` | é世 \u{b}😀\0"),
             [
                 "  ", "a ", "`", "b", "` ", "| ", "é", "世", " ", "\u{b}", "😀", "\0"
             ]
         );
-        let other = Simulated::default();
-        let ids = Simulated::default().encode("é世😀");
+        let other = SimulatedTokenizer::default();
+        let ids = SimulatedTokenizer::default().encode("é世😀");
         assert_eq!(decode(&other, &ids), "é世😀");
-        assert!(!other.append(fnv1a(b"never seen"), &mut String::new()));
+        assert!(!other.append_text(fnv1a_32(b"never seen"), &mut String::new()));
     }
 
     #[test]
     fn one_piece_has_an_id() {
-        let tokenizer = Simulated::default();
+        let tokenizer = SimulatedTokenizer::default();
         assert_eq!(tokenizer.id_of("This "), Some(3_157_421_587));
         assert_eq!(tokenizer.id_of("世"), Some(0x8000_4e16));
         assert_eq!(tokenizer.id_of("two words"), None);
@@ -247,10 +247,10 @@ mod tests {
     proptest! {
         #[test]
         fn text_survives_a_round_trip(text in "\\PC*|[ -~\\s]*|.*") {
-            let tokenizer = Simulated::default();
+            let tokenizer = SimulatedTokenizer::default();
             let ids = tokenizer.encode(&text);
             prop_assert_eq!(decode(&tokenizer, &ids), text.clone());
-            let (again, ends) = tokenizer.split(&text);
+            let (again, ends) = tokenizer.token_ids_and_ends(&text);
             prop_assert_eq!(&again, &ids);
             prop_assert_eq!(ends.last().copied().unwrap_or(0) as usize, text.len());
         }

@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 #[cfg(feature = "download")]
-use crate::download::fetch;
+use crate::download::download_tokenizer_files;
 use crate::error::TokenizerError;
 
 /// Location of a model's tokenizer files.
@@ -23,13 +23,13 @@ pub enum TokenizerLocation {
         /// Whether missing files may be downloaded.
         download: bool,
         /// Settings of the Hugging Face cache and Hub.
-        hub: Hub,
+        hub: HuggingFaceHub,
     },
 }
 
 /// Hugging Face cache and Hub settings from the environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Hub {
+pub struct HuggingFaceHub {
     /// Folder of the Hugging Face cache, which contains `models--organization--name`.
     pub cache: PathBuf,
     /// URL of the Hugging Face Hub; `None` means the public one.
@@ -40,7 +40,7 @@ pub struct Hub {
     pub offline: bool,
 }
 
-impl Hub {
+impl HuggingFaceHub {
     /// Reads the Hugging Face variables `HF_HUB_CACHE`, `HUGGINGFACE_HUB_CACHE`, `HF_HOME`,
     /// `HF_ENDPOINT`, `HF_TOKEN`, `HF_TOKEN_PATH`, `HF_HUB_OFFLINE` and their fallbacks through
     /// `env`.
@@ -85,7 +85,7 @@ impl Hub {
     }
 }
 
-pub(crate) const TOKENIZER: &str = "tokenizer.json";
+pub(crate) const TOKENIZER_JSON: &str = "tokenizer.json";
 
 /// Folder with a model's `tokenizer.json`, and its description for the log.
 #[derive(Debug)]
@@ -100,13 +100,13 @@ pub(crate) struct ModelFolder {
     pub(crate) found: String,
 }
 
-pub(crate) fn in_folder(path: &Path) -> Result<ModelFolder, TokenizerError> {
-    let folder = if path.is_file() && path.file_name().is_some_and(|name| name == TOKENIZER) {
+pub(crate) fn locate_in_folder(path: &Path) -> Result<ModelFolder, TokenizerError> {
+    let folder = if path.is_file() && path.file_name().is_some_and(|name| name == TOKENIZER_JSON) {
         path.parent().unwrap_or(Path::new(".")).to_owned()
     } else {
         path.to_owned()
     };
-    let file = folder.join(TOKENIZER);
+    let file = folder.join(TOKENIZER_JSON);
     let reason = match file.metadata() {
         Ok(found) if found.is_file() => None,
         Ok(_) => Some("it is not a file".to_owned()),
@@ -126,11 +126,11 @@ pub(crate) fn in_folder(path: &Path) -> Result<ModelFolder, TokenizerError> {
 }
 
 /// Locates a Hugging Face model on disk and, if allowed, downloads it from the Hub.
-pub(crate) fn on_hub(
+pub(crate) fn locate_on_hub(
     repo: &str,
     revision: Option<&str>,
     download: bool,
-    hub: &Hub,
+    hub: &HuggingFaceHub,
 ) -> Result<ModelFolder, TokenizerError> {
     let valid = |part: &str| {
         !part.is_empty()
@@ -145,7 +145,7 @@ pub(crate) fn on_hub(
         });
     }
     let revision = revision.unwrap_or("main");
-    if let Some(folder) = cached(&hub.cache, repo, revision) {
+    if let Some(folder) = cached_snapshot(&hub.cache, repo, revision) {
         let found = format!("{repo} in the cache at {}", folder.display());
         return Ok(ModelFolder {
             folder,
@@ -161,9 +161,11 @@ pub(crate) fn on_hub(
             offline: download && hub.offline,
         });
     }
-    let folder = fetch(repo, revision, hub).map_err(|reason| TokenizerError::Download {
-        repo: repo.to_owned(),
-        reason,
+    let folder = download_tokenizer_files(repo, revision, hub).map_err(|reason| {
+        TokenizerError::Download {
+            repo: repo.to_owned(),
+            reason,
+        }
     })?;
     Ok(ModelFolder {
         folder,
@@ -174,12 +176,16 @@ pub(crate) fn on_hub(
 }
 
 #[cfg(not(feature = "download"))]
-fn fetch(_repo: &str, _revision: &str, _hub: &Hub) -> Result<PathBuf, String> {
+fn download_tokenizer_files(
+    _repo: &str,
+    _revision: &str,
+    _hub: &HuggingFaceHub,
+) -> Result<PathBuf, String> {
     Err("this build cannot download: it lacks the feature `download`".to_owned())
 }
 
 /// Returns the cached snapshot folder of a model's revision, or of its only snapshot.
-fn cached(cache: &Path, repo: &str, revision: &str) -> Option<PathBuf> {
+fn cached_snapshot(cache: &Path, repo: &str, revision: &str) -> Option<PathBuf> {
     let model = cache.join(format!("models--{}", repo.replace('/', "--")));
     let snapshots = model.join("snapshots");
     // Revisions may contain slashes, but no `..`.
@@ -191,7 +197,7 @@ fn cached(cache: &Path, repo: &str, revision: &str) -> Option<PathBuf> {
         let commit = commit.map_or_else(|_| revision.to_owned(), |commit| commit.trim().to_owned());
         snapshots.join(commit)
     });
-    if let Some(folder) = named.filter(|folder| folder.join(TOKENIZER).is_file()) {
+    if let Some(folder) = named.filter(|folder| folder.join(TOKENIZER_JSON).is_file()) {
         return Some(folder);
     }
     if revision != "main" || model.join("refs/main").exists() {
@@ -200,7 +206,7 @@ fn cached(cache: &Path, repo: &str, revision: &str) -> Option<PathBuf> {
     let mut folders: Vec<PathBuf> = std::fs::read_dir(snapshots)
         .ok()?
         .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|folder| folder.join(TOKENIZER).is_file())
+        .filter(|folder| folder.join(TOKENIZER_JSON).is_file())
         .collect();
     if folders.len() == 1 {
         folders.pop()
@@ -224,24 +230,25 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_is_read_as_in_huggingface_hub() {
-        let hub = Hub::from_env(env(&[("HOME", "/h")]));
+    fn hub_environment_is_read_as_in_huggingface_hub() {
+        let hub = HuggingFaceHub::from_env(env(&[("HOME", "/h")]));
         assert_eq!(hub.cache, Path::new("/h/.cache/huggingface/hub"));
         assert!(!hub.offline && hub.endpoint.is_none() && hub.token.is_none());
-        let hub = Hub::from_env(env(&[
+        let hub = HuggingFaceHub::from_env(env(&[
             ("HF_HOME", "/x"),
             ("HF_ENDPOINT", "http://hub/"),
             ("HF_TOKEN", " t\n"),
             ("HF_HUB_OFFLINE", "yes"),
         ]));
-        let expected = Hub {
+        let expected = HuggingFaceHub {
             cache: "/x/hub".into(),
             endpoint: Some("http://hub".into()),
             token: Some("t".into()),
             offline: true,
         };
         assert_eq!(hub, expected);
-        let hub = Hub::from_env(env(&[("HF_HOME", "/x"), ("HUGGINGFACE_HUB_CACHE", "/y")]));
+        let hub =
+            HuggingFaceHub::from_env(env(&[("HF_HOME", "/x"), ("HUGGINGFACE_HUB_CACHE", "/y")]));
         assert_eq!(hub.cache, Path::new("/y"));
     }
 
@@ -251,7 +258,7 @@ mod tests {
         for snapshot in snapshots {
             let folder = model.join("snapshots").join(snapshot);
             fs::create_dir_all(&folder).unwrap();
-            fs::write(folder.join(TOKENIZER), "{}").unwrap();
+            fs::write(folder.join(TOKENIZER_JSON), "{}").unwrap();
         }
         if let Some(main) = main {
             fs::create_dir_all(model.join("refs")).unwrap();
@@ -261,10 +268,10 @@ mod tests {
     }
 
     #[test]
-    fn snapshots_are_found_by_revision() {
+    fn cached_snapshots_are_found_by_revision() {
         let find = |snapshots: &[&str], main, revision: &str| {
             let cache = cache_with(snapshots, main);
-            let folder = cached(cache.path(), "org/name", revision)?;
+            let folder = cached_snapshot(cache.path(), "org/name", revision)?;
             Some(folder.file_name().unwrap().to_str().unwrap().to_owned())
         };
         assert_eq!(find(&["a", "b"], Some("b\n"), "main").as_deref(), Some("b"));

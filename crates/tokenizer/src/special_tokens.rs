@@ -9,7 +9,7 @@ pub enum SpecialTokens {
 
 impl SpecialTokens {
     /// Returns [`SpecialTokens::With`] if special tokens are wanted, else `Without`.
-    pub fn when(wanted: bool) -> Self {
+    pub fn from_bool(wanted: bool) -> Self {
         if wanted { Self::With } else { Self::Without }
     }
 }

@@ -7,16 +7,16 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value as Json, json};
 
 use super::SpecialTokens::{With, Without};
-use super::chat::golden::Case;
+use super::chat::golden::GoldenCase;
 use super::*;
 
 const FIXTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures");
 
-fn golden(name: &str) -> Json {
+fn golden_json(name: &str) -> Json {
     serde_json::from_str(&fs::read_to_string(Path::new(FIXTURES).join(name)).unwrap()).unwrap()
 }
 
-fn tiny() -> Tokenizer {
+fn tiny_tokenizer() -> Tokenizer {
     let (tokenizer, why) = Tokenizer::open(&TokenizerLocation::Folder(
         PathBuf::from(FIXTURES).join("tiny-llama"),
     ))
@@ -25,7 +25,7 @@ fn tiny() -> Tokenizer {
     tokenizer
 }
 
-fn ids(json: &Json) -> Vec<u32> {
+fn token_ids(json: &Json) -> Vec<u32> {
     json.as_array()
         .unwrap()
         .iter()
@@ -41,20 +41,20 @@ fn strings(json: &Json) -> Vec<&str> {
         .collect()
 }
 
-fn shown(mut detokenizer: Detokenizer<'_>, ids: &[u32]) -> Vec<String> {
-    ids.iter().map(|id| detokenizer.push(*id)).collect()
+fn decoded_pieces(mut detokenizer: Detokenizer<'_>, ids: &[u32]) -> Vec<String> {
+    ids.iter().map(|id| detokenizer.decode_token(*id)).collect()
 }
 
 #[test]
 fn texts_encode_and_decode_as_in_python() {
-    let tokenizer = tiny();
-    for case in golden("tiny-llama-expected.json")["texts"]
+    let tokenizer = tiny_tokenizer();
+    for case in golden_json("tiny-llama-expected.json")["texts"]
         .as_array()
         .unwrap()
     {
         let text = case["text"].as_str().unwrap();
-        let plain = ids(&case["ids"]);
-        let special = ids(&case["with_special"]);
+        let plain = token_ids(&case["ids"]);
+        let special = token_ids(&case["with_special"]);
         assert_eq!(tokenizer.encode(text, Without), plain, "{text:?}");
         assert_eq!(tokenizer.encode(text, With), special, "{text:?}");
         let pieces: Vec<String> = plain
@@ -77,18 +77,18 @@ fn texts_encode_and_decode_as_in_python() {
             case["decoded_without_special"].as_str().unwrap()
         );
         assert_eq!(
-            shown(tokenizer.detokenizer(Without), &special),
+            decoded_pieces(tokenizer.detokenizer(Without), &special),
             strings(&case["shown"])
         );
         assert_eq!(
-            shown(tokenizer.detokenizer(With), &special),
+            decoded_pieces(tokenizer.detokenizer(With), &special),
             strings(&case["shown_all"])
         );
-        let fragments = tokenizer.fragments(text);
+        let fragments = tokenizer.tokenize_with_text(text);
         assert_eq!(fragments.ids, plain);
         assert_eq!(fragments.text, text);
         let pieces: Vec<&str> = (0..plain.len())
-            .map(|index| fragments.piece(index))
+            .map(|index| fragments.fragment_text(index))
             .collect();
         assert_eq!(pieces.concat(), text);
     }
@@ -96,22 +96,22 @@ fn texts_encode_and_decode_as_in_python() {
 
 #[test]
 fn any_ids_decode_as_in_python() {
-    let tokenizer = tiny();
-    for case in golden("tiny-llama-expected.json")["noise"]
+    let tokenizer = tiny_tokenizer();
+    for case in golden_json("tiny-llama-expected.json")["noise"]
         .as_array()
         .unwrap()
     {
-        let ids = ids(&case["ids"]);
+        let ids = token_ids(&case["ids"]);
         assert_eq!(
             tokenizer.decode(&ids, Without),
             case["decoded"].as_str().unwrap()
         );
         assert_eq!(
-            shown(tokenizer.detokenizer(Without), &ids),
+            decoded_pieces(tokenizer.detokenizer(Without), &ids),
             strings(&case["shown"])
         );
         assert_eq!(
-            shown(tokenizer.detokenizer(With), &ids),
+            decoded_pieces(tokenizer.detokenizer(With), &ids),
             strings(&case["shown_all"])
         );
     }
@@ -122,20 +122,20 @@ fn any_ids_decode_as_in_python() {
 
 #[test]
 fn chats_render_and_encode_as_in_python() {
-    let tokenizer = tiny();
-    let cases = golden("templates/expected.json")["cases"].clone();
-    for case in golden("tiny-llama-expected.json")["chats"]
+    let tokenizer = tiny_tokenizer();
+    let cases = golden_json("templates/expected.json")["cases"].clone();
+    for case in golden_json("tiny-llama-expected.json")["chats"]
         .as_array()
         .unwrap()
     {
         let name = case["name"].as_str().unwrap();
-        let input = Case::new(&cases[name]);
+        let input = GoldenCase::new(&cases[name]);
         match (tokenizer.render_chat(&input.input()), case["text"].as_str()) {
             (Ok(text), Some(expected)) => {
                 assert_eq!(text, expected, "{name}");
                 assert_eq!(
                     tokenizer.encode(&text, Without),
-                    ids(&case["ids"]),
+                    token_ids(&case["ids"]),
                     "{name}"
                 );
             }
@@ -146,9 +146,9 @@ fn chats_render_and_encode_as_in_python() {
 }
 
 #[test]
-fn facts_of_a_vocabulary() {
-    let tokenizer = tiny();
-    let golden = golden("tiny-llama-expected.json");
+fn vocabulary_size_and_special_ids_are_known() {
+    let tokenizer = tiny_tokenizer();
+    let golden = golden_json("tiny-llama-expected.json");
     assert_eq!(
         u64::from(tokenizer.vocab_size()),
         golden["size"].as_u64().unwrap()
@@ -157,16 +157,20 @@ fn facts_of_a_vocabulary() {
         tokenizer.max_token_chars() as u64,
         golden["longest"].as_u64().unwrap()
     );
-    assert_eq!(tokenizer.eos(), Some(4084));
+    assert_eq!(tokenizer.eos_id(), Some(4084));
     assert_eq!(tokenizer.stop_ids(), [4081]);
-    assert!(tokenizer.is_special(4080) && !tokenizer.is_special(4088) && !tokenizer.is_special(1));
+    assert!(
+        tokenizer.is_special_token(4080)
+            && !tokenizer.is_special_token(4088)
+            && !tokenizer.is_special_token(1)
+    );
     assert!(tokenizer.chat_template().is_some());
 }
 
 #[test]
-fn the_information_is_vllms() {
+fn tokenizer_info_equals_vllm() {
     // Recorded from vLLM 0.32.0, where only the name is a path.
-    let info = tiny().tokenizer_info();
+    let info = tiny_tokenizer().tokenizer_info();
     let keys: Vec<&String> = info.as_object().unwrap().keys().collect();
     assert_eq!(
         keys,
@@ -216,27 +220,31 @@ fn open(folder: &tempfile::TempDir) -> Result<Tokenizer, TokenizerError> {
 
 #[test]
 fn other_decoders_stream_as_in_python() {
-    let golden = golden("decoders.json");
+    let golden = golden_json("decoders.json");
     for (name, model) in golden.as_object().unwrap() {
         let folder = folder(&[("tokenizer.json", &model["tokenizer"].to_string())]);
         let tokenizer = open(&folder).unwrap();
         for case in model["texts"].as_array().unwrap() {
             let text = case["text"].as_str().unwrap();
-            let ids = ids(&case["ids"]);
+            let ids = token_ids(&case["ids"]);
             assert_eq!(tokenizer.encode(text, Without), ids, "{name} {text:?}");
             assert_eq!(
                 tokenizer.decode(&ids, Without),
                 case["decoded"].as_str().unwrap()
             );
             assert_eq!(
-                shown(tokenizer.detokenizer(Without), &ids),
+                decoded_pieces(tokenizer.detokenizer(Without), &ids),
                 strings(&case["shown"])
             );
             if case["after"].is_array() {
                 let after = tokenizer.detokenizer_after(&[3 + 65], Without);
-                assert_eq!(shown(after, &ids), strings(&case["after"]), "{text:?}");
+                assert_eq!(
+                    decoded_pieces(after, &ids),
+                    strings(&case["after"]),
+                    "{text:?}"
+                );
             }
-            let fragments = tokenizer.fragments(text);
+            let fragments = tokenizer.tokenize_with_text(text);
             assert_eq!(
                 fragments.text,
                 tokenizer.decode(&ids, With),
@@ -245,7 +253,7 @@ fn other_decoders_stream_as_in_python() {
             assert_eq!(fragments.ids, ids);
         }
         assert!(tokenizer.chat_template().is_none());
-        assert_eq!(tokenizer.eos(), None);
+        assert_eq!(tokenizer.eos_id(), None);
     }
     let spm = folder(&[("tokenizer.json", &golden["spm"]["tokenizer"].to_string())]);
     let spm = open(&spm).unwrap();
@@ -255,8 +263,8 @@ fn other_decoders_stream_as_in_python() {
 }
 
 #[test]
-fn the_files_beside_a_vocabulary_count() {
-    let spm = golden("decoders.json")["spm"]["tokenizer"].to_string();
+fn config_files_beside_tokenizer_json_are_read() {
+    let spm = golden_json("decoders.json")["spm"]["tokenizer"].to_string();
     let config = json!({
         "eos_token": {"content": "</s>", "special": true},
         "bos_token": "<s>",
@@ -282,11 +290,15 @@ fn the_files_beside_a_vocabulary_count() {
     ];
     let named = folder(&files);
     let tokenizer = open(&named).unwrap();
-    assert_eq!((tokenizer.eos(), tokenizer.stop_ids()), (Some(2), &[7][..]));
+    assert_eq!(
+        (tokenizer.eos_id(), tokenizer.stop_ids()),
+        (Some(2), &[7][..])
+    );
     assert_eq!(tokenizer.vocab_size(), 500);
     let image = tokenizer.id_of("<image>").unwrap();
     assert!(
-        tokenizer.is_special(image) && !tokenizer.is_special(tokenizer.id_of("<new>").unwrap())
+        tokenizer.is_special_token(image)
+            && !tokenizer.is_special_token(tokenizer.id_of("<new>").unwrap())
     );
     assert_eq!(tokenizer.encode("<image>", Without), [image]);
     let render = |chat: ChatInput<'_>| tokenizer.render_chat(&chat).unwrap();
@@ -323,8 +335,8 @@ fn the_files_beside_a_vocabulary_count() {
 }
 
 #[test]
-fn broken_files_are_named() {
-    let spm = golden("decoders.json")["spm"]["tokenizer"].to_string();
+fn broken_tokenizer_files_are_named() {
+    let spm = golden_json("decoders.json")["spm"]["tokenizer"].to_string();
     for broken in [
         "",
         "{",
@@ -352,7 +364,7 @@ fn broken_files_are_named() {
 }
 
 #[test]
-fn templates_fail_with_an_error_and_nothing_else() {
+fn broken_chat_templates_return_an_error() {
     let tokenizer = Tokenizer::simulated();
     let messages = [json!({"role": "user", "content": "a\0b\u{fffd}"}).into()];
     let render = |template| {
@@ -414,8 +426,8 @@ fn templates_fail_with_an_error_and_nothing_else() {
 }
 
 #[test]
-fn messages_of_a_wrong_form_are_refused() {
-    let tokenizer = tiny();
+fn malformed_chat_messages_are_rejected() {
+    let tokenizer = tiny_tokenizer();
     for (message, expected) in [
         (
             json!({"role": "user", "content": [{"text": "x"}]}),
@@ -454,7 +466,7 @@ fn messages_of_a_wrong_form_are_refused() {
 }
 
 #[test]
-fn the_simulated_tokenizer_needs_no_files() {
+fn simulated_tokenizer_needs_no_files() {
     let (tokenizer, why) = Tokenizer::open(&TokenizerLocation::Simulated).unwrap();
     assert_eq!(why, "simulated: words and punctuation");
     let messages = [json!({"role": "user", "content": "This is a test."}).into()];
@@ -465,26 +477,26 @@ fn the_simulated_tokenizer_needs_no_files() {
     };
     let text = tokenizer.render_chat(&chat).unwrap();
     assert_eq!(text, "### user: This is a test.\n");
-    let fragments = tokenizer.fragments(&text);
+    let fragments = tokenizer.tokenize_with_text(&text);
     assert_eq!(fragments.ids.len(), 10);
-    assert_eq!(fragments.piece(4), ": ");
+    assert_eq!(fragments.fragment_text(4), ": ");
     assert_eq!(fragments.ids, tokenizer.encode(&text, With));
     assert_eq!(tokenizer.decode(&fragments.ids, Without), text);
     assert_eq!(
-        shown(tokenizer.detokenizer(Without), &fragments.ids).concat(),
+        decoded_pieces(tokenizer.detokenizer(Without), &fragments.ids).concat(),
         text
     );
     assert_eq!(tokenizer.token_text(3_157_421_587), "This ");
     assert_eq!(tokenizer.token_text(1), "");
-    assert_eq!((tokenizer.eos(), tokenizer.stop_ids()), (None, &[][..]));
-    assert!(tokenizer.chat_template().is_none() && !tokenizer.is_special(1));
+    assert_eq!((tokenizer.eos_id(), tokenizer.stop_ids()), (None, &[][..]));
+    assert!(tokenizer.chat_template().is_none() && !tokenizer.is_special_token(1));
     assert_eq!(
         tokenizer.tokenizer_info()["tokenizer_class"],
         "SimulatedTokenizer"
     );
 }
 
-fn composed() -> Tokenizer {
+fn tokenizer_with_composed_characters() -> Tokenizer {
     let path = Path::new(FIXTURES).join("tiny-llama/tokenizer.json");
     let text = fs::read_to_string(path).unwrap();
     let mut json: Json = serde_json::from_str(&text).unwrap();
@@ -508,8 +520,8 @@ fn encodes_both_ways_alike(tokenizer: &Tokenizer, text: &str) {
 }
 
 #[test]
-fn the_fast_path_handles_the_characters() {
-    let tokenizer = tiny();
+fn fast_path_encodes_unicode_characters() {
+    let tokenizer = tiny_tokenizer();
     // Combines each character with neighbors of different classes, one after another.
     let all: Vec<char> = ('\0'..'\u{20000}')
         .chain('\u{e0000}'..'\u{e0200}')
@@ -525,20 +537,20 @@ fn the_fast_path_handles_the_characters() {
 
 proptest::proptest! {
     #[test]
-    fn the_fast_path_equals_the_general_path(
+    fn fast_path_equals_library_encoding(
         text in "(<\\|eot_id\\|>|<think>|<\\|eot|'(?i)(s|ll|re|x)|[a-cA-C]{1,3}|[0-9]{1,4}|[ \\t\\r\\n\u{a0}\u{2028}]{1,3}|[-.!'<>|]{1,3}|[é世\u{301}ſ½😀가\u{11a8}]{1,2}){0,12}|.{0,40}"
     ) {
         use std::sync::OnceLock;
         static BOTH: OnceLock<[Tokenizer; 2]> = OnceLock::new();
-        for tokenizer in BOTH.get_or_init(|| [tiny(), composed()]) {
+        for tokenizer in BOTH.get_or_init(|| [tiny_tokenizer(), tokenizer_with_composed_characters()]) {
             encodes_both_ways_alike(tokenizer, &text);
         }
     }
 }
 
 #[test]
-fn long_texts_are_encoded_in_parts() {
-    let tokenizer = tiny();
+fn long_text_encoded_in_parts_equals_whole_encoding() {
+    let tokenizer = tiny_tokenizer();
     let line = "All the words of a licence, and 世界 too. ";
     let text = line.repeat((1 << 20) / line.len() + 100);
     let once = tokenizer.encode(line.trim_end(), Without);
@@ -562,12 +574,12 @@ fn long_texts_are_encoded_in_parts() {
 }
 
 #[test]
-fn large_inputs_are_answered() {
+fn large_inputs_are_encoded_in_time() {
     let word = "x".repeat(1 << 20);
     let blanks = " ".repeat(1 << 20);
     let lines = "a\n \n".repeat(1 << 18);
     let chinese = "世界".repeat(1 << 17);
-    for tokenizer in [tiny(), Tokenizer::simulated()] {
+    for tokenizer in [tiny_tokenizer(), Tokenizer::simulated()] {
         for text in [&word, &blanks, &lines, &chinese] {
             let ids = tokenizer.encode(text, Without);
             assert_eq!(tokenizer.decode(&ids, With).len(), text.len());

@@ -4,19 +4,19 @@ use std::sync::OnceLock;
 
 use crate::SpecialTokens;
 use crate::chat::{ChatInput, ChatTemplates, TemplateError};
-use crate::detokenizer::{Detokenizer, Fragments};
+use crate::detokenizer::{Detokenizer, TokenFragments};
 use crate::error::TokenizerError;
-use crate::hf::Hf;
-use crate::simulated::{self, Simulated};
+use crate::hf::HfTokenizer;
+use crate::simulated::{self, SimulatedTokenizer};
 use crate::source::{self, TokenizerLocation};
 
 /// Tokenizer of a model, loaded from files or simulated.
 #[derive(Debug)]
 pub enum Tokenizer {
     /// Hugging Face tokenizer, loaded from files.
-    Hf(Box<Hf>),
+    Hf(Box<HfTokenizer>),
     /// Simulated tokenizer, which needs no files.
-    Simulated(Simulated),
+    Simulated(SimulatedTokenizer),
 }
 
 impl Tokenizer {
@@ -34,15 +34,15 @@ impl Tokenizer {
                     "simulated: words and punctuation".to_owned(),
                 ));
             }
-            TokenizerLocation::Folder(path) => source::in_folder(path)?,
+            TokenizerLocation::Folder(path) => source::locate_in_folder(path)?,
             TokenizerLocation::Hub {
                 repo,
                 revision,
                 download,
                 hub,
-            } => source::on_hub(repo, revision.as_deref(), *download, hub)?,
+            } => source::locate_on_hub(repo, revision.as_deref(), *download, hub)?,
         };
-        let hf = Hf::open(&model)?;
+        let hf = HfTokenizer::open(&model)?;
         let template = if hf.templates().default_source().is_some() {
             "a"
         } else {
@@ -54,7 +54,7 @@ impl Tokenizer {
 
     /// Creates a simulated tokenizer, which needs no files.
     pub fn simulated() -> Self {
-        Self::Simulated(Simulated::default())
+        Self::Simulated(SimulatedTokenizer::default())
     }
 
     /// Encodes text to token ids; `special` selects whether to add tokens such as BOS around it.
@@ -72,7 +72,7 @@ impl Tokenizer {
             Self::Simulated(simulated) => {
                 let mut out = String::new();
                 for id in ids {
-                    simulated.append(*id, &mut out);
+                    simulated.append_text(*id, &mut out);
                 }
                 out
             }
@@ -85,7 +85,7 @@ impl Tokenizer {
             Self::Hf(hf) => hf.piece(id),
             Self::Simulated(simulated) => {
                 let mut out = String::new();
-                simulated.append(id, &mut out).then_some(out)
+                simulated.append_text(id, &mut out).then_some(out)
             }
         }
     }
@@ -107,7 +107,7 @@ impl Tokenizer {
     }
 
     /// Returns whether a token id is a special token, which decoding may omit.
-    pub fn is_special(&self, id: u32) -> bool {
+    pub fn is_special_token(&self, id: u32) -> bool {
         match self {
             Self::Hf(hf) => hf.is_special(id),
             Self::Simulated(_) => false,
@@ -135,14 +135,14 @@ impl Tokenizer {
     }
 
     /// Returns the end-of-sequence token id; the simulated tokenizer has none.
-    pub fn eos(&self) -> Option<u32> {
+    pub fn eos_id(&self) -> Option<u32> {
         match self {
             Self::Hf(hf) => hf.eos(),
             Self::Simulated(_) => None,
         }
     }
 
-    /// Returns further token ids that end a generated text, in addition to [`Self::eos`].
+    /// Returns further token ids that end a generated text, in addition to [`Self::eos_id`].
     pub fn stop_ids(&self) -> &[u32] {
         match self {
             Self::Hf(hf) => hf.stop_ids(),
@@ -161,7 +161,7 @@ impl Tokenizer {
     /// # Errors
     /// [`TemplateError`] if vLLM rejects a message, or the chat template fails.
     pub fn render_chat(&self, chat: &ChatInput<'_>) -> Result<String, TemplateError> {
-        self.templates().render(chat)
+        self.templates().render_chat(chat)
     }
 
     fn templates(&self) -> &ChatTemplates {
@@ -176,24 +176,24 @@ impl Tokenizer {
     pub fn tokenizer_info(&self) -> serde_json::Value {
         match self {
             Self::Hf(hf) => hf.info(),
-            Self::Simulated(_) => simulated::info(),
+            Self::Simulated(_) => simulated::simulated_tokenizer_info(),
         }
     }
 
     /// Splits a text into its tokens; the texts of the tokens add up to the whole text, as far as
     /// the tokenizer can represent it.
-    pub fn fragments(&self, text: &str) -> Fragments {
+    pub fn tokenize_with_text(&self, text: &str) -> TokenFragments {
         match self {
             Self::Simulated(simulated) => {
-                let (ids, ends) = simulated.split(text);
-                Fragments {
+                let (ids, ends) = simulated.token_ids_and_ends(text);
+                TokenFragments {
                     ids,
                     text: text.to_owned(),
                     ends,
                 }
             }
             Self::Hf(hf) => {
-                let mut fragments = self.show(hf.encode(text, SpecialTokens::Without));
+                let mut fragments = self.fragments_of_ids(hf.encode(text, SpecialTokens::Without));
                 // A text may end in bytes that only look like an incomplete character.
                 if let Some(last) = fragments.ends.last_mut() {
                     *last = u32::try_from(fragments.text.len()).unwrap_or(u32::MAX);
@@ -204,16 +204,16 @@ impl Tokenizer {
     }
 
     /// Returns the text that each token id adds; the last one adds all text that is left.
-    fn show(&self, ids: Vec<u32>) -> Fragments {
+    fn fragments_of_ids(&self, ids: Vec<u32>) -> TokenFragments {
         let mut text = String::new();
         let mut ends = Vec::with_capacity(ids.len());
         let mut detokenizer = self.detokenizer(SpecialTokens::With);
         for id in &ids {
-            detokenizer.push_to(*id, &mut text);
+            detokenizer.decode_token_into(*id, &mut text);
             ends.push(u32::try_from(text.len()).unwrap_or(u32::MAX));
         }
-        detokenizer.finish(&mut text);
-        Fragments { ids, text, ends }
+        detokenizer.flush_into(&mut text);
+        TokenFragments { ids, text, ends }
     }
 
     /// Returns an incremental decoder of token ids to text.

@@ -7,17 +7,17 @@ use serde_json::{Map, Value as Json};
 
 use crate::chat::ChatTemplates;
 use crate::error::TokenizerError;
-use crate::source::{ModelFolder, TOKENIZER};
+use crate::source::{ModelFolder, TOKENIZER_JSON};
 use crate::special_tokens::SpecialTokens;
 
 /// Tokenizer of a `tokenizer.json`, which this build cannot open.
 #[derive(Debug)]
-pub enum Hf {}
+pub enum HfTokenizer {}
 
-impl Hf {
+impl HfTokenizer {
     pub(crate) fn open(model: &ModelFolder) -> Result<Self, TokenizerError> {
         Err(TokenizerError::Broken {
-            file: model.folder.join(TOKENIZER),
+            file: model.folder.join(TOKENIZER_JSON),
             reason: "this build cannot read it: it lacks the feature `hf`".to_owned(),
         })
     }
@@ -84,11 +84,11 @@ impl Hf {
 #[derive(Debug)]
 pub(crate) struct DecodeStream<'t> {
     never: std::convert::Infallible,
-    hf: PhantomData<&'t Hf>,
+    hf: PhantomData<&'t HfTokenizer>,
 }
 
 impl<'t> DecodeStream<'t> {
-    pub(crate) fn new(hf: &'t Hf, _prompt: &[u32], _special: SpecialTokens) -> Self {
+    pub(crate) fn new(hf: &'t HfTokenizer, _prompt: &[u32], _special: SpecialTokens) -> Self {
         match *hf {}
     }
 

@@ -10,21 +10,24 @@ use super::fault::Fault;
 use super::openai::shared::{CACHE_SALT, ExtraArgs, MM_PAYLOAD};
 use super::openai::validators;
 use super::schema::{
-    ANY_LENGTH, INT, Length, Model, RequestField, STR, Schema, ValidatorError, int_from, optional,
-    required, wire_model,
+    ANY_LENGTH, INT, LengthLimits, Model, RequestField, STR, Schema, ValidatorError, int_from,
+    optional, required, wire_model,
 };
 
 /// Content of an Anthropic message or system prompt.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Content {
+pub enum AnthropicContent {
     /// Content as a plain string.
     Text(String),
     /// A list of typed content blocks.
-    Blocks(Vec<ContentBlock>),
+    Blocks(Vec<AnthropicContentBlock>),
 }
 
-impl RequestField for Content {
-    const SCHEMA: Schema = Schema::Union(&[STR, Schema::List(&ContentBlock::SCHEMA, ANY_LENGTH)]);
+impl RequestField for AnthropicContent {
+    const SCHEMA: Schema = Schema::Union(&[
+        STR,
+        Schema::List(&AnthropicContentBlock::SCHEMA, ANY_LENGTH),
+    ]);
 
     fn read(value: &Value) -> Option<Self> {
         match value {
@@ -37,7 +40,7 @@ impl RequestField for Content {
 wire_model! {
     /// One content block of an Anthropic message; `kind` decides which of the other members are
     /// used.
-    pub struct ContentBlock: Plain "AnthropicContentBlock" after tool_change {
+    pub struct AnthropicContentBlock: Plain "AnthropicContentBlock" after validate_tool_change {
         /// Type of the content block: `text`, `image`, `tool_use`, `tool_result`, …
         kind: String [Schema::Literal(&[
             "text", "image", "tool_use", "tool_result", "tool_reference", "thinking",
@@ -71,11 +74,11 @@ wire_model! {
         /// Encrypted reasoning of a `redacted_thinking` block.
         data: Option<String> = None,
         /// Tool of a `tool_addition` or `tool_removal` block, as sent.
-        tool: Option<Value> [Schema::Nullable(&TOOL_CHANGE)] = None,
+        tool: Option<Value> [Schema::Nullable(&TOOL_CHANGE_SCHEMA)] = None,
     }
 }
 
-const TOOL_CHANGE: Schema = Schema::Tagged {
+const TOOL_CHANGE_SCHEMA: Schema = Schema::Tagged {
     by: "type",
     choices: &[
         (
@@ -94,21 +97,21 @@ const TOOL_CHANGE: Schema = Schema::Tagged {
                 "AnthropicToolChangeDefinition",
                 &[
                     required("type", Schema::Literal(&["tool_definition"])),
-                    required("definition", Tool::SCHEMA),
+                    required("definition", AnthropicTool::SCHEMA),
                 ],
             )),
         ),
     ],
 };
 
-fn text<'m>(map: &'m Map<String, Value>, key: &str) -> &'m str {
+fn text_member<'m>(map: &'m Map<String, Value>, key: &str) -> &'m str {
     map.get(key).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// Mirrors vLLM's `AnthropicContentBlock.validate_tool_change`.
-fn tool_change(map: &Map<String, Value>) -> Result<(), ValidatorError> {
-    let kind = text(map, "type");
-    if !changes_tools(kind) {
+fn validate_tool_change(map: &Map<String, Value>) -> Result<(), ValidatorError> {
+    let kind = text_member(map, "type");
+    if !is_tool_change(kind) {
         return Ok(());
     }
     let Some(Value::Object(tool)) = map.get("tool") else {
@@ -116,7 +119,7 @@ fn tool_change(map: &Map<String, Value>) -> Result<(), ValidatorError> {
             "tool is required for {kind} blocks"
         )));
     };
-    if kind == "tool_removal" && text(tool, "type") != "tool_reference" {
+    if kind == "tool_removal" && text_member(tool, "type") != "tool_reference" {
         return Err(ValidatorError::ValueError(
             "tool_removal only accepts a tool_reference".to_owned(),
         ));
@@ -124,15 +127,15 @@ fn tool_change(map: &Map<String, Value>) -> Result<(), ValidatorError> {
     Ok(())
 }
 
-fn changes_tools(kind: &str) -> bool {
+fn is_tool_change(kind: &str) -> bool {
     matches!(kind, "tool_addition" | "tool_removal")
 }
 
 /// Mirrors vLLM's `_reject_tool_changes`.
-fn no_tool_changes(content: Option<&Value>) -> Result<(), ValidatorError> {
+fn reject_tool_changes(content: Option<&Value>) -> Result<(), ValidatorError> {
     let blocks = content.and_then(Value::as_array).into_iter().flatten();
     for kind in blocks.filter_map(|block| block.get("type")?.as_str()) {
-        if changes_tools(kind) {
+        if is_tool_change(kind) {
             return Err(ValidatorError::ValueError(format!(
                 "{kind} blocks are only allowed in messages with role \"system\""
             )));
@@ -143,32 +146,32 @@ fn no_tool_changes(content: Option<&Value>) -> Result<(), ValidatorError> {
 
 wire_model! {
     /// One message of an Anthropic conversation.
-    pub struct Message: Plain "AnthropicMessage" after tool_change_role {
+    pub struct AnthropicMessage: Plain "AnthropicMessage" after validate_tool_change_role {
         /// Role of the message: `user`, `assistant` or `system`.
         role: String [Schema::Literal(&["user", "assistant", "system"])],
         /// Content of the message: a string or typed blocks.
-        content: Content,
+        content: AnthropicContent,
     }
 }
 
 /// Mirrors vLLM's `AnthropicMessage.validate_tool_change_role`.
-fn tool_change_role(map: &Map<String, Value>) -> Result<(), ValidatorError> {
-    if text(map, "role") == "system" {
+fn validate_tool_change_role(map: &Map<String, Value>) -> Result<(), ValidatorError> {
+    if text_member(map, "role") == "system" {
         Ok(())
     } else {
-        no_tool_changes(map.get("content"))
+        reject_tool_changes(map.get("content"))
     }
 }
 
 wire_model! {
     /// A tool that the model may call.
-    pub struct Tool: Plain "AnthropicTool" {
+    pub struct AnthropicTool: Plain "AnthropicTool" {
         /// Name of the tool, for the model to call it.
         name: String,
         /// Description of the tool for the model.
         description: Option<String> = None,
         /// JSON schema of the tool's arguments; a missing `type` becomes `object`.
-        input_schema: Map<String, Value> [Schema::After(object_type, &Schema::Dict(
+        input_schema: Map<String, Value> [Schema::After(validate_input_schema, &Schema::Dict(
             &STR,
             &Schema::Any,
         ))],
@@ -180,7 +183,7 @@ wire_model! {
 }
 
 /// Mirrors vLLM's `AnthropicTool.validate_input_schema`.
-fn object_type(schema: &Value) -> Result<Option<Value>, ValidatorError> {
+fn validate_input_schema(schema: &Value) -> Result<Option<Value>, ValidatorError> {
     if schema.get("type").is_some() {
         return Ok(None);
     }
@@ -191,7 +194,7 @@ fn object_type(schema: &Value) -> Result<Option<Value>, ValidatorError> {
 
 wire_model! {
     /// Rule for whether and which tool the model calls.
-    pub struct ToolChoice: Plain "AnthropicToolChoice" after tool_name {
+    pub struct AnthropicToolChoice: Plain "AnthropicToolChoice" after validate_name_required_for_tool {
         /// Kind of tool choice: `auto`, `any`, `tool` or `none`.
         kind: String [Schema::Literal(&["auto", "any", "tool", "none"])] as "type",
         /// Name of the tool to call, if `kind` is `tool`.
@@ -202,8 +205,8 @@ wire_model! {
 }
 
 /// Mirrors vLLM's `AnthropicToolChoice.validate_name_required_for_tool`.
-fn tool_name(map: &Map<String, Value>) -> Result<(), ValidatorError> {
-    if text(map, "type") == "tool" && text(map, "name").is_empty() {
+fn validate_name_required_for_tool(map: &Map<String, Value>) -> Result<(), ValidatorError> {
+    if text_member(map, "type") == "tool" && text_member(map, "name").is_empty() {
         return Err(ValidatorError::ValueError(
             "tool_choice.name is required when type is 'tool'".to_owned(),
         ));
@@ -213,7 +216,7 @@ fn tool_name(map: &Map<String, Value>) -> Result<(), ValidatorError> {
 
 wire_model! {
     /// JSON output format of an Anthropic request.
-    pub struct JsonFormat: Plain "AnthropicJsonOutputFormat" {
+    pub struct AnthropicJsonFormat: Plain "AnthropicJsonOutputFormat" {
         /// JSON schema of the model's reply.
         schema: Option<Map<String, Value>> = None,
         /// Type of the output format, always `json_schema`.
@@ -223,19 +226,19 @@ wire_model! {
 
 wire_model! {
     /// Reasoning effort and output format of the reply.
-    pub struct OutputConfig: Plain "AnthropicOutputConfig" {
+    pub struct AnthropicOutputConfig: Plain "AnthropicOutputConfig" {
         /// Reasoning effort of the model, such as `low` or `high`.
         effort: Option<String> [Schema::Nullable(&Schema::Literal(&[
             "low", "medium", "high", "xhigh", "max",
         ]))] = None,
         /// Output format of the reply; `None`: free text.
-        format: Option<JsonFormat> = None,
+        format: Option<AnthropicJsonFormat> = None,
     }
 }
 
 /// Reasoning (extended thinking) mode of an Anthropic request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Thinking {
+pub enum ThinkingConfig {
     /// The model reasons with at most this number of tokens.
     Enabled(i128),
     /// The model does not reason.
@@ -244,9 +247,10 @@ pub enum Thinking {
     Adaptive,
 }
 
-const DISPLAY: Schema = Schema::Nullable(&Schema::Literal(&["summarized", "omitted", "updates"]));
+const DISPLAY_SCHEMA: Schema =
+    Schema::Nullable(&Schema::Literal(&["summarized", "omitted", "updates"]));
 
-impl RequestField for Thinking {
+impl RequestField for ThinkingConfig {
     const SCHEMA: Schema = Schema::Tagged {
         by: "type",
         choices: &[
@@ -257,7 +261,7 @@ impl RequestField for Thinking {
                     &[
                         required("type", Schema::Literal(&["enabled"])),
                         required("budget_tokens", int_from(1024)),
-                        optional("display", DISPLAY),
+                        optional("display", DISPLAY_SCHEMA),
                     ],
                 )),
             ),
@@ -274,7 +278,7 @@ impl RequestField for Thinking {
                     "AnthropicThinkingConfigAdaptive",
                     &[
                         required("type", Schema::Literal(&["adaptive"])),
-                        optional("display", DISPLAY),
+                        optional("display", DISPLAY_SCHEMA),
                     ],
                 )),
             ),
@@ -290,7 +294,7 @@ impl RequestField for Thinking {
     }
 }
 
-const MODEL_NAME: Schema = Schema::After(
+const MODEL_NAME_SCHEMA: Schema = Schema::After(
     |name| match name.as_str() {
         Some("") => Err(ValidatorError::ValueError("Model is required".to_owned())),
         _ => Ok(None),
@@ -298,20 +302,20 @@ const MODEL_NAME: Schema = Schema::After(
     &STR,
 );
 
-const SYSTEM: Schema = Schema::After(
-    |system| no_tool_changes(Some(system)).map(|()| None),
-    &Schema::Nullable(&Content::SCHEMA),
+const SYSTEM_SCHEMA: Schema = Schema::After(
+    |system| reject_tool_changes(Some(system)).map(|()| None),
+    &Schema::Nullable(&AnthropicContent::SCHEMA),
 );
 
 wire_model! {
     /// A request of `POST /v1/messages`.
     pub struct MessagesRequest: Plain "AnthropicMessagesRequest"
-        before [validators::mm_payload_alias] after thinking_budget
+        before [validators::apply_return_mm_kwargs_alias] after validate_thinking_budget
     {
         /// Name of the served model or LoRA adapter that handles the request.
-        model: String [MODEL_NAME],
+        model: String [MODEL_NAME_SCHEMA],
         /// Messages of the conversation, oldest first.
-        messages: Vec<Message>,
+        messages: Vec<AnthropicMessage>,
         /// Maximum number of tokens to generate.
         max_tokens: i128 [Schema::After(
             |max| match i128::read(max) {
@@ -325,24 +329,24 @@ wire_model! {
         /// Metadata of the request, such as a user id; ignored.
         metadata: Option<Map<String, Value>> = None,
         /// Reasoning effort and output format of the reply.
-        output_config: Option<OutputConfig> = None,
+        output_config: Option<AnthropicOutputConfig> = None,
         /// Reasoning (extended thinking) mode of the request.
-        thinking: Option<Thinking> = None,
+        thinking: Option<ThinkingConfig> = None,
         /// Stop strings: the output ends before the first of them.
         stop_sequences: Option<Vec<String>> [Schema::Nullable(&Schema::List(
             &STR,
-            Length { min: 0, max: bounds::STOP_STRINGS },
+            LengthLimits { min: 0, max: bounds::STOP_STRINGS_PLACEHOLDER },
         ))] = None,
         /// Whether to stream server-sent events instead of one body.
         stream: Option<bool> = Some(false),
         /// The system prompt, before the first message.
-        system: Option<Content> [SYSTEM] = None,
+        system: Option<AnthropicContent> [SYSTEM_SCHEMA] = None,
         /// Sampling temperature, 0 to 2; 0 is greedy.
         temperature: Option<f64> = None,
         /// Rule for whether and which tool the model calls.
-        tool_choice: Option<ToolChoice> = None,
+        tool_choice: Option<AnthropicToolChoice> = None,
         /// The tools that the model may call.
-        tools: Option<Vec<Tool>> = None,
+        tools: Option<Vec<AnthropicTool>> = None,
         /// Number of most likely tokens to sample from; 0 or -1 for all.
         top_k: Option<i128> = None,
         /// Nucleus sampling threshold, above 0 and at most 1.
@@ -368,15 +372,15 @@ wire_model! {
 }
 
 /// Mirrors vLLM's `AnthropicMessagesRequest.validate_thinking_budget`.
-fn thinking_budget(map: &Map<String, Value>) -> Result<(), ValidatorError> {
+fn validate_thinking_budget(map: &Map<String, Value>) -> Result<(), ValidatorError> {
     let params = map.get("kv_transfer_params").and_then(Value::as_object);
-    if params.is_some_and(|params| validators::truthy(params, "do_remote_decode")) {
+    if params.is_some_and(|params| validators::is_truthy_member(params, "do_remote_decode")) {
         return Ok(());
     }
-    let thinking = map.get("thinking").and_then(Thinking::read);
+    let thinking = map.get("thinking").and_then(ThinkingConfig::read);
     let max = map.get("max_tokens").and_then(i128::read);
     match (thinking, max) {
-        (Some(Thinking::Enabled(budget)), Some(max)) if budget >= max => {
+        (Some(ThinkingConfig::Enabled(budget)), Some(max)) if budget >= max => {
             Err(ValidatorError::ValueError(
                 "thinking.budget_tokens must be less than max_tokens".to_owned(),
             ))
@@ -391,7 +395,7 @@ impl MessagesRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema, in OpenAI's envelope.
     pub fn parse(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
-        check::body_within(value, bounds)
+        check::read_body_within(value, bounds)
     }
 }
 
@@ -399,19 +403,19 @@ wire_model! {
     /// A request of `POST /v1/messages/count_tokens`.
     pub struct CountTokensRequest: Plain "AnthropicCountTokensRequest" {
         /// Name of the served model or LoRA adapter that handles the request.
-        model: String [MODEL_NAME],
+        model: String [MODEL_NAME_SCHEMA],
         /// Messages of the conversation, oldest first.
-        messages: Vec<Message>,
+        messages: Vec<AnthropicMessage>,
         /// Reasoning effort and output format of the reply.
-        output_config: Option<OutputConfig> = None,
+        output_config: Option<AnthropicOutputConfig> = None,
         /// The system prompt, before the first message.
-        system: Option<Content> [SYSTEM] = None,
+        system: Option<AnthropicContent> [SYSTEM_SCHEMA] = None,
         /// Reasoning (extended thinking) mode of the request.
-        thinking: Option<Thinking> = None,
+        thinking: Option<ThinkingConfig> = None,
         /// Rule for whether and which tool the model calls.
-        tool_choice: Option<ToolChoice> = None,
+        tool_choice: Option<AnthropicToolChoice> = None,
         /// The tools that the model may call.
-        tools: Option<Vec<Tool>> = None,
+        tools: Option<Vec<AnthropicTool>> = None,
         /// Extra arguments passed to the chat template.
         chat_template_kwargs: Option<Map<String, Value>> = None,
     }
@@ -423,6 +427,6 @@ impl CountTokensRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema, in OpenAI's envelope.
     pub fn parse(value: &Value) -> Result<Self, Fault> {
-        check::body(value)
+        check::read_body(value)
     }
 }

@@ -15,14 +15,14 @@ use super::fault::{ErrorType, Fault};
 
 /// Maximum number of JSON values in a request body; a parsed tree is many times larger than its
 /// text.
-const MAX_VALUES: usize = 4 << 20;
+const MAX_JSON_VALUES: usize = 4 << 20;
 
 /// Parses a request body as JSON as Python does, up to 4,194,304 values.
 ///
 /// # Errors
 /// 413 for a body with more values; vLLM's 400 for text that is not JSON.
-pub fn loads(body: &[u8]) -> Result<Value, Fault> {
-    bounded(body)?;
+pub fn parse_python_json(body: &[u8]) -> Result<Value, Fault> {
+    check_value_count(body)?;
     Ok(python::loads(body)?)
 }
 
@@ -30,7 +30,7 @@ pub fn loads(body: &[u8]) -> Result<Value, Fault> {
 /// `true` in its place.
 ///
 /// The result is `None` if the text is not valid JSON, repeats `member`, or `member` is not a `T`.
-pub(crate) fn split<'b, T: Deserialize<'b>>(
+pub(crate) fn split_member<'b, T: Deserialize<'b>>(
     body: &'b [u8],
     member: &str,
 ) -> Option<(Map<String, Value>, Option<T>)> {
@@ -70,18 +70,18 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for SplitAtMember<'_, T> {
 ///
 /// # Errors
 /// A 413 that names the limit.
-pub fn bounded(body: &[u8]) -> Result<(), Fault> {
+pub fn check_value_count(body: &[u8]) -> Result<(), Fault> {
     // Each further value takes at least a separator and one character.
-    if body.len() <= 2 * MAX_VALUES || values(body) <= MAX_VALUES {
+    if body.len() <= 2 * MAX_JSON_VALUES || approximate_value_count(body) <= MAX_JSON_VALUES {
         return Ok(());
     }
-    let message = format!("the request body holds more than {MAX_VALUES} JSON values");
+    let message = format!("the request body holds more than {MAX_JSON_VALUES} JSON values");
     Err(Fault::new(413, ErrorType::TooLarge, message))
 }
 
 /// Returns the approximate number of JSON values in a body: one per opening bracket or comma
 /// outside strings.
-fn values(body: &[u8]) -> usize {
+fn approximate_value_count(body: &[u8]) -> usize {
     let (mut count, mut quoted, mut escaped) = (1, false, false);
     for byte in body {
         match byte {
@@ -102,14 +102,14 @@ fn values(body: &[u8]) -> usize {
 ///
 /// # Errors
 /// vLLM's 400 if the body is not JSON or the content type is not `application/json`.
-pub fn read(content_type: Option<&str>, body: &[u8]) -> Result<Value, Fault> {
+pub fn read_json_body(content_type: Option<&str>, body: &[u8]) -> Result<Value, Fault> {
     let content_type = content_type.unwrap_or_default();
-    let value = if body.is_empty() || !is_some_json(content_type) {
+    let value = if body.is_empty() || !is_json_media_type(content_type) {
         Value::Null
     } else {
-        loads(body)?
+        parse_python_json(body)?
     };
-    media_type(Some(content_type))?;
+    check_media_type(Some(content_type))?;
     Ok(value)
 }
 
@@ -120,12 +120,12 @@ pub fn read(content_type: Option<&str>, body: &[u8]) -> Result<Value, Fault> {
 ///
 /// # Errors
 /// vLLM's 400 for a body that is not JSON.
-pub fn optional(content_type: Option<&str>, body: &[u8]) -> Result<Option<Value>, Fault> {
+pub fn read_optional_body(content_type: Option<&str>, body: &[u8]) -> Result<Option<Value>, Fault> {
     if body.is_empty() {
         return Ok(None);
     }
-    let value = if is_some_json(content_type.unwrap_or_default()) {
-        loads(body)?
+    let value = if is_json_media_type(content_type.unwrap_or_default()) {
+        parse_python_json(body)?
     } else {
         // The schema rejects a string, because it is not a mapping.
         Value::String(String::from_utf8_lossy(body).into_owned())
@@ -137,7 +137,7 @@ pub fn optional(content_type: Option<&str>, body: &[u8]) -> Result<Option<Value>
 ///
 /// # Errors
 /// vLLM's 400 for another content type.
-pub fn media_type(content_type: Option<&str>) -> Result<(), Fault> {
+pub fn check_media_type(content_type: Option<&str>) -> Result<(), Fault> {
     let content_type = content_type.unwrap_or_default();
     let media_type = content_type.split(';').next().unwrap_or_default();
     if media_type.eq_ignore_ascii_case("application/json") {
@@ -152,7 +152,7 @@ pub fn media_type(content_type: Option<&str>) -> Result<(), Fault> {
 
 /// Returns whether a content type is `application/json` or `application/…+json`, parsed as Python's
 /// `email` does.
-fn is_some_json(content_type: &str) -> bool {
+fn is_json_media_type(content_type: &str) -> bool {
     let kind = content_type
         .split(';')
         .next()
@@ -201,7 +201,7 @@ mod tests {
     #[test]
     fn json_and_its_media_type_are_both_required() {
         let text = |content_type, body: &str| {
-            read(content_type, body.as_bytes()).map_err(|fault| fault.message)
+            read_json_body(content_type, body.as_bytes()).map_err(|fault| fault.message)
         };
         let media = "1 validation error:\n  Unsupported Media Type: Only 'application/json' is \
                      allowed";
@@ -221,21 +221,25 @@ mod tests {
     }
 
     #[test]
-    fn a_body_is_read_around_one_member() {
+    fn one_member_is_deserialized_separately() {
         let body = br#"{"prompt":[1,{"n":2}],"n":1,"stop":["prompt"]}"#.as_slice();
         let around = json!({"prompt": true, "n": 1, "stop": ["prompt"]});
-        let read = |body| split::<IgnoredAny>(body, "prompt").map(|(members, _)| members.into());
+        let read =
+            |body| split_member::<IgnoredAny>(body, "prompt").map(|(members, _)| members.into());
         assert_eq!(read(body), Some(around));
         assert_eq!(read(b"[1]".as_slice()), None);
     }
 
     #[test]
-    fn the_values_of_a_body_are_bounded_and_its_text_is_not() {
-        let text = format!("\"{}\\\"{}\"", ",[".repeat(MAX_VALUES), ",".repeat(9));
-        assert_eq!(bounded(text.as_bytes()), Ok(()));
+    fn the_number_of_json_values_is_limited() {
+        let text = format!("\"{}\\\"{}\"", ",[".repeat(MAX_JSON_VALUES), ",".repeat(9));
+        assert_eq!(check_value_count(text.as_bytes()), Ok(()));
         let list = |count| format!("[{}1]", "1,".repeat(count - 1));
-        assert_eq!(bounded(list(MAX_VALUES - 1).as_bytes()), Ok(()));
-        let fault = bounded(list(MAX_VALUES + 1).as_bytes()).unwrap_err();
+        assert_eq!(
+            check_value_count(list(MAX_JSON_VALUES - 1).as_bytes()),
+            Ok(())
+        );
+        let fault = check_value_count(list(MAX_JSON_VALUES + 1).as_bytes()).unwrap_err();
         let words = "the request body holds more than 4194304 JSON values";
         assert_eq!((fault.status, fault.message.as_str()), (413, words));
     }

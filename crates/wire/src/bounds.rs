@@ -5,7 +5,7 @@
 
 /// Placeholder for the maximum length of a list in a schema, replaced by
 /// [`RequestBounds::stop_strings`].
-pub(crate) const STOP_STRINGS: usize = usize::MAX - 1;
+pub(crate) const STOP_STRINGS_PLACEHOLDER: usize = usize::MAX - 1;
 
 /// Limits of one request, from vLLM's environment variables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

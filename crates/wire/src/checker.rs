@@ -3,20 +3,21 @@
 use std::borrow::Cow;
 
 use serde_json::{Map, Value};
-use vllm_sim_python::Py;
+use vllm_sim_python::PythonValue;
 
 use super::bounds::{self, RequestBounds};
 use super::fault::Fault;
-use super::lax::{self, KnownError};
-use super::report::{LocItem, SchemaError, SchemaErrors};
+use super::lax::{self, PydanticError};
+use super::report::{LocationItem, SchemaError, SchemaErrors};
 use super::schema::{
-    ANY_LENGTH, ClassKind, Length, Members, Model, NumberBounds, Schema, ValidatorError, find,
+    ANY_LENGTH, ClassKind, LengthLimits, MemberIndex, Model, NumberBounds, Schema, ValidatorError,
+    find_member,
 };
 
 /// Exactness of a value's match with a schema, as in pydantic; a union takes the branch with the
 /// most exact match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-enum Exactness {
+enum MatchExactness {
     /// The value must be coerced to the type.
     Lax,
     /// The value is accepted in pydantic's strict mode.
@@ -40,10 +41,10 @@ pub(super) type CheckResult = Result<Option<Value>, CheckError>;
 
 /// Validator of one JSON value, with its path, limits and exactness.
 #[derive(Default)]
-pub(super) struct Checker<'a> {
-    path: Vec<LocItem<'a>>,
+pub(super) struct SchemaChecker<'a> {
+    path: Vec<LocationItem<'a>>,
     bounds: RequestBounds,
-    exactness: Exactness,
+    exactness: MatchExactness,
     fields_set: Option<usize>,
     orders_typed_dicts: bool,
     verbose: bool,
@@ -51,20 +52,20 @@ pub(super) struct Checker<'a> {
     quiet: bool,
 }
 
-impl<'a> Checker<'a> {
-    pub(super) fn at(item: LocItem<'a>) -> Self {
+impl<'a> SchemaChecker<'a> {
+    pub(super) fn at_location(item: LocationItem<'a>) -> Self {
         Self {
             path: vec![item],
             ..Self::default()
         }
     }
 
-    pub(super) fn within(self, bounds: RequestBounds) -> Self {
+    pub(super) fn with_bounds(self, bounds: RequestBounds) -> Self {
         Self { bounds, ..self }
     }
 
     /// Makes the checker order the keys of a `TypedDict` as declared, unknown keys last.
-    pub(super) fn orders_typed_dicts(self) -> Self {
+    pub(super) fn ordering_typed_dicts(self) -> Self {
         Self {
             orders_typed_dicts: true,
             ..self
@@ -72,7 +73,7 @@ impl<'a> Checker<'a> {
     }
 
     /// Makes the checker build errors in the form that `printed` writes.
-    pub(super) fn verbose(self) -> Self {
+    pub(super) fn with_verbose_errors(self) -> Self {
         Self {
             verbose: true,
             ..self
@@ -82,30 +83,34 @@ impl<'a> Checker<'a> {
     pub(super) fn check(&mut self, schema: &Schema, value: &'a Value) -> CheckResult {
         match schema {
             Schema::Any => {
-                self.floor(Exactness::Lax);
+                self.lower_exactness(MatchExactness::Lax);
                 Ok(None)
             }
-            Schema::Bool => self.scalar(lax::bool(value), value),
-            Schema::Int(bounds) => self.int(*bounds, value),
-            Schema::Float(bounds) => self.float(*bounds, value),
-            Schema::Str(length) => self.scalar(lax::str(value, *length), value),
-            Schema::Bytes => self.scalar(lax::bytes(value), value),
+            Schema::Bool => self.check_scalar(lax::coerce_bool(value), value),
+            Schema::Int(bounds) => self.check_int(*bounds, value),
+            Schema::Float(bounds) => self.check_float(*bounds, value),
+            Schema::Str(length) => self.check_scalar(lax::coerce_str(value, *length), value),
+            Schema::Bytes => self.check_scalar(lax::coerce_bytes(value), value),
             Schema::Literal(choices) if self.quiet && value.is_string() => {
                 if value.as_str().is_some_and(|text| choices.contains(&text)) {
                     Ok(None)
                 } else {
-                    Err(CheckError::Schema(SchemaErrors::unread()))
+                    Err(CheckError::Schema(SchemaErrors::placeholder()))
                 }
             }
-            Schema::Literal(choices) => self.scalar(lax::literal(value, choices), value),
-            Schema::Enum(choices) => self.scalar(lax::member(value, choices), value),
-            Schema::List(item, length) => self.list(item, *length, value),
-            Schema::Iterable(_) => self.scalar(lax::iterable(value), value),
-            Schema::Sequence(item) => match lax::sequence(value) {
-                Ok(()) => self.list(item, ANY_LENGTH, value),
-                Err(error) => self.fail(error, value),
+            Schema::Literal(choices) => {
+                self.check_scalar(lax::check_literal(value, choices), value)
+            }
+            Schema::Enum(choices) => {
+                self.check_scalar(lax::check_enum_member(value, choices), value)
+            }
+            Schema::List(item, length) => self.check_list(item, *length, value),
+            Schema::Iterable(_) => self.check_scalar(lax::coerce_iterable(value), value),
+            Schema::Sequence(item) => match lax::check_sequence(value) {
+                Ok(()) => self.check_list(item, ANY_LENGTH, value),
+                Err(error) => self.fail_with(error, value),
             },
-            Schema::Dict(key, item) => self.dict(key, item, value),
+            Schema::Dict(key, item) => self.check_dict(key, item, value),
             Schema::Nullable(inner) => {
                 if value.is_null() {
                     Ok(None)
@@ -113,9 +118,9 @@ impl<'a> Checker<'a> {
                     self.check(inner, value)
                 }
             }
-            Schema::Union(branches) => self.union(branches, value),
-            Schema::Tagged { by, choices } => self.tagged(by, choices, value),
-            Schema::Model(model) => self.model(model, value),
+            Schema::Union(branches) => self.check_union(branches, value),
+            Schema::Tagged { by, choices } => self.check_tagged_union(by, choices, value),
+            Schema::Model(model) => self.check_model(model, value),
             Schema::Before(function, inner) => match function(value).map_err(CheckError::Raised)? {
                 None => self.check(inner, value),
                 Some(new) => Ok(Some(self.check_new_value(inner, &new)?.unwrap_or(new))),
@@ -126,23 +131,25 @@ impl<'a> Checker<'a> {
                 match function(checked) {
                     Ok(None) => Ok(changed),
                     Ok(new) => Ok(new),
-                    Err(refusal) => self.refused(refusal, value),
+                    Err(refusal) => self.validator_refusal(refusal, value),
                 }
             }
-            Schema::IntEnum(choices) => self.scalar(lax::int_member(value, choices), value),
-            Schema::Instance(class) => self.fail(lax::not_an_instance(class), value),
-            Schema::Tuple(items) => self.tuple(items, value),
+            Schema::IntEnum(choices) => {
+                self.check_scalar(lax::coerce_int_member(value, choices), value)
+            }
+            Schema::Instance(class) => self.fail_with(lax::not_an_instance_error(class), value),
+            Schema::Tuple(items) => self.check_tuple(items, value),
             Schema::Late(inner) => self.check(&inner(), value),
         }
     }
 
-    fn fail(&self, error: KnownError, value: &Value) -> CheckResult {
-        Err(CheckError::Schema(self.error(error, value)))
+    fn fail_with(&self, error: PydanticError, value: &Value) -> CheckResult {
+        Err(CheckError::Schema(self.schema_error(error, value)))
     }
 
-    fn error(&self, error: KnownError, value: &Value) -> SchemaErrors {
+    fn schema_error(&self, error: PydanticError, value: &Value) -> SchemaErrors {
         if self.quiet {
-            SchemaErrors::unread()
+            SchemaErrors::placeholder()
         } else if self.verbose {
             SchemaError::verbose(error, &self.path, value).into()
         } else {
@@ -150,48 +157,55 @@ impl<'a> Checker<'a> {
         }
     }
 
-    fn floor(&mut self, exactness: Exactness) {
+    fn lower_exactness(&mut self, exactness: MatchExactness) {
         self.exactness = self.exactness.min(exactness);
     }
 
     /// Converts the outcome of a scalar coercion; a changed value counts as coerced.
-    fn scalar(&mut self, outcome: Result<Option<Value>, KnownError>, value: &Value) -> CheckResult {
+    fn check_scalar(
+        &mut self,
+        outcome: Result<Option<Value>, PydanticError>,
+        value: &Value,
+    ) -> CheckResult {
         match outcome {
             Ok(None) => Ok(None),
             Ok(changed) => {
-                self.floor(Exactness::Lax);
+                self.lower_exactness(MatchExactness::Lax);
                 Ok(changed)
             }
-            Err(error) => self.fail(error, value),
+            Err(error) => self.fail_with(error, value),
         }
     }
 
-    fn int(&mut self, bounds: NumberBounds<i128>, value: &Value) -> CheckResult {
-        let outcome = lax::int(value).and_then(|changed| {
-            lax::int_bounds(changed.as_ref().unwrap_or(value), bounds)?;
+    fn check_int(&mut self, bounds: NumberBounds<i128>, value: &Value) -> CheckResult {
+        let outcome = lax::coerce_int(value).and_then(|changed| {
+            lax::check_int_bounds(changed.as_ref().unwrap_or(value), bounds)?;
             Ok(changed)
         });
-        self.scalar(outcome, value)
+        self.check_scalar(outcome, value)
     }
 
-    fn float(&mut self, bounds: NumberBounds<f64>, value: &Value) -> CheckResult {
-        if matches!(Py::of(value), Py::Int(_) | Py::BigInt(_)) {
-            self.floor(Exactness::Strict);
+    fn check_float(&mut self, bounds: NumberBounds<f64>, value: &Value) -> CheckResult {
+        if matches!(
+            PythonValue::of_json(value),
+            PythonValue::Int(_) | PythonValue::BigInt(_)
+        ) {
+            self.lower_exactness(MatchExactness::Strict);
         }
-        let outcome = lax::float(value).and_then(|changed| {
-            lax::float_bounds(changed.as_ref().unwrap_or(value), bounds)?;
+        let outcome = lax::coerce_float(value).and_then(|changed| {
+            lax::check_float_bounds(changed.as_ref().unwrap_or(value), bounds)?;
             Ok(changed)
         });
         match outcome {
             Ok(changed) if value.is_number() => Ok(changed),
-            outcome => self.scalar(outcome, value),
+            outcome => self.check_scalar(outcome, value),
         }
     }
 
-    fn list(&mut self, item: &Schema, length: Length, value: &'a Value) -> CheckResult {
-        let Py::List(items) = Py::of(value) else {
-            return self.fail(
-                KnownError::new("list_type", "Input should be a valid list"),
+    fn check_list(&mut self, item: &Schema, length: LengthLimits, value: &'a Value) -> CheckResult {
+        let PythonValue::List(items) = PythonValue::of_json(value) else {
+            return self.fail_with(
+                PydanticError::new("list_type", "Input should be a valid list"),
                 value,
             );
         };
@@ -201,7 +215,7 @@ impl<'a> Checker<'a> {
             if errors.is_full() {
                 break;
             }
-            self.path.push(LocItem::Index(i));
+            self.path.push(LocationItem::Index(i));
             let outcome = self.check(item, element);
             self.path.pop();
             match outcome {
@@ -212,14 +226,14 @@ impl<'a> Checker<'a> {
             }
         }
         let length = match length.max {
-            bounds::STOP_STRINGS => Length {
+            bounds::STOP_STRINGS_PLACEHOLDER => LengthLimits {
                 max: self.bounds.stop_strings,
                 ..length
             },
             _ => length,
         };
-        if let Some(error) = lax::list_length(items.len(), length, errors.is_empty()) {
-            return self.fail(error, value);
+        if let Some(error) = lax::list_length_error(items.len(), length, errors.is_empty()) {
+            return self.fail_with(error, value);
         }
         if !errors.is_empty() {
             return Err(CheckError::Schema(errors));
@@ -234,19 +248,19 @@ impl<'a> Checker<'a> {
         Ok(Some(Value::Array(new)))
     }
 
-    fn tuple(&mut self, schemas: &[Schema], value: &'a Value) -> CheckResult {
-        let Py::List(items) = Py::of(value) else {
-            return self.fail(
-                KnownError::new("tuple_type", "Input should be a valid tuple"),
+    fn check_tuple(&mut self, schemas: &[Schema], value: &'a Value) -> CheckResult {
+        let PythonValue::List(items) = PythonValue::of_json(value) else {
+            return self.fail_with(
+                PydanticError::new("tuple_type", "Input should be a valid tuple"),
                 value,
             );
         };
         let mut errors = SchemaErrors::default();
         for (i, schema) in schemas.iter().enumerate() {
-            self.path.push(LocItem::Index(i));
+            self.path.push(LocationItem::Index(i));
             let outcome = match items.get(i) {
                 Some(item) => self.check(schema, item),
-                None => self.fail(KnownError::new("missing", "Field required"), value),
+                None => self.fail_with(PydanticError::new("missing", "Field required"), value),
             };
             self.path.pop();
             match outcome {
@@ -256,7 +270,7 @@ impl<'a> Checker<'a> {
             }
         }
         if items.len() > schemas.len() {
-            return self.fail(lax::tuple_too_long(schemas.len(), items.len()), value);
+            return self.fail_with(lax::tuple_too_long_error(schemas.len(), items.len()), value);
         }
         if errors.is_empty() {
             Ok(None)
@@ -265,10 +279,10 @@ impl<'a> Checker<'a> {
         }
     }
 
-    fn dict(&mut self, key: &Schema, item: &Schema, value: &'a Value) -> CheckResult {
-        let Py::Dict(map) = Py::of(value) else {
-            return self.fail(
-                KnownError::new("dict_type", "Input should be a valid dictionary"),
+    fn check_dict(&mut self, key: &Schema, item: &Schema, value: &'a Value) -> CheckResult {
+        let PythonValue::Dict(map) = PythonValue::of_json(value) else {
+            return self.fail_with(
+                PydanticError::new("dict_type", "Input should be a valid dictionary"),
                 value,
             );
         };
@@ -281,7 +295,7 @@ impl<'a> Checker<'a> {
             if !matches!(key, Schema::Str(_)) {
                 let text = Value::from(name.as_str());
                 self.path
-                    .extend([LocItem::Key(name), LocItem::Key("[key]")]);
+                    .extend([LocationItem::Key(name), LocationItem::Key("[key]")]);
                 let outcome = self.check_new_value(key, &text);
                 self.path.truncate(self.path.len() - 2);
                 match outcome {
@@ -290,7 +304,7 @@ impl<'a> Checker<'a> {
                     Err(raised) => return Err(raised),
                 }
             }
-            self.path.push(LocItem::Key(name));
+            self.path.push(LocationItem::Key(name));
             let outcome = self.check(item, element);
             self.path.pop();
             match outcome {
@@ -301,18 +315,18 @@ impl<'a> Checker<'a> {
             }
         }
         if errors.is_empty() {
-            Ok(patched(map, changes))
+            Ok(apply_changes(map, changes))
         } else {
             Err(CheckError::Schema(errors))
         }
     }
 
-    fn union(&mut self, branches: &[Schema], value: &'a Value) -> CheckResult {
-        self.branch(branches, value).map(|(_, new)| new)
+    fn check_union(&mut self, branches: &[Schema], value: &'a Value) -> CheckResult {
+        self.check_union_branch(branches, value).map(|(_, new)| new)
     }
 
     /// Returns the index of the best-matching branch of a union and the coerced value.
-    pub(super) fn branch(
+    pub(super) fn check_union_branch(
         &mut self,
         branches: &[Schema],
         value: &'a Value,
@@ -336,13 +350,13 @@ impl<'a> Checker<'a> {
         value: &'a Value,
     ) -> Result<UnionBranch, CheckError> {
         let (outer, outer_set) = (self.exactness, self.fields_set);
-        let mut best: Option<(UnionBranch, Exactness, Option<usize>)> = None;
+        let mut best: Option<(UnionBranch, MatchExactness, Option<usize>)> = None;
         let mut errors = SchemaErrors::default();
         for (index, branch) in branches.iter().enumerate() {
-            self.exactness = Exactness::Exact;
+            self.exactness = MatchExactness::Exact;
             self.fields_set = None;
-            let label = label(branch);
-            self.path.extend(label.map(LocItem::Key));
+            let label = branch_label(branch);
+            self.path.extend(label.map(LocationItem::Key));
             let outcome = self.check(branch, value);
             self.path
                 .truncate(self.path.len() - usize::from(label.is_some()));
@@ -358,7 +372,7 @@ impl<'a> Checker<'a> {
                     if better {
                         best = Some(((index, new), exactness, set));
                     }
-                    if exactness == Exactness::Exact && set.is_none() {
+                    if exactness == MatchExactness::Exact && set.is_none() {
                         break;
                     }
                 }
@@ -370,61 +384,61 @@ impl<'a> Checker<'a> {
         let Some((new, exactness, set)) = best else {
             return Err(CheckError::Schema(errors));
         };
-        self.floor(exactness);
+        self.lower_exactness(exactness);
         if let Some(set) = set {
             *self.fields_set.get_or_insert(0) += set;
         }
         Ok(new)
     }
 
-    fn tagged(
+    fn check_tagged_union(
         &mut self,
         by: &'static str,
         choices: &[(&'static str, &'static Schema)],
         value: &'a Value,
     ) -> CheckResult {
-        let Py::Dict(map) = Py::of(value) else {
-            return self.fail(lax::not_attributes(), value);
+        let PythonValue::Dict(map) = PythonValue::of_json(value) else {
+            return self.fail_with(lax::model_attributes_type_error(), value);
         };
         let Some(tag) = map.get(by) else {
-            return self.fail(lax::tag_missing(by), value);
+            return self.fail_with(lax::tag_missing_error(by), value);
         };
         let found = tag
             .as_str()
             .and_then(|tag| choices.iter().find(|(name, _)| *name == tag));
         let Some((name, schema)) = found else {
             let names = choices.iter().map(|(name, _)| *name);
-            return self.fail(lax::tag_unknown(by, tag, names), value);
+            return self.fail_with(lax::tag_unknown_error(by, tag, names), value);
         };
-        self.path.push(LocItem::Key(name));
+        self.path.push(LocationItem::Key(name));
         let outcome = self.check(schema, value);
         self.path.pop();
         outcome
     }
 
-    fn model(&mut self, model: &Model, value: &'a Value) -> CheckResult {
-        let Py::Dict(map) = Py::of(value) else {
-            return self.fail(lax::not_a_model(model), value);
+    fn check_model(&mut self, model: &Model, value: &'a Value) -> CheckResult {
+        let PythonValue::Dict(map) = PythonValue::of_json(value) else {
+            return self.fail_with(lax::model_type_error(model), value);
         };
         if self.quiet && model.is_ruled_out(map) {
-            return Err(CheckError::Schema(SchemaErrors::unread()));
+            return Err(CheckError::Schema(SchemaErrors::placeholder()));
         }
         if model.before.is_empty() {
-            return self.fields(model, map, value);
+            return self.check_fields(model, map, value);
         }
         let mut new = Cow::Borrowed(map);
         for before in model.before {
             if let Err(refusal) = before(&mut new) {
-                return self.refused(refusal, value);
+                return self.validator_refusal(refusal, value);
             }
         }
         let Cow::Owned(new) = new else {
-            return self.fields(model, map, value);
+            return self.check_fields(model, map, value);
         };
         let new = Value::Object(new);
         let mut inner = self.with_lifetime();
         let outcome = match &new {
-            Value::Object(map) => inner.fields(model, map, &new),
+            Value::Object(map) => inner.check_fields(model, map, &new),
             _ => Ok(None),
         };
         (self.exactness, self.fields_set) = (inner.exactness, inner.fields_set);
@@ -440,11 +454,11 @@ impl<'a> Checker<'a> {
     }
 
     /// Creates a checker with the same path and settings for a value with another lifetime.
-    fn with_lifetime<'b>(&self) -> Checker<'b>
+    fn with_lifetime<'b>(&self) -> SchemaChecker<'b>
     where
         'a: 'b,
     {
-        Checker {
+        SchemaChecker {
             path: self.path.clone(),
             bounds: self.bounds,
             exactness: self.exactness,
@@ -455,29 +469,29 @@ impl<'a> Checker<'a> {
         }
     }
 
-    fn refused(&self, refusal: ValidatorError, value: &Value) -> CheckResult {
+    fn validator_refusal(&self, refusal: ValidatorError, value: &Value) -> CheckResult {
         match refusal {
             ValidatorError::Fault(fault) => Err(CheckError::Raised(fault)),
-            ValidatorError::ValueError(text) => self.fail(lax::value_error(&text), value),
-            ValidatorError::TooShort => self.fail(lax::value_too_short(), value),
+            ValidatorError::ValueError(text) => self.fail_with(lax::value_error(&text), value),
+            ValidatorError::TooShort => self.fail_with(lax::value_too_short_error(), value),
             ValidatorError::Item {
                 index,
                 schema,
                 value,
             } => {
-                let mut inner = Checker {
+                let mut inner = SchemaChecker {
                     bounds: self.bounds,
                     quiet: self.quiet,
-                    ..Checker::default()
+                    ..SchemaChecker::default()
                 };
                 inner.path.clone_from(&self.path);
-                inner.path.push(LocItem::Index(index));
+                inner.path.push(LocationItem::Index(index));
                 inner.check(schema, &value)
             }
         }
     }
 
-    fn fields(
+    fn check_fields(
         &mut self,
         model: &Model,
         map: &'a Map<String, Value>,
@@ -486,17 +500,19 @@ impl<'a> Checker<'a> {
         let mut errors = SchemaErrors::default();
         let mut changes = Vec::new();
         let mut set = 0;
-        let members = Members::of(map);
+        let members = MemberIndex::of(map);
         for field in model.fields {
-            let Some((name, element)) = members.find(field.name) else {
+            let Some((name, element)) = members.find_member(field.name) else {
                 if field.required {
-                    self.path.push(LocItem::Key(field.name));
-                    errors.append(self.error(KnownError::new("missing", "Field required"), value));
+                    self.path.push(LocationItem::Key(field.name));
+                    errors.append(
+                        self.schema_error(PydanticError::new("missing", "Field required"), value),
+                    );
                     self.path.pop();
                 }
                 continue;
             };
-            self.path.push(LocItem::Key(name));
+            self.path.push(LocationItem::Key(name));
             let outcome = self.check(&field.schema, element);
             self.path.pop();
             match outcome {
@@ -514,8 +530,8 @@ impl<'a> Checker<'a> {
                     break;
                 }
                 if !model.fields.iter().any(|field| field.name == name) {
-                    self.path.push(LocItem::Key(name));
-                    errors.append(self.error(lax::extra_forbidden(), element));
+                    self.path.push(LocationItem::Key(name));
+                    errors.append(self.schema_error(lax::extra_forbidden_error(), element));
                     self.path.pop();
                 }
             }
@@ -525,14 +541,14 @@ impl<'a> Checker<'a> {
         }
         *self.fields_set.get_or_insert(0) += set;
         let new = if self.orders_typed_dicts && model.kind == ClassKind::TypedDict {
-            Some(shaped(model, map, changes))
+            Some(ordered_typed_dict(model, map, changes))
         } else {
-            patched(map, changes)
+            apply_changes(map, changes)
         };
         if let Some(after) = model.after {
             let map = new.as_ref().and_then(Value::as_object).unwrap_or(map);
-            if let Err(refusal) = after.check(map, &self.bounds) {
-                return self.refused(refusal, value);
+            if let Err(refusal) = after.run_validator(map, &self.bounds) {
+                return self.validator_refusal(refusal, value);
             }
         }
         Ok(new)
@@ -540,7 +556,7 @@ impl<'a> Checker<'a> {
 }
 
 /// Returns the name that a union branch adds to the path of its errors, if vLLM shows it.
-fn label(branch: &Schema) -> Option<&'static str> {
+fn branch_label(branch: &Schema) -> Option<&'static str> {
     match branch {
         Schema::Model(model) if model.kind != ClassKind::Wrapped && model.after.is_none() => {
             Some(model.name)
@@ -551,11 +567,15 @@ fn label(branch: &Schema) -> Option<&'static str> {
 
 /// Builds the coerced value of a `TypedDict`: declared keys in their order, then all others, which
 /// vLLM's request classes allow.
-fn shaped(model: &Model, map: &Map<String, Value>, changes: Vec<(&String, Value)>) -> Value {
+fn ordered_typed_dict(
+    model: &Model,
+    map: &Map<String, Value>,
+    changes: Vec<(&String, Value)>,
+) -> Value {
     let mut changes = changes.into_iter().peekable();
     let mut new = Map::new();
     for field in model.fields {
-        let Some((name, value)) = find(map, field.name) else {
+        let Some((name, value)) = find_member(map, field.name) else {
             continue;
         };
         let value = match changes.next_if(|(changed, _)| *changed == name) {
@@ -572,7 +592,7 @@ fn shaped(model: &Model, map: &Map<String, Value>, changes: Vec<(&String, Value)
     Value::Object(new)
 }
 
-fn patched(map: &Map<String, Value>, changes: Vec<(&String, Value)>) -> Option<Value> {
+fn apply_changes(map: &Map<String, Value>, changes: Vec<(&String, Value)>) -> Option<Value> {
     if changes.is_empty() {
         return None;
     }

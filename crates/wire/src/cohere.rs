@@ -4,7 +4,7 @@
 
 use indexmap::IndexMap;
 use serde_json::{Map, Value};
-use vllm_sim_python::Py;
+use vllm_sim_python::PythonValue;
 
 use super::check;
 use super::fault::Fault;
@@ -12,7 +12,7 @@ use super::schema::{ANY_LENGTH, Schema, ValidatorError, wire_model};
 
 wire_model! {
     /// One part of a mixed input to embed: text or image.
-    pub struct EmbedContent: Plain "CohereEmbedContent" after payload {
+    pub struct CohereEmbedContent: Plain "CohereEmbedContent" after validate_content_payload {
         /// Type of the part: `text` or `image_url`.
         kind: String [Schema::Literal(&["text", "image_url"])] as "type",
         /// Text to embed of a `text` part.
@@ -23,7 +23,7 @@ wire_model! {
 }
 
 /// Mirrors vLLM's `CohereEmbedContent.validate_content_payload`.
-fn payload(map: &Map<String, Value>) -> Result<(), ValidatorError> {
+fn validate_content_payload(map: &Map<String, Value>) -> Result<(), ValidatorError> {
     let text = map.get("type").is_some_and(|kind| kind == "text");
     let missing = if text {
         map.get("text").is_none_or(Value::is_null)
@@ -44,15 +44,15 @@ fn payload(map: &Map<String, Value>) -> Result<(), ValidatorError> {
 
 wire_model! {
     /// One input to embed with several parts.
-    pub struct EmbedInput: Plain "CohereEmbedInput" {
+    pub struct CohereEmbedInput: Plain "CohereEmbedInput" {
         /// Text and image parts of the input.
-        content: Vec<EmbedContent>,
+        content: Vec<CohereEmbedContent>,
     }
 }
 
 wire_model! {
     /// A Cohere request for embeddings of texts, images or mixed inputs; exactly one kind is given.
-    pub struct EmbedRequest: Plain "CohereEmbedRequest" after one_kind {
+    pub struct CohereEmbedRequest: Plain "CohereEmbedRequest" after validate_input_fields {
         /// Name of the served model or LoRA adapter; null or empty selects the base model.
         model: Option<String> = None,
         /// Purpose of the embeddings, such as `search_query`.
@@ -62,7 +62,7 @@ wire_model! {
         /// Images to embed, as data URLs.
         images: Option<Vec<String>> = None,
         /// Inputs to embed that mix texts and images.
-        inputs: Option<Vec<EmbedInput>> = None,
+        inputs: Option<Vec<CohereEmbedInput>> = None,
         /// Number of dimensions of the embeddings.
         output_dimension: Option<i128> = None,
         /// Encodings of the returned embeddings, such as `float` or `base64`.
@@ -80,13 +80,13 @@ wire_model! {
 }
 
 /// Mirrors vLLM's `CohereEmbedRequest.validate_input_fields`.
-fn one_kind(map: &Map<String, Value>) -> Result<(), ValidatorError> {
+fn validate_input_fields(map: &Map<String, Value>) -> Result<(), ValidatorError> {
     let mut given = ["texts", "images", "inputs"]
         .iter()
         .filter_map(|key| map.get(*key))
         .filter(|value| !value.is_null());
     match (given.next(), given.next()) {
-        (Some(only), None) if Py::of(only).truthy() => Ok(()),
+        (Some(only), None) if PythonValue::of_json(only).is_truthy() => Ok(()),
         _ => Err(ValidatorError::ValueError(
             "Exactly one of texts, images, or inputs must be provided, and it must be non-empty"
                 .to_owned(),
@@ -94,12 +94,12 @@ fn one_kind(map: &Map<String, Value>) -> Result<(), ValidatorError> {
     }
 }
 
-impl EmbedRequest {
+impl CohereEmbedRequest {
     /// Validates and reads the request body.
     ///
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value) -> Result<Self, Fault> {
-        check::body(value)
+        check::read_body(value)
     }
 }

@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 
 use regex::Regex;
 
-use super::version::Version;
+use super::version::VllmVersion;
 
 /// Value of the `type` member of an error response; also selects the JSON around the error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,7 +65,7 @@ impl ErrorType {
     /// Returns llm-d's error `type` for an HTTP status.
     ///
     /// Source: llm-d-inference-sim `failures.go`.
-    pub fn of_status(status: u16) -> Self {
+    pub fn from_http_status(status: u16) -> Self {
         match status {
             400 => Self::BadRequest,
             401 => Self::Authentication,
@@ -141,7 +141,7 @@ impl Fault {
     }
 
     /// Creates a 400 `BadRequestError` with `(parameter=P)` appended to the message.
-    pub fn parameter(message: impl fmt::Display, param: &str) -> Self {
+    pub fn bad_parameter(message: impl fmt::Display, param: &str) -> Self {
         Self {
             param: Some(param.to_owned()),
             ..Self::bad_request(format!("{message} (parameter={param})"))
@@ -178,7 +178,7 @@ impl Fault {
     }
 
     /// Creates the 400 for a prompt that exceeds the context length.
-    pub fn context_length(most: usize, tokens: usize) -> Self {
+    pub fn context_length_exceeded(most: usize, tokens: usize) -> Self {
         let least = if tokens == most + 1 { "at least " } else { "" };
         Self::invalid_value(
             format!(
@@ -213,32 +213,32 @@ impl Fault {
     /// Returns the JSON body of the error response: compact, non-ASCII characters unescaped, keys
     /// in vLLM's order.
     pub fn to_json(&self) -> String {
-        self.render(",", ":")
+        self.render_json(",", ":")
     }
 
     /// Returns the JSON body of the error with Python's default separators, as completion and
     /// generate streams send it.
     pub fn to_spaced_json(&self) -> String {
-        self.render(", ", ": ")
+        self.render_json(", ", ": ")
     }
 
     /// Returns the JSON body of an error from the `/v1/messages` handler.
     ///
     /// vLLM 0.32 passes its own error `type` through; 0.33 translates the HTTP status.
-    pub fn to_anthropic_json(&self, version: Version) -> String {
+    pub fn to_anthropic_json(&self, version: VllmVersion) -> String {
         let error_type = match version {
-            Version::V032 => self.error_type.as_str(),
-            Version::V033 => anthropic_type(self.status),
+            VllmVersion::V032 => self.error_type.as_str(),
+            VllmVersion::V033 => anthropic_error_type(self.status),
         };
         format!(
             r#"{{"type":"error","error":{{"type":{},"message":{}}}}}"#,
-            quoted(error_type),
-            quoted(&sanitize_message(&self.message))
+            json_quoted(error_type),
+            json_quoted(&sanitize_message(&self.message))
         )
     }
 
-    fn render(&self, comma: &str, colon: &str) -> String {
-        let message = quoted(&sanitize_message(&self.message));
+    fn render_json(&self, comma: &str, colon: &str) -> String {
+        let message = json_quoted(&sanitize_message(&self.message));
         match self.error_type {
             ErrorType::Detail => return format!(r#"{{"detail"{colon}{message}}}"#),
             ErrorType::Bare => return format!(r#"{{"error"{colon}{message}}}"#),
@@ -249,12 +249,12 @@ impl Fault {
         let _ = write!(
             out,
             r#""type"{colon}{}{comma}"#,
-            quoted(self.error_type.as_str())
+            json_quoted(self.error_type.as_str())
         );
         let param = self
             .param
             .as_deref()
-            .map_or_else(|| "null".to_owned(), quoted);
+            .map_or_else(|| "null".to_owned(), json_quoted);
         let _ = write!(
             out,
             r#""param"{colon}{param}{comma}"code"{colon}{}}}}}"#,
@@ -295,7 +295,7 @@ impl axum_core::response::IntoResponse for Fault {
 /// Returns Anthropic's error `type` for an HTTP status.
 ///
 /// Source: `vllm/entrypoints/anthropic/protocol.py`.
-fn anthropic_type(status: u16) -> &'static str {
+fn anthropic_error_type(status: u16) -> &'static str {
     match status {
         401 => "authentication_error",
         403 => "permission_error",
@@ -308,7 +308,7 @@ fn anthropic_type(status: u16) -> &'static str {
     }
 }
 
-fn quoted(text: &str) -> String {
+fn json_quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }
 
@@ -317,16 +317,16 @@ fn quoted(text: &str) -> String {
 ///
 /// Source: `vllm/entrypoints/serve/exception_handling/utils.py`, `sanitize_message`.
 pub fn sanitize_message(message: &str) -> Cow<'_, str> {
-    static ADDRESS: LazyLock<Regex> =
+    static MEMORY_ADDRESS: LazyLock<Regex> =
         LazyLock::new(|| Regex::new(r" at 0x[0-9a-fA-F]+>").expect("a constant pattern"));
-    static TRACEBACK: LazyLock<Regex> = LazyLock::new(|| {
+    static TRACEBACK_LINE: LazyLock<Regex> = LazyLock::new(|| {
         Regex::new(r#"\n?\s*File "[^"]+", line \d+, in \S+(\n\s+.*)?"#).expect("a constant pattern")
     });
-    static ROOTED: LazyLock<Regex> = LazyLock::new(|| {
+    static ABSOLUTE_PATH: LazyLock<Regex> = LazyLock::new(|| {
         Regex::new(r"/(?:home|usr|opt|var|tmp|root|lib|mnt|srv)(?:/[\w.\-]+)+")
             .expect("a constant pattern")
     });
-    static FILE: LazyLock<Regex> =
+    static FILE_PATH: LazyLock<Regex> =
         LazyLock::new(|| Regex::new(r"(?:/[\w\-]+)+/[\w\-]+\.\w+").expect("a constant pattern"));
 
     let mut text = Cow::Borrowed(message);
@@ -337,10 +337,10 @@ pub fn sanitize_message(message: &str) -> Cow<'_, str> {
             text = Cow::Owned(new);
         }
     };
-    replace(" at 0x", &ADDRESS, ">");
-    replace("File \"", &TRACEBACK, "");
-    replace("/", &ROOTED, "<path>");
-    replace("/", &FILE, "<path>");
+    replace(" at 0x", &MEMORY_ADDRESS, ">");
+    replace("File \"", &TRACEBACK_LINE, "");
+    replace("/", &ABSOLUTE_PATH, "<path>");
+    replace("/", &FILE_PATH, "<path>");
     match text {
         Cow::Borrowed(text) => Cow::Borrowed(text.trim()),
         Cow::Owned(text) => Cow::Owned(text.trim().to_owned()),
@@ -368,11 +368,11 @@ mod tests {
     fn anthropic_errors_depend_on_the_version() {
         let fault = Fault::new(503, ErrorType::ServiceUnavailablePhrase, "busy");
         assert_eq!(
-            fault.to_anthropic_json(Version::V032),
+            fault.to_anthropic_json(VllmVersion::V032),
             r#"{"type":"error","error":{"type":"Service Unavailable","message":"busy"}}"#
         );
         assert_eq!(
-            fault.to_anthropic_json(Version::V033),
+            fault.to_anthropic_json(VllmVersion::V033),
             r#"{"type":"error","error":{"type":"overloaded_error","message":"busy"}}"#
         );
     }

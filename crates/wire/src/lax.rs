@@ -9,16 +9,16 @@
 use std::borrow::Cow;
 
 use serde_json::Value;
-use vllm_sim_python::{self as python, Py};
+use vllm_sim_python::{self as python, PythonValue};
 
-use super::schema::{ClassKind, Length, Model, NumberBounds};
+use super::schema::{ClassKind, LengthLimits, Model, NumberBounds};
 
 /// Maximum number of digits of an integer that pydantic parses from text.
 const MAX_INT_DIGITS: usize = 4300;
 
 /// The members of a pydantic error that do not depend on its location.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct KnownError {
+pub(super) struct PydanticError {
     /// The error's `type` member, such as `int_parsing`.
     pub(super) kind: &'static str,
     /// The error's `msg` member, the message.
@@ -28,7 +28,7 @@ pub(super) struct KnownError {
     pub(super) context: String,
 }
 
-impl KnownError {
+impl PydanticError {
     pub(super) fn new(kind: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
         Self {
             kind,
@@ -37,32 +37,32 @@ impl KnownError {
         }
     }
 
-    fn with(self, context: String) -> Self {
+    fn with_context(self, context: String) -> Self {
         Self { context, ..self }
     }
 }
 
-pub(super) type Coerced = Result<Option<Value>, KnownError>;
+pub(super) type CoercionResult = Result<Option<Value>, PydanticError>;
 
-pub(super) fn bool(value: &Value) -> Coerced {
+pub(super) fn coerce_bool(value: &Value) -> CoercionResult {
     let unreadable = || {
-        KnownError::new(
+        PydanticError::new(
             "bool_parsing",
             "Input should be a valid boolean, unable to interpret input",
         )
     };
-    let read = match Py::of(value) {
-        Py::Bool(_) => return Ok(None),
-        Py::Str(text) => match text.to_ascii_lowercase().as_str() {
+    let read = match PythonValue::of_json(value) {
+        PythonValue::Bool(_) => return Ok(None),
+        PythonValue::Str(text) => match text.to_ascii_lowercase().as_str() {
             "0" | "off" | "f" | "false" | "n" | "no" => Some(false),
             "1" | "on" | "t" | "true" | "y" | "yes" => Some(true),
             _ => return Err(unreadable()),
         },
-        Py::Int(i) if i64::try_from(i).is_err() => None,
-        Py::Int(0) => Some(false),
-        Py::Int(1) => Some(true),
-        Py::Int(_) => return Err(unreadable()),
-        Py::Float(f) if f.fract() == 0.0 && in_i64(f) => match f {
+        PythonValue::Int(i) if i64::try_from(i).is_err() => None,
+        PythonValue::Int(0) => Some(false),
+        PythonValue::Int(1) => Some(true),
+        PythonValue::Int(_) => return Err(unreadable()),
+        PythonValue::Float(f) if f.fract() == 0.0 && fits_i64(f) => match f {
             0.0 => Some(false),
             1.0 => Some(true),
             _ => return Err(unreadable()),
@@ -70,47 +70,47 @@ pub(super) fn bool(value: &Value) -> Coerced {
         _ => None,
     };
     read.map(|b| Some(Value::Bool(b)))
-        .ok_or_else(|| KnownError::new("bool_type", "Input should be a valid boolean"))
+        .ok_or_else(|| PydanticError::new("bool_type", "Input should be a valid boolean"))
 }
 
 /// Returns whether pydantic accepts a float as a 64-bit integer.
-fn in_i64(value: f64) -> bool {
+fn fits_i64(value: f64) -> bool {
     const LIMIT: f64 = 9_223_372_036_854_775_808.0;
     -LIMIT < value && value < LIMIT
 }
 
-pub(super) fn int(value: &Value) -> Coerced {
-    match Py::of(value) {
-        Py::Int(_) | Py::BigInt(_) => Ok(None),
-        Py::Bool(b) => Ok(Some(Value::from(u8::from(b)))),
-        Py::Float(f) if !f.is_finite() => Err(KnownError::new(
+pub(super) fn coerce_int(value: &Value) -> CoercionResult {
+    match PythonValue::of_json(value) {
+        PythonValue::Int(_) | PythonValue::BigInt(_) => Ok(None),
+        PythonValue::Bool(b) => Ok(Some(Value::from(u8::from(b)))),
+        PythonValue::Float(f) if !f.is_finite() => Err(PydanticError::new(
             "finite_number",
             "Input should be a finite number",
         )),
-        Py::Float(f) if f.fract() != 0.0 => Err(KnownError::new(
+        PythonValue::Float(f) if f.fract() != 0.0 => Err(PydanticError::new(
             "int_from_float",
             "Input should be a valid integer, got a number with a fractional part",
         )),
-        Py::Float(f) if !in_i64(f) => Err(too_large()),
+        PythonValue::Float(f) if !fits_i64(f) => Err(int_too_large()),
         #[expect(clippy::cast_possible_truncation, reason = "whole and within 64 bits")]
-        Py::Float(f) => Ok(Some(Value::from(f as i64))),
-        Py::Str(text) => int_from_text(text).map(Some),
-        _ => Err(KnownError::new(
+        PythonValue::Float(f) => Ok(Some(Value::from(f as i64))),
+        PythonValue::Str(text) => int_from_text(text).map(Some),
+        _ => Err(PydanticError::new(
             "int_type",
             "Input should be a valid integer",
         )),
     }
 }
 
-fn too_large() -> KnownError {
-    KnownError::new(
+fn int_too_large() -> PydanticError {
+    PydanticError::new(
         "int_parsing_size",
         "Unable to parse input string as an integer, exceeded maximum size",
     )
 }
 
 /// Returns Python's `int(text)`, as an integer of any size.
-pub(super) fn integer(text: &str) -> Option<Value> {
+pub(super) fn parse_python_int(text: &str) -> Option<Value> {
     if text.contains('.') {
         None
     } else {
@@ -118,10 +118,10 @@ pub(super) fn integer(text: &str) -> Option<Value> {
     }
 }
 
-fn int_from_text(text: &str) -> Result<Value, KnownError> {
+fn int_from_text(text: &str) -> Result<Value, PydanticError> {
     let text = text.trim();
     if text.len() > MAX_INT_DIGITS {
-        return Err(too_large());
+        return Err(int_too_large());
     }
     let (sign, digits) = match text.as_bytes().first() {
         Some(b'-') => ("-", &text[1..]),
@@ -133,8 +133,8 @@ fn int_from_text(text: &str) -> Result<Value, KnownError> {
         Some(_) => "",
         None => digits,
     };
-    let plain = underscored(whole).ok_or_else(|| {
-        KnownError::new(
+    let plain = remove_underscores(whole).ok_or_else(|| {
+        PydanticError::new(
             "int_parsing",
             "Input should be a valid integer, unable to parse string as an integer",
         )
@@ -145,40 +145,41 @@ fn int_from_text(text: &str) -> Result<Value, KnownError> {
     } else {
         format!("{sign}{trimmed}")
     };
-    Ok(number
-        .parse()
-        .map_or_else(|_| python::beyond_json(&number), python::int))
+    Ok(number.parse().map_or_else(
+        |_| python::number_beyond_json(&number),
+        python::json_of_python_int,
+    ))
 }
 
-fn underscored(text: &str) -> Option<String> {
+fn remove_underscores(text: &str) -> Option<String> {
     let parts = text
         .split('_')
         .all(|part| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit()));
     parts.then(|| text.replace('_', ""))
 }
 
-pub(super) fn float(value: &Value) -> Coerced {
-    match Py::of(value) {
-        Py::Float(_) => Ok(None),
-        Py::Bool(b) => Ok(Some(python::float(f64::from(u8::from(b))))),
+pub(super) fn coerce_float(value: &Value) -> CoercionResult {
+    match PythonValue::of_json(value) {
+        PythonValue::Float(_) => Ok(None),
+        PythonValue::Bool(b) => Ok(Some(python::json_of_python_float(f64::from(u8::from(b))))),
         #[expect(clippy::cast_precision_loss, reason = "Python's float() rounds too")]
-        Py::Int(i) => Ok(Some(python::float(i as f64))),
-        Py::BigInt(digits) => match digits.parse::<f64>() {
-            Ok(f) if f.is_finite() => Ok(Some(python::float(f))),
-            _ => Err(KnownError::new(
+        PythonValue::Int(i) => Ok(Some(python::json_of_python_float(i as f64))),
+        PythonValue::BigInt(digits) => match digits.parse::<f64>() {
+            Ok(f) if f.is_finite() => Ok(Some(python::json_of_python_float(f))),
+            _ => Err(PydanticError::new(
                 "float_type",
                 "Input should be a valid number",
             )),
         },
-        Py::Str(text) => float_from_text(text)
-            .map(|f| Some(python::float(f)))
+        PythonValue::Str(text) => float_from_text(text)
+            .map(|f| Some(python::json_of_python_float(f)))
             .ok_or_else(|| {
-                KnownError::new(
+                PydanticError::new(
                     "float_parsing",
                     "Input should be a valid number, unable to parse string as a number",
                 )
             }),
-        _ => Err(KnownError::new(
+        _ => Err(PydanticError::new(
             "float_type",
             "Input should be a valid number",
         )),
@@ -204,9 +205,9 @@ fn float_from_text(text: &str) -> Option<f64> {
     }
 }
 
-pub(super) fn str(value: &Value, length: Length) -> Coerced {
-    let Py::Str(text) = Py::of(value) else {
-        return Err(KnownError::new(
+pub(super) fn coerce_str(value: &Value, length: LengthLimits) -> CoercionResult {
+    let PythonValue::Str(text) = PythonValue::of_json(value) else {
+        return Err(PydanticError::new(
             "string_type",
             "Input should be a valid string",
         ));
@@ -218,90 +219,96 @@ pub(super) fn str(value: &Value, length: Length) -> Coerced {
     let plural = |n: usize| if n == 1 { "" } else { "s" };
     if count < length.min {
         let n = length.min;
-        return Err(KnownError::new(
+        return Err(PydanticError::new(
             "string_too_short",
             format!("String should have at least {n} character{}", plural(n)),
         )
-        .with(format!("'min_length': {n}")));
+        .with_context(format!("'min_length': {n}")));
     }
     if count > length.max {
         let n = length.max;
-        return Err(KnownError::new(
+        return Err(PydanticError::new(
             "string_too_long",
             format!("String should have at most {n} character{}", plural(n)),
         )
-        .with(format!("'max_length': {n}")));
+        .with_context(format!("'max_length': {n}")));
     }
     Ok(None)
 }
 
-pub(super) fn bytes(value: &Value) -> Coerced {
+pub(super) fn coerce_bytes(value: &Value) -> CoercionResult {
     if value.is_string() {
         return Ok(None);
     }
-    Err(KnownError::new(
+    Err(PydanticError::new(
         "bytes_type",
         "Input should be a valid bytes",
     ))
 }
 
-pub(super) fn iterable(value: &Value) -> Coerced {
-    match Py::of(value) {
-        Py::Str(_) | Py::List(_) | Py::Dict(_) => Ok(None),
-        _ => Err(KnownError::new("iterable_type", "Input should be iterable")),
+pub(super) fn coerce_iterable(value: &Value) -> CoercionResult {
+    match PythonValue::of_json(value) {
+        PythonValue::Str(_) | PythonValue::List(_) | PythonValue::Dict(_) => Ok(None),
+        _ => Err(PydanticError::new(
+            "iterable_type",
+            "Input should be iterable",
+        )),
     }
 }
 
-pub(super) fn literal(value: &Value, choices: &[&str]) -> Coerced {
-    one_of("literal_error", value, choices)
+pub(super) fn check_literal(value: &Value, choices: &[&str]) -> CoercionResult {
+    check_choice("literal_error", value, choices)
 }
 
-pub(super) fn member(value: &Value, choices: &[&str]) -> Coerced {
-    one_of("enum", value, choices)
+pub(super) fn check_enum_member(value: &Value, choices: &[&str]) -> CoercionResult {
+    check_choice("enum", value, choices)
 }
 
-fn one_of(kind: &'static str, value: &Value, choices: &[&str]) -> Coerced {
+fn check_choice(kind: &'static str, value: &Value, choices: &[&str]) -> CoercionResult {
     if value.as_str().is_some_and(|text| choices.contains(&text)) {
         return Ok(None);
     }
-    Err(choice_words(kind, choices))
+    Err(choice_error(kind, choices))
 }
 
-fn choice_words(kind: &'static str, choices: &[&str]) -> KnownError {
-    let expected = either(
+fn choice_error(kind: &'static str, choices: &[&str]) -> PydanticError {
+    let expected = join_with_or(
         choices.iter().map(|choice| python::repr_str(choice)),
         " or ",
     );
     let context = format!("'expected': {}", python::repr_str(&expected));
-    KnownError::new(kind, format!("Input should be {expected}")).with(context)
+    PydanticError::new(kind, format!("Input should be {expected}")).with_context(context)
 }
 
-pub(super) fn int_member(value: &Value, choices: &[i64]) -> Coerced {
-    let number = match Py::of(value) {
-        Py::Bool(b) => Some(i64::from(b)),
-        Py::Int(i) => Some(i64::try_from(i).map_err(|_| too_large())?),
-        Py::BigInt(_) => return Err(too_large()),
-        Py::Float(_) => int(value).ok().flatten().and_then(|number| number.as_i64()),
+pub(super) fn coerce_int_member(value: &Value, choices: &[i64]) -> CoercionResult {
+    let number = match PythonValue::of_json(value) {
+        PythonValue::Bool(b) => Some(i64::from(b)),
+        PythonValue::Int(i) => Some(i64::try_from(i).map_err(|_| int_too_large())?),
+        PythonValue::BigInt(_) => return Err(int_too_large()),
+        PythonValue::Float(_) => coerce_int(value)
+            .ok()
+            .flatten()
+            .and_then(|number| number.as_i64()),
         _ => None,
     };
     if let Some(number) = number.filter(|number| choices.contains(number)) {
         return Ok(Some(Value::from(number)).filter(|new| new != value));
     }
-    let expected = either(choices.iter().map(i64::to_string), " or ");
+    let expected = join_with_or(choices.iter().map(i64::to_string), " or ");
     let context = format!("'expected': {}", python::repr_str(&expected));
-    Err(KnownError::new("enum", format!("Input should be {expected}")).with(context))
+    Err(PydanticError::new("enum", format!("Input should be {expected}")).with_context(context))
 }
 
-pub(super) fn not_an_instance(class: &str) -> KnownError {
-    KnownError::new(
+pub(super) fn not_an_instance_error(class: &str) -> PydanticError {
+    PydanticError::new(
         "is_instance_of",
         format!("Input should be an instance of {class}"),
     )
-    .with(format!("'class': {}", python::repr_str(class)))
+    .with_context(format!("'class': {}", python::repr_str(class)))
 }
 
 /// Joins allowed values for a message, as `a, b or c`.
-fn either(names: impl Iterator<Item = String>, last: &str) -> String {
+fn join_with_or(names: impl Iterator<Item = String>, last: &str) -> String {
     let names: Vec<String> = names.collect();
     match names.split_last() {
         Some((end, start)) if !start.is_empty() => format!("{}{last}{end}", start.join(", ")),
@@ -310,91 +317,101 @@ fn either(names: impl Iterator<Item = String>, last: &str) -> String {
     }
 }
 
-pub(super) fn int_bounds(value: &Value, bounds: NumberBounds<i128>) -> Result<(), KnownError> {
-    let below = |limit: i128| match Py::of(value) {
-        Py::Int(i) => i < limit,
-        Py::BigInt(text) => text.starts_with('-'),
+pub(super) fn check_int_bounds(
+    value: &Value,
+    bounds: NumberBounds<i128>,
+) -> Result<(), PydanticError> {
+    let below = |limit: i128| match PythonValue::of_json(value) {
+        PythonValue::Int(i) => i < limit,
+        PythonValue::BigInt(text) => text.starts_with('-'),
         _ => false,
     };
-    let above = |limit: i128| match Py::of(value) {
-        Py::Int(i) => i > limit,
-        Py::BigInt(text) => !text.starts_with('-'),
+    let above = |limit: i128| match PythonValue::of_json(value) {
+        PythonValue::Int(i) => i > limit,
+        PythonValue::BigInt(text) => !text.starts_with('-'),
         _ => false,
     };
     if let Some(limit) = bounds.le.filter(|limit| above(*limit)) {
-        return Err(at_most(&limit.to_string()));
+        return Err(less_than_equal_error(&limit.to_string()));
     }
     if let Some(limit) = bounds.ge.filter(|limit| below(*limit)) {
-        return Err(at_least(&limit.to_string()));
+        return Err(greater_than_equal_error(&limit.to_string()));
     }
     match bounds.gt {
-        Some(limit) if !above(limit) => Err(more_than(&limit.to_string())),
+        Some(limit) if !above(limit) => Err(greater_than_error(&limit.to_string())),
         _ => Ok(()),
     }
 }
 
-pub(super) fn float_bounds(value: &Value, bounds: NumberBounds<f64>) -> Result<(), KnownError> {
-    let number = Py::of(value).number().unwrap_or(f64::NAN);
+pub(super) fn check_float_bounds(
+    value: &Value,
+    bounds: NumberBounds<f64>,
+) -> Result<(), PydanticError> {
+    let number = PythonValue::of_json(value).as_number().unwrap_or(f64::NAN);
     // NaN violates no bound.
     let outside = |limit: Option<f64>, inside: fn(&f64, &f64) -> bool| {
         limit.filter(|limit| !inside(&number, limit))
     };
     if let Some(limit) = outside(bounds.le, f64::le) {
-        return Err(float_words(at_most, limit));
+        return Err(float_bound_error(less_than_equal_error, limit));
     }
     if let Some(limit) = outside(bounds.ge, f64::ge) {
-        return Err(float_words(at_least, limit));
+        return Err(float_bound_error(greater_than_equal_error, limit));
     }
     match outside(bounds.gt, f64::gt) {
-        Some(limit) => Err(float_words(more_than, limit)),
+        Some(limit) => Err(float_bound_error(greater_than_error, limit)),
         None => Ok(()),
     }
 }
 
 /// Builds the error of a float limit: without `.0` in the message and with it in the context.
-fn float_words(words: fn(&str) -> KnownError, limit: f64) -> KnownError {
+fn float_bound_error(words: fn(&str) -> PydanticError, limit: f64) -> PydanticError {
     let full = python::repr_float(limit);
     let short = full.strip_suffix(".0").unwrap_or(&full).to_owned();
-    let KnownError {
+    let PydanticError {
         kind,
         message,
         context,
     } = words(&short);
-    KnownError {
+    PydanticError {
         kind,
         message,
         context: context.replace(&short, &full),
     }
 }
 
-fn at_most(limit: &str) -> KnownError {
-    KnownError::new(
+fn less_than_equal_error(limit: &str) -> PydanticError {
+    PydanticError::new(
         "less_than_equal",
         format!("Input should be less than or equal to {limit}"),
     )
-    .with(format!("'le': {limit}"))
+    .with_context(format!("'le': {limit}"))
 }
 
-fn at_least(limit: &str) -> KnownError {
-    KnownError::new(
+fn greater_than_equal_error(limit: &str) -> PydanticError {
+    PydanticError::new(
         "greater_than_equal",
         format!("Input should be greater than or equal to {limit}"),
     )
-    .with(format!("'ge': {limit}"))
+    .with_context(format!("'ge': {limit}"))
 }
 
-fn more_than(limit: &str) -> KnownError {
-    KnownError::new(
+fn greater_than_error(limit: &str) -> PydanticError {
+    PydanticError::new(
         "greater_than",
         format!("Input should be greater than {limit}"),
     )
-    .with(format!("'gt': {limit}"))
+    .with_context(format!("'gt': {limit}"))
 }
 
 /// Returns pydantic's error for a list with too many or too few items, if so.
 ///
 /// Too few items are reported only if all items are valid (`good`), as in pydantic.
-pub(super) fn list_length(count: usize, length: Length, good: bool) -> Option<KnownError> {
+pub(super) fn list_length_error(
+    count: usize,
+    length: LengthLimits,
+    good: bool,
+) -> Option<PydanticError> {
     let plural = |n: usize| if n == 1 { "" } else { "s" };
     if count > length.max {
         let n = length.max;
@@ -403,7 +420,7 @@ pub(super) fn list_length(count: usize, length: Length, good: bool) -> Option<Kn
             plural(n)
         );
         let context = format!("'field_type': 'List', 'max_length': {n}, 'actual_length': {count}");
-        return Some(KnownError::new("too_long", text).with(context));
+        return Some(PydanticError::new("too_long", text).with_context(context));
     }
     if good && count < length.min {
         let n = length.min;
@@ -412,68 +429,70 @@ pub(super) fn list_length(count: usize, length: Length, good: bool) -> Option<Kn
             plural(n)
         );
         let context = format!("'field_type': 'List', 'min_length': {n}, 'actual_length': {count}");
-        return Some(KnownError::new("too_short", text).with(context));
+        return Some(PydanticError::new("too_short", text).with_context(context));
     }
     None
 }
 
-pub(super) fn not_attributes() -> KnownError {
-    KnownError::new(
+pub(super) fn model_attributes_type_error() -> PydanticError {
+    PydanticError::new(
         "model_attributes_type",
         "Input should be a valid dictionary or object to extract fields from",
     )
 }
 
-pub(super) fn not_a_model(model: &Model) -> KnownError {
+pub(super) fn model_type_error(model: &Model) -> PydanticError {
     match model.kind {
-        ClassKind::Wrapped | ClassKind::Plain | ClassKind::Strict => not_attributes(),
-        ClassKind::TypedDict => KnownError::new("dict_type", "Input should be a valid dictionary"),
-        ClassKind::Dataclass => KnownError::new(
+        ClassKind::Wrapped | ClassKind::Plain | ClassKind::Strict => model_attributes_type_error(),
+        ClassKind::TypedDict => {
+            PydanticError::new("dict_type", "Input should be a valid dictionary")
+        }
+        ClassKind::Dataclass => PydanticError::new(
             "dataclass_type",
             format!(
                 "Input should be a dictionary or an instance of {}",
                 model.name
             ),
         )
-        .with(format!("'class_name': {}", python::repr_str(model.name))),
+        .with_context(format!("'class_name': {}", python::repr_str(model.name))),
     }
 }
 
-pub(super) fn extra_forbidden() -> KnownError {
-    KnownError::new("extra_forbidden", "Extra inputs are not permitted")
+pub(super) fn extra_forbidden_error() -> PydanticError {
+    PydanticError::new("extra_forbidden", "Extra inputs are not permitted")
 }
 
-pub(super) fn value_error(text: &str) -> KnownError {
+pub(super) fn value_error(text: &str) -> PydanticError {
     let context = format!("'error': ValueError({})", python::repr_str(text));
-    KnownError::new("value_error", format!("Value error, {text}")).with(context)
+    PydanticError::new("value_error", format!("Value error, {text}")).with_context(context)
 }
 
-pub(super) fn tag_missing(by: &str) -> KnownError {
-    KnownError::new(
+pub(super) fn tag_missing_error(by: &str) -> PydanticError {
+    PydanticError::new(
         "union_tag_not_found",
         format!("Unable to extract tag using discriminator '{by}'"),
     )
-    .with(format!(
+    .with_context(format!(
         "'discriminator': {}",
         python::repr_str(&format!("'{by}'"))
     ))
 }
 
-pub(super) fn tag_unknown<'n>(
+pub(super) fn tag_unknown_error<'n>(
     by: &str,
     tag: &Value,
     names: impl Iterator<Item = &'n str>,
-) -> KnownError {
+) -> PydanticError {
     let expected = names.map(python::repr_str).collect::<Vec<_>>().join(", ");
-    let tag = python::str(tag);
-    KnownError::new(
+    let tag = python::python_str(tag);
+    PydanticError::new(
         "union_tag_invalid",
         format!(
             "Input tag '{tag}' found using '{by}' does not match any of the expected tags: \
              {expected}"
         ),
     )
-    .with(format!(
+    .with_context(format!(
         "'discriminator': {}, 'tag': {}, 'expected_tags': {}",
         python::repr_str(&format!("'{by}'")),
         python::repr_str(&tag),
@@ -481,34 +500,34 @@ pub(super) fn tag_unknown<'n>(
     ))
 }
 
-pub(super) fn tuple_too_long(most: usize, count: usize) -> KnownError {
+pub(super) fn tuple_too_long_error(most: usize, count: usize) -> PydanticError {
     let s = if most == 1 { "" } else { "s" };
-    KnownError::new(
+    PydanticError::new(
         "too_long",
         format!("Tuple should have at most {most} item{s} after validation, not {count}"),
     )
-    .with(format!(
+    .with_context(format!(
         "'field_type': 'Tuple', 'max_length': {most}, 'actual_length': {count}"
     ))
 }
 
-pub(super) fn sequence(value: &Value) -> Result<(), KnownError> {
-    match Py::of(value) {
-        Py::List(_) => Ok(()),
-        Py::Str(_) => Err(KnownError::new(
+pub(super) fn check_sequence(value: &Value) -> Result<(), PydanticError> {
+    match PythonValue::of_json(value) {
+        PythonValue::List(_) => Ok(()),
+        PythonValue::Str(_) => Err(PydanticError::new(
             "sequence_str",
             "'str' instances are not allowed as a Sequence value",
         )
-        .with("'type_name': 'str'".to_owned())),
-        _ => Err(not_an_instance("Sequence")),
+        .with_context("'type_name': 'str'".to_owned())),
+        _ => Err(not_an_instance_error("Sequence")),
     }
 }
 
 /// Returns the error of a validator function for an empty list or dict.
-pub(super) fn value_too_short() -> KnownError {
-    KnownError::new(
+pub(super) fn value_too_short_error() -> PydanticError {
+    PydanticError::new(
         "too_short",
         "Value should have at least 1 item after validation, not 0",
     )
-    .with("'field_type': 'Value', 'min_length': 1, 'actual_length': 0".to_owned())
+    .with_context("'field_type': 'Value', 'min_length': 1, 'actual_length': 0".to_owned())
 }

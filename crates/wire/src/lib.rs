@@ -28,6 +28,6 @@ mod version;
 pub mod vllm;
 
 pub use fault::{ErrorType, Fault};
-pub use limits::Limits;
+pub use limits::ServerLimits;
 pub use sampling::{SamplingDefaults, SamplingParams, SamplingRequest};
-pub use version::Version;
+pub use version::VllmVersion;

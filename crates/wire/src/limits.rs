@@ -1,11 +1,11 @@
 //! Server settings against which requests are checked.
 
 use super::fault::{ErrorType, Fault};
-use super::version::Version;
+use super::version::VllmVersion;
 
 /// Limits and switches of a server for request checks; defaults are vLLM's.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Limits {
+pub struct ServerLimits {
     /// Context length of the model, in tokens.
     pub max_model_len: u32,
     /// Maximum number of log probabilities per token that a request may ask for; -1 for the whole
@@ -32,10 +32,10 @@ pub struct Limits {
     /// The served model name that responses show.
     pub served_name: String,
     /// vLLM release to imitate.
-    pub version: Version,
+    pub version: VllmVersion,
 }
 
-impl Default for Limits {
+impl Default for ServerLimits {
     fn default() -> Self {
         Self {
             max_model_len: 32_768,
@@ -50,12 +50,12 @@ impl Default for Limits {
             speculative: false,
             data_parallel_ranks: 1,
             served_name: String::new(),
-            version: Version::default(),
+            version: VllmVersion::default(),
         }
     }
 }
 
-impl Limits {
+impl ServerLimits {
     /// Rejects a prompt that exceeds the context length.
     ///
     /// The prompt has `tokens` tokens. vLLM stops counting at one more than the limit, so the
@@ -63,7 +63,7 @@ impl Limits {
     ///
     /// # Errors
     /// A 400 with `param` `input_tokens`.
-    pub fn prompt_tokens(&self, tokens: usize) -> Result<(), Fault> {
+    pub fn check_prompt_tokens(&self, tokens: usize) -> Result<(), Fault> {
         let limit = self.max_model_len as usize;
         if tokens <= limit {
             return Ok(());
@@ -86,7 +86,7 @@ impl Limits {
     ///
     /// # Errors
     /// A 400 with `param` `input_text`.
-    pub fn prompt_characters(&self, text: &str, longest_token: usize) -> Result<(), Fault> {
+    pub fn check_prompt_characters(&self, text: &str, longest_token: usize) -> Result<(), Fault> {
         let limit = self.max_model_len as usize;
         let most = limit.saturating_mul(longest_token);
         if text.len() <= most {
@@ -114,7 +114,7 @@ impl Limits {
     ///
     /// # Errors
     /// A 400 `invalid_request_error` with `param` `input`.
-    pub fn responses_prompt_tokens(&self, tokens: usize) -> Result<(), Fault> {
+    pub fn check_responses_prompt_tokens(&self, tokens: usize) -> Result<(), Fault> {
         let limit = self.max_model_len as usize;
         if tokens < limit {
             return Ok(());
@@ -138,7 +138,7 @@ impl Limits {
     ///
     /// # Errors
     /// A 400 for a limit or truncation above the context length.
-    pub fn asked(
+    pub fn check_requested_lengths(
         &self,
         name: &str,
         max_tokens: Option<i128>,
@@ -172,7 +172,7 @@ impl Limits {
     ///
     /// # Errors
     /// A 400 with vLLM's message.
-    pub fn data_parallel_rank(&self, rank: Option<i128>) -> Result<(), Fault> {
+    pub fn check_data_parallel_rank(&self, rank: Option<i128>) -> Result<(), Fault> {
         let ranks = self.data_parallel_ranks;
         match rank {
             Some(rank) if !(0..i128::from(ranks)).contains(&rank) => Err(Fault::bad_request(
@@ -186,7 +186,7 @@ impl Limits {
     ///
     /// # Errors
     /// A 400 for an empty prompt or a token id outside the vocabulary.
-    pub fn prompt_ids<T: Copy + Ord + Into<i64>>(&self, ids: &[T]) -> Result<(), Fault> {
+    pub fn check_prompt_ids<T: Copy + Ord + Into<i64>>(&self, ids: &[T]) -> Result<(), Fault> {
         let (Some(lowest), Some(highest)) = (ids.iter().min(), ids.iter().max()) else {
             return Err(Fault::bad_request("The decoder prompt cannot be empty"));
         };
@@ -207,12 +207,16 @@ impl Limits {
     ///
     /// # Errors
     /// A 400 that names the request field.
-    pub(crate) fn mm_kwargs(&self, processor: usize, media_io: usize) -> Result<(), Fault> {
+    pub(crate) fn reject_untrusted_mm_kwargs(
+        &self,
+        processor: usize,
+        media_io: usize,
+    ) -> Result<(), Fault> {
         if self.trust_request_mm_kwargs {
             return Ok(());
         }
         if processor > 0 {
-            return Err(Fault::parameter(
+            return Err(Fault::bad_parameter(
                 "Per-request mm_processor_kwargs are disabled by default because they can \
                  change multimodal preprocessing resource usage. Start the server with \
                  --trust-request-mm-kwargs only when clients are trusted.",
@@ -220,7 +224,7 @@ impl Limits {
             ));
         }
         if media_io > 0 {
-            return Err(Fault::parameter(
+            return Err(Fault::bad_parameter(
                 "Per-request media_io_kwargs are disabled by default because they can change \
                  multimodal media loading resource usage. Start the server with \
                  --trust-request-mm-kwargs only when clients are trusted.",
@@ -234,7 +238,7 @@ impl Limits {
     ///
     /// # Errors
     /// A 400 with vLLM's message.
-    pub fn chat_template(
+    pub fn reject_untrusted_template(
         &self,
         template: Option<&str>,
         kwargs: Option<&serde_json::Map<String, serde_json::Value>>,
@@ -256,20 +260,20 @@ impl Limits {
 mod tests {
     use super::*;
 
-    fn limits() -> Limits {
-        Limits {
+    fn limits() -> ServerLimits {
+        ServerLimits {
             max_model_len: 1024,
             vocab_size: Some(4096),
-            ..Limits::default()
+            ..ServerLimits::default()
         }
     }
 
     #[test]
     fn a_full_context_error_counts_tokens_or_characters() {
         let text = |outcome: Result<(), Fault>| outcome.map_err(|fault| fault.message);
-        assert_eq!(limits().prompt_tokens(1024), Ok(()));
+        assert_eq!(limits().check_prompt_tokens(1024), Ok(()));
         assert_eq!(
-            text(limits().prompt_tokens(1025)),
+            text(limits().check_prompt_tokens(1025)),
             Err(
                 "This model's maximum context length is 1024 tokens. However, your prompt \
                  contains at least 1025 input tokens, which exceeds this limit even without any \
@@ -278,13 +282,15 @@ mod tests {
                     .to_owned()
             )
         );
-        assert!(text(limits().prompt_tokens(2000)).is_err_and(|t| t.contains("contains 2000 ")));
         assert!(
-            text(limits().prompt_characters(&"é".repeat(9000), 8))
+            text(limits().check_prompt_tokens(2000)).is_err_and(|t| t.contains("contains 2000 "))
+        );
+        assert!(
+            text(limits().check_prompt_characters(&"é".repeat(9000), 8))
                 .is_err_and(|t| t.contains("9000 characters (more than 8192 characters,"))
         );
         assert_eq!(
-            text(limits().responses_prompt_tokens(1024)),
+            text(limits().check_responses_prompt_tokens(1024)),
             Err(
                 "The engine prompt length 1024 exceeds the max_model_len 1024. Please reduce \
                  prompt."
@@ -294,8 +300,12 @@ mod tests {
     }
 
     #[test]
-    fn prompts_are_of_known_tokens() {
-        let text = |ids: &[i64]| limits().prompt_ids(ids).map_err(|fault| fault.message);
+    fn prompt_ids_must_be_in_the_vocabulary() {
+        let text = |ids: &[i64]| {
+            limits()
+                .check_prompt_ids(ids)
+                .map_err(|fault| fault.message)
+        };
         assert_eq!(text(&[0, 4095]), Ok(()));
         assert_eq!(
             text(&[]),

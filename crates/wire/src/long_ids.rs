@@ -9,23 +9,23 @@ use vllm_sim_python as python;
 use crate::body;
 
 /// Size of a request body, in bytes, from which its token ids are parsed separately.
-pub(crate) const LONG_BODY: usize = 64 * 1024;
+pub(crate) const LONG_BODY_BYTES: usize = 64 * 1024;
 /// Maximum number of digits of a token id in a long list.
 const MAX_DIGITS: usize = 9;
 
 /// Returns the request body with `[0]` in place of `member`, and the token ids of `member`.
 ///
 /// `None` if the body is short or invalid, or `member` holds something else.
-pub(crate) fn split(text: &[u8], member: &str) -> Option<(Value, Vec<i64>)> {
-    if text.len() < LONG_BODY {
+pub(crate) fn split_long_ids(text: &[u8], member: &str) -> Option<(Value, Vec<i64>)> {
+    if text.len() < LONG_BODY_BYTES {
         return None;
     }
-    body::bounded(text).ok()?;
+    body::check_value_count(text).ok()?;
     let key = format!("\"{member}\"");
-    let behind = |text| Some(find(text, key.as_bytes())? + key.len());
-    let list = blank(&text[behind(text)?..]).strip_prefix(b":")?;
-    let list = blank(list).strip_prefix(b"[")?;
-    let (ids, rest) = numbers(list)?;
+    let behind = |text| Some(find_bytes(text, key.as_bytes())? + key.len());
+    let list = skip_whitespace(&text[behind(text)?..]).strip_prefix(b":")?;
+    let list = skip_whitespace(list).strip_prefix(b"[")?;
+    let (ids, rest) = parse_id_list(list)?;
     if behind(rest).is_some() {
         return None;
     }
@@ -35,11 +35,11 @@ pub(crate) fn split(text: &[u8], member: &str) -> Option<(Value, Vec<i64>)> {
     (value.get(member) == Some(&json!([0]))).then_some((value, ids))
 }
 
-fn find(text: &[u8], word: &[u8]) -> Option<usize> {
+fn find_bytes(text: &[u8], word: &[u8]) -> Option<usize> {
     text.windows(word.len()).position(|window| window == word)
 }
 
-fn blank(mut text: &[u8]) -> &[u8] {
+fn skip_whitespace(mut text: &[u8]) -> &[u8] {
     while let [b' ' | b'\n' | b'\r' | b'\t', rest @ ..] = text {
         text = rest;
     }
@@ -47,13 +47,13 @@ fn blank(mut text: &[u8]) -> &[u8] {
 }
 
 /// Parses the token ids up to the end of a JSON list; returns them and the rest of the text.
-fn numbers(text: &[u8]) -> Option<(Vec<i64>, &[u8])> {
+fn parse_id_list(text: &[u8]) -> Option<(Vec<i64>, &[u8])> {
     let end = text.iter().position(|byte| *byte == b']')?;
     let (mut list, rest) = (&text[..end], &text[end + 1..]);
     let commas = list.iter().filter(|byte| **byte == b',').count();
     let mut ids = Vec::with_capacity(commas + 1);
     loop {
-        list = blank(list);
+        list = skip_whitespace(list);
         let digits = list.iter().take_while(|byte| byte.is_ascii_digit()).count();
         let (number, behind) = list.split_at(digits);
         let whole = digits == 1 || number.first() != Some(&b'0');
@@ -62,7 +62,7 @@ fn numbers(text: &[u8]) -> Option<(Vec<i64>, &[u8])> {
         }
         let more = |id: i64, digit: &u8| 10 * id + i64::from(digit - b'0');
         ids.push(number.iter().fold(0, more));
-        match blank(behind) {
+        match skip_whitespace(behind) {
             [] => return Some((ids, rest)),
             [b',', behind @ ..] => list = behind,
             _ => return None,
@@ -76,20 +76,20 @@ mod tests {
 
     /// Builds a body that whitespace makes long.
     fn long(head: &str, list: &str, tail: &str) -> Vec<u8> {
-        let blanks = " ".repeat(LONG_BODY);
+        let blanks = " ".repeat(LONG_BODY_BYTES);
         format!("{{{head}\"ids\" : [{list}]{blanks}{tail}}}").into_bytes()
     }
 
     #[test]
-    fn a_list_of_ids_is_read_apart() {
+    fn a_long_id_list_is_parsed_separately() {
         let text = long("\"model\":\"m\",", "1, 0 ,\n999999999", ",\"n\":2");
-        let (value, ids) = split(&text, "ids").unwrap();
+        let (value, ids) = split_long_ids(&text, "ids").unwrap();
         assert_eq!(ids, [1, 0, 999_999_999]);
         assert_eq!(value, json!({"model": "m", "ids": [0], "n": 2}));
     }
 
     #[test]
-    fn anything_else_is_left_to_the_schema() {
+    fn other_bodies_are_left_to_the_schema() {
         let refused = [
             long("", "", ""),
             long("", "1,", ""),
@@ -106,7 +106,7 @@ mod tests {
         ];
         for text in refused {
             let begin = String::from_utf8_lossy(&text[..40.min(text.len())]).into_owned();
-            assert_eq!(split(&text, "ids"), None, "{begin}");
+            assert_eq!(split_long_ids(&text, "ids"), None, "{begin}");
         }
     }
 }

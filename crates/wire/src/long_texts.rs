@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use vllm_sim_python as python;
 
 use crate::body;
-use crate::long_ids::LONG_BODY;
+use crate::long_ids::LONG_BODY_BYTES;
 
 /// A list of texts (prompts), stored as one string.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -42,12 +42,12 @@ impl ConcatenatedTexts {
 /// Returns the request body with one text in place of `member`, and the texts of `member`.
 ///
 /// `None` if the body is short or not understood, or `member` holds something else.
-pub(crate) fn split(text: &[u8], member: &str) -> Option<(Value, ConcatenatedTexts)> {
-    if text.len() < LONG_BODY || !python::has_plain_numbers(text) {
+pub(crate) fn split_long_texts(text: &[u8], member: &str) -> Option<(Value, ConcatenatedTexts)> {
+    if text.len() < LONG_BODY_BYTES || !python::parses_numbers_like_serde_json(text) {
         return None;
     }
-    body::bounded(text).ok()?;
-    let (mut members, texts) = body::split::<ConcatenatedTexts>(text, member)?;
+    body::check_value_count(text).ok()?;
+    let (mut members, texts) = body::split_member::<ConcatenatedTexts>(text, member)?;
     *members.get_mut(member)? = json!(["x"]);
     Some((members.into(), texts?))
 }
@@ -90,21 +90,21 @@ mod tests {
     fn long(list: &str, tail: &str) -> Vec<u8> {
         format!(
             "{{\"n\":1,\"input\":{list}{}{tail}}}",
-            " ".repeat(LONG_BODY)
+            " ".repeat(LONG_BODY_BYTES)
         )
         .into_bytes()
     }
 
     #[test]
-    fn a_list_of_texts_is_read_apart() {
+    fn a_long_text_list_is_parsed_separately() {
         let text = long(r#"["a", "", "\u00e9\n"]"#, r#","m":"x""#);
-        let (value, texts) = split(&text, "input").unwrap();
+        let (value, texts) = split_long_texts(&text, "input").unwrap();
         assert_eq!(texts.iter().collect::<Vec<_>>(), ["a", "", "\u{e9}\n"]);
         assert_eq!(value, json!({"n": 1, "input": ["x"], "m": "x"}));
     }
 
     #[test]
-    fn anything_else_is_left_to_the_schema() {
+    fn other_bodies_are_left_to_the_schema() {
         let refused = [
             long("[]", ""),
             long(r#""a""#, ""),
@@ -118,7 +118,7 @@ mod tests {
         ];
         for text in refused {
             let begin = String::from_utf8_lossy(&text[..30.min(text.len())]).into_owned();
-            assert_eq!(split(&text, "input"), None, "{begin}");
+            assert_eq!(split_long_texts(&text, "input"), None, "{begin}");
         }
     }
 }

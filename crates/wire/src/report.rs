@@ -1,26 +1,26 @@
 //! Error messages that vLLM builds from schema errors.
 //!
 //! Source: `vllm/entrypoints/serve/exception_handling/handlers/validation.py`; pydantic-core
-//! `src/errors/validation_exception.rs` for [`printed`].
+//! `src/errors/validation_exception.rs` for [`pydantic_error_text`].
 
 use std::fmt::Write as _;
 
 use serde_json::Value;
-use vllm_sim_python::{self as python, Py};
+use vllm_sim_python::{self as python, PythonValue};
 
 use super::fault::{ErrorType, Fault};
-use super::lax::KnownError;
+use super::lax::PydanticError;
 
 /// Maximum number of schema errors in a response; further ones are counted.
-const MAX_REPORTED: usize = 10;
+const MAX_REPORTED_ERRORS: usize = 10;
 /// Maximum number of schema errors kept in memory; further ones are counted.
-const MAX_KEPT: usize = 100;
+const MAX_KEPT_ERRORS: usize = 100;
 /// Maximum number of schema errors counted (ours; vLLM counts all).
-const MAX_COUNTED: usize = 10_000;
+const MAX_COUNTED_ERRORS: usize = 10_000;
 /// Maximum length of an input string shown in an error, in characters.
-const MAX_INPUT: usize = 200;
+const MAX_INPUT_CHARS: usize = 200;
 /// Maximum length of one schema error or of its location, in characters.
-const MAX_LINE: usize = 1000;
+const MAX_ERROR_CHARS: usize = 1000;
 
 /// Schema errors of a value: the first errors, and the total number.
 #[derive(Debug, Default)]
@@ -44,7 +44,7 @@ impl SchemaErrors {
     }
 
     /// Returns a placeholder for a schema error whose text is not needed.
-    pub(super) fn unread() -> Self {
+    pub(super) fn placeholder() -> Self {
         Self {
             kept: Vec::new(),
             count: 1,
@@ -52,52 +52,52 @@ impl SchemaErrors {
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.count >= MAX_COUNTED
+        self.count >= MAX_COUNTED_ERRORS
     }
 
     /// Returns the number of schema errors beyond the `shown` ones, as text.
-    fn counted(&self, shown: usize) -> String {
+    fn further_errors_text(&self, shown: usize) -> String {
         let least = if self.is_full() { "at least " } else { "" };
         format!("{least}{}", self.count - shown)
     }
 
     pub(super) fn append(&mut self, more: Self) {
-        self.count = (self.count + more.count).min(MAX_COUNTED);
-        let room = MAX_KEPT.saturating_sub(self.kept.len());
+        self.count = (self.count + more.count).min(MAX_COUNTED_ERRORS);
+        let room = MAX_KEPT_ERRORS.saturating_sub(self.kept.len());
         self.kept.extend(more.kept.into_iter().take(room));
     }
 }
 
 /// Returns Python's `str()` of a pydantic `ValidationError`.
-pub(super) fn printed(title: &str, errors: &SchemaErrors) -> String {
+pub(super) fn pydantic_error_text(title: &str, errors: &SchemaErrors) -> String {
     let s = if errors.count == 1 { "" } else { "s" };
-    let count = errors.counted(0);
+    let count = errors.further_errors_text(0);
     let mut text = format!("{count} validation error{s} for {title}");
     for error in &errors.kept {
         let kind = error.error.kind;
         let _ = write!(
             text,
-            "\n{}\n  {} [type={kind}, {}]\n    For further information visit {HELP}{kind}",
+            "\n{}\n  {} [type={kind}, {}]\n    For further information visit {HELP_URL_PREFIX}{kind}",
             error.loc, error.error.message, error.input
         );
     }
     text
 }
 
-const HELP: &str = "https://errors.pydantic.dev/2.14/v/";
+const HELP_URL_PREFIX: &str = "https://errors.pydantic.dev/2.14/v/";
 
 /// Returns vLLM's error response for a list of schema errors.
-pub(super) fn fault(errors: &SchemaErrors) -> Fault {
+pub(super) fn schema_errors_fault(errors: &SchemaErrors) -> Fault {
     let s = if errors.count == 1 { "" } else { "s" };
-    let mut message = format!("{} validation error{s}:\n", errors.counted(0));
-    for error in errors.kept.iter().take(MAX_REPORTED) {
-        let _ = writeln!(message, "  {}", error.text());
+    let mut message = format!("{} validation error{s}:\n", errors.further_errors_text(0));
+    for error in errors.kept.iter().take(MAX_REPORTED_ERRORS) {
+        let _ = writeln!(message, "  {}", error.python_text());
     }
-    if errors.count > MAX_REPORTED {
+    if errors.count > MAX_REPORTED_ERRORS {
         let _ = writeln!(
             message,
             "  ...and {} more error{s}",
-            errors.counted(MAX_REPORTED)
+            errors.further_errors_text(MAX_REPORTED_ERRORS)
         );
     }
     message.truncate(message.trim_end().len());
@@ -109,12 +109,12 @@ pub(super) fn fault(errors: &SchemaErrors) -> Fault {
 
 /// One element of a schema error's location: a name or an index.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum LocItem<'a> {
+pub(super) enum LocationItem<'a> {
     Key(&'a str),
     Index(usize),
 }
 
-impl LocItem<'_> {
+impl LocationItem<'_> {
     fn text(&self) -> String {
         match self {
             Self::Key(key) => (*key).to_owned(),
@@ -125,31 +125,35 @@ impl LocItem<'_> {
 
 #[derive(Debug)]
 pub(super) struct SchemaError {
-    error: KnownError,
+    error: PydanticError,
     loc: String,
     input: String,
 }
 
 impl SchemaError {
-    pub(super) fn new(error: KnownError, path: &[LocItem<'_>], input: &Value) -> Self {
+    pub(super) fn new(error: PydanticError, path: &[LocationItem<'_>], input: &Value) -> Self {
         Self {
             error,
-            loc: truncated(clean(path), MAX_LINE),
-            input: summary(input),
+            loc: truncate_chars(clean_loc_for_param(path), MAX_ERROR_CHARS),
+            input: summarize_error_input(input),
         }
     }
 
-    pub(super) fn verbose(error: KnownError, path: &[LocItem<'_>], input: &Value) -> Self {
-        let loc = path.iter().map(LocItem::text).collect::<Vec<_>>().join(".");
-        let loc = truncated(loc, MAX_LINE);
-        let kind = Py::of(input).type_name();
-        let shown = shortened(&python::repr(input));
+    pub(super) fn verbose(error: PydanticError, path: &[LocationItem<'_>], input: &Value) -> Self {
+        let loc = path
+            .iter()
+            .map(LocationItem::text)
+            .collect::<Vec<_>>()
+            .join(".");
+        let loc = truncate_chars(loc, MAX_ERROR_CHARS);
+        let kind = PythonValue::of_json(input).type_name();
+        let shown = shorten_repr(&python::python_repr(input));
         let input = format!("input_value={shown}, input_type={kind}");
         Self { error, loc, input }
     }
 
     /// Returns Python's `str()` of the schema error's dict.
-    fn text(&self) -> String {
+    fn python_text(&self) -> String {
         let mut text = format!(
             "{{'type': '{}', 'loc': {}, 'msg': {}, 'input': {}",
             self.error.kind,
@@ -161,12 +165,12 @@ impl SchemaError {
             let _ = write!(text, ", 'ctx': {{{}}}", self.error.context);
         }
         text.push('}');
-        truncated(text, MAX_LINE)
+        truncate_chars(text, MAX_ERROR_CHARS)
     }
 }
 
 /// Shortens a long Python `repr` to its start and end, as pydantic does.
-fn shortened(text: &str) -> String {
+fn shorten_repr(text: &str) -> String {
     const LIMIT: usize = 50;
     if text.len() <= LIMIT {
         return text.to_owned();
@@ -180,7 +184,7 @@ fn shortened(text: &str) -> String {
     format!("{}...{}", &text[..head], &text[tail..])
 }
 
-fn truncated(mut text: String, limit: usize) -> String {
+fn truncate_chars(mut text: String, limit: usize) -> String {
     if let Some((end, _)) = text.char_indices().nth(limit) {
         text.truncate(end);
         text.push_str("...[truncated]");
@@ -189,27 +193,27 @@ fn truncated(mut text: String, limit: usize) -> String {
 }
 
 /// Mirrors vLLM's `_summarize_error_input`.
-fn summary(input: &Value) -> String {
-    let text = match Py::of(input) {
-        Py::Str(text) => text.chars().take(MAX_INPUT + 1).collect(),
-        Py::List(items) => return format!("<list of {} items>", items.len()),
-        Py::Dict(map) => return format!("<dict of {} items>", map.len()),
-        _ => python::repr(input),
+fn summarize_error_input(input: &Value) -> String {
+    let text = match PythonValue::of_json(input) {
+        PythonValue::Str(text) => text.chars().take(MAX_INPUT_CHARS + 1).collect(),
+        PythonValue::List(items) => return format!("<list of {} items>", items.len()),
+        PythonValue::Dict(map) => return format!("<dict of {} items>", map.len()),
+        _ => python::python_repr(input),
     };
-    truncated(text, MAX_INPUT)
+    truncate_chars(text, MAX_INPUT_CHARS)
 }
 
 /// Joins the location of a schema error with dots and omits elements that look like pydantic's
 /// internal names, as vLLM's `clean_loc_for_param` does, even if the client chose them.
-fn clean(path: &[LocItem<'_>]) -> String {
-    let text = |step: &LocItem<'_>| match step {
-        LocItem::Key(key) => (*key).to_owned(),
-        LocItem::Index(i) => i.to_string(),
+fn clean_loc_for_param(path: &[LocationItem<'_>]) -> String {
+    let text = |step: &LocationItem<'_>| match step {
+        LocationItem::Key(key) => (*key).to_owned(),
+        LocationItem::Index(i) => i.to_string(),
     };
     let kept: Vec<String> = path
         .iter()
         .map(text)
-        .filter(|step| !is_internal(step))
+        .filter(|step| !is_internal_step(step))
         .collect();
     if kept.is_empty() {
         return path.iter().map(text).collect::<Vec<_>>().join(".");
@@ -217,7 +221,7 @@ fn clean(path: &[LocItem<'_>]) -> String {
     kept.join(".")
 }
 
-fn is_internal(step: &str) -> bool {
+fn is_internal_step(step: &str) -> bool {
     const MARKERS: [&str; 29] = [
         "function-wrap",
         "function-after",

@@ -7,8 +7,8 @@ use vllm_sim_python as python;
 
 use super::bounds::RequestBounds;
 use super::fault::Fault;
-use super::limits::Limits;
-use super::openai::shared::{RepetitionDetection, StructuredOutputs, THINKING_BUDGET};
+use super::limits::ServerLimits;
+use super::openai::shared::{RepetitionDetection, StructuredOutputs, THINKING_TOKEN_BUDGET};
 use super::schema::{
     ANY_LENGTH, FLOAT, INT, RequestField, STR, Schema, ValidatorError, wire_model,
 };
@@ -53,7 +53,7 @@ wire_model! {
     ///
     /// In the body of `/inference/v1/generate` they are vLLM's own class, so its checks run while
     /// the body is parsed.
-    pub struct SamplingParams: TypedDict "SamplingParams" within verified {
+    pub struct SamplingParams: TypedDict "SamplingParams" within verify_sampling_in_body {
         /// Number of outputs (choices) per prompt.
         n: i128 = 1,
         /// Presence penalty, -2 to 2.
@@ -166,7 +166,7 @@ pub struct SamplingDefaults {
 /// Sampling parameters of a request before its output budget is known.
 #[derive(Debug, Clone, Default)]
 pub struct SamplingRequest {
-    /// Sampling parameters of the request; [`Self::with_budget`] sets `max_tokens`.
+    /// Sampling parameters of the request; [`Self::with_output_budget`] sets `max_tokens`.
     pub params: Box<SamplingParams>,
     /// Output limit of the request, in tokens.
     pub limit: OutputLimit,
@@ -199,7 +199,7 @@ impl SamplingRequest {
     ///
     /// # Errors
     /// A 400 for a sampling parameter out of range.
-    pub fn with_budget(
+    pub fn with_output_budget(
         self,
         budget: i128,
         bounds: &RequestBounds,
@@ -210,7 +210,7 @@ impl SamplingRequest {
             OutputLimit::Exactly(tokens) => tokens,
         });
         if self.checks == SamplingChecks::All {
-            params.verify(bounds)?;
+            params.normalize_and_verify(bounds)?;
         }
         Ok(params)
     }
@@ -229,8 +229,8 @@ impl From<SamplingParams> for SamplingRequest {
 /// client asks for less.
 ///
 /// Source: `get_max_tokens` of `vllm/entrypoints/serve/utils/api_utils.py`.
-pub fn output_budget(
-    limits: &Limits,
+pub fn output_budget_tokens(
+    limits: &ServerLimits,
     asked: Option<i128>,
     prompt_tokens: usize,
     defaults: &SamplingDefaults,
@@ -245,10 +245,10 @@ pub fn output_budget(
 ///
 /// # Errors
 /// A 400 with the keys that are not integers.
-pub(crate) fn token_bias<'b>(
+pub(crate) fn to_token_bias<'b>(
     bias: impl IntoIterator<Item = (&'b String, &'b f64)> + Clone,
 ) -> Result<TokenBias, Fault> {
-    let id = |text: &str| i128::read(&super::lax::integer(text)?);
+    let id = |text: &str| i128::read(&super::lax::parse_python_int(text)?);
     let bad: Vec<Value> = bias
         .clone()
         .into_iter()
@@ -256,7 +256,7 @@ pub(crate) fn token_bias<'b>(
         .map(|(key, _)| Value::from(key.as_str()))
         .collect();
     if !bad.is_empty() {
-        let keys = python::repr(&Value::Array(bad));
+        let keys = python::python_repr(&Value::Array(bad));
         return Err(Fault::invalid_value(
             format_args!(
                 "logit_bias contains key(s) that cannot be converted to integer token IDs: {keys}"
@@ -280,14 +280,19 @@ pub(crate) fn token_bias<'b>(
 }
 
 /// Mirrors `SamplingParams.__post_init__` for parameters inside a request body.
-fn verified(map: &Map<String, Value>, bounds: &RequestBounds) -> Result<(), ValidatorError> {
+fn verify_sampling_in_body(
+    map: &Map<String, Value>,
+    bounds: &RequestBounds,
+) -> Result<(), ValidatorError> {
     if let Some(budget) = map.get("thinking_token_budget")
-        && let Schema::Before(check, _) = THINKING_BUDGET
+        && let Schema::Before(check, _) = THINKING_TOKEN_BUDGET
     {
         check(budget)?;
     }
     match SamplingParams::read(&Value::Object(map.clone())) {
-        Some(mut params) => params.verify(bounds).map_err(ValidatorError::Fault),
+        Some(mut params) => params
+            .normalize_and_verify(bounds)
+            .map_err(ValidatorError::Fault),
         None => Ok(()),
     }
 }

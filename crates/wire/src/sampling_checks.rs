@@ -1,17 +1,17 @@
 //! Checks of sampling parameters, in upstream's order.
 //!
-//! [`SamplingParams::verify`] runs before a stream starts, [`SamplingParams::verify_engine`] after
+//! [`SamplingParams::verify`] runs before a stream starts, [`SamplingParams::verify_against_engine`] after
 //! it. An error of the latter is a 400 for a unary request and an event in a stream.
 //!
 //! Source: `vllm/sampling_params.py` (`SamplingParams.__post_init__`, `_verify_args`, `verify`),
 //! `vllm/v1/engine/input_processor.py` (`_validate_params`).
 
 use serde_json::Value;
-use vllm_sim_python::{self as python, Py};
+use vllm_sim_python::{self as python, PythonValue};
 
 use super::bounds::RequestBounds;
 use super::fault::Fault;
-use super::limits::Limits;
+use super::limits::ServerLimits;
 use super::sampling::{GREEDY_TEMPERATURE, SamplingParams};
 use super::structured;
 
@@ -25,7 +25,7 @@ impl SamplingParams {
     ///
     /// # Errors
     /// The first 400 in vLLM's order.
-    pub fn verify(&mut self, bounds: &RequestBounds) -> Result<(), Fault> {
+    pub fn normalize_and_verify(&mut self, bounds: &RequestBounds) -> Result<(), Fault> {
         if 0.0 < self.temperature && self.temperature < LOWEST_TEMPERATURE {
             self.temperature = LOWEST_TEMPERATURE;
         }
@@ -35,24 +35,24 @@ impl SamplingParams {
             let mut seen = std::collections::HashSet::new();
             list.retain(|id| seen.insert(*id));
         }
-        self.verify_counts(bounds.n)?;
-        self.verify_shape()?;
-        self.verify_length()?;
-        self.verify_texts()?;
+        self.verify_sequence_counts(bounds.n)?;
+        self.verify_distribution()?;
+        self.verify_output_limits()?;
+        self.verify_strings()?;
         if self.temperature < GREEDY_TEMPERATURE {
             (self.top_p, self.top_k, self.min_p) = (1.0, 0, 0.0);
             if self.n > 1 {
                 let n = self.n;
-                return refuse(format!("n must be 1 when using greedy sampling, got {n}."));
+                return reject_with(format!("n must be 1 when using greedy sampling, got {n}."));
             }
         }
         Ok(())
     }
 
-    fn verify_counts(&self, most: i128) -> Result<(), Fault> {
-        verify_count(self.n, "n", most)?;
+    fn verify_sequence_counts(&self, most: i128) -> Result<(), Fault> {
+        check_sequence_count(self.n, "n", most)?;
         match &self.extra_args {
-            Some(args) if args.values().any(has_long_integer) => Err(Fault::parameter(
+            Some(args) if args.values().any(has_long_integer) => Err(Fault::bad_parameter(
                 "extra_args integers must be between -2**63 and 2**64 - 1.",
                 "extra_args",
             )),
@@ -61,25 +61,25 @@ impl SamplingParams {
     }
 
     /// Checks the ranges of penalties, temperature, `top_p`, `top_k` and `min_p`.
-    fn verify_shape(&self) -> Result<(), Fault> {
+    fn verify_distribution(&self) -> Result<(), Fault> {
         let text = python::repr_float;
         for (name, value) in [
             ("presence_penalty", self.presence_penalty),
             ("frequency_penalty", self.frequency_penalty),
         ] {
             if !(-2.0..=2.0).contains(&value) {
-                return refuse(format!("{name} must be in [-2, 2], got {}.", text(value)));
+                return reject_with(format!("{name} must be in [-2, 2], got {}.", text(value)));
             }
         }
         let value = self.repetition_penalty;
         if !value.is_finite() {
-            return refuse(format!(
+            return reject_with(format!(
                 "repetition_penalty must be a finite number, got {}.",
                 text(value)
             ));
         }
         if value <= 0.0 {
-            return refuse(format!(
+            return reject_with(format!(
                 "repetition_penalty must be greater than zero, got {}.",
                 text(value)
             ));
@@ -92,19 +92,19 @@ impl SamplingParams {
             _ => None,
         };
         if let Some(rule) = rule {
-            return out_of_range("temperature", rule, &text(value));
+            return reject_out_of_range("temperature", rule, &text(value));
         }
         if !(self.top_p > 0.0 && self.top_p <= 1.0) {
-            return out_of_range("top_p", "be in (0, 1]", &text(self.top_p));
+            return reject_out_of_range("top_p", "be in (0, 1]", &text(self.top_p));
         }
         if self.top_k < -1 {
             let k = self.top_k;
-            return refuse(format!(
+            return reject_with(format!(
                 "top_k must be 0 (disable), or at least 1, got {k}."
             ));
         }
         if !(0.0..=1.0).contains(&self.min_p) {
-            return refuse(format!(
+            return reject_with(format!(
                 "min_p must be in [0, 1], got {}.",
                 text(self.min_p)
             ));
@@ -113,51 +113,51 @@ impl SamplingParams {
     }
 
     /// Checks the limits on output length and log probabilities.
-    fn verify_length(&self) -> Result<(), Fault> {
+    fn verify_output_limits(&self) -> Result<(), Fault> {
         let min = self.min_tokens;
         if let Some(max) = self.max_tokens.filter(|max| *max < 1) {
-            return out_of_range("max_tokens", "be at least 1", &max.to_string());
+            return reject_out_of_range("max_tokens", "be at least 1", &max.to_string());
         }
         if min < 0 {
-            return refuse(format!(
+            return reject_with(format!(
                 "min_tokens must be greater than or equal to 0, got {min}."
             ));
         }
         if let Some(max) = self.max_tokens.filter(|max| min > *max) {
-            return refuse(format!(
+            return reject_with(format!(
                 "min_tokens must be less than or equal to max_tokens={max}, got {min}."
             ));
         }
         if let Some(interval) = self.stream_interval.filter(|interval| *interval < 1) {
-            return out_of_range("stream_interval", "be at least 1", &interval.to_string());
+            return reject_out_of_range("stream_interval", "be at least 1", &interval.to_string());
         }
         for (name, count) in [
             ("logprobs", self.logprobs),
             ("prompt_logprobs", self.prompt_logprobs),
         ] {
             if let Some(count) = count.filter(|count| *count < -1) {
-                return out_of_range(name, "be non-negative or -1", &count.to_string());
+                return reject_out_of_range(name, "be non-negative or -1", &count.to_string());
             }
         }
         Ok(())
     }
 
-    fn verify_texts(&self) -> Result<(), Fault> {
+    fn verify_strings(&self) -> Result<(), Fault> {
         let stop = self.stop.as_ref().map_or(&[][..], |stop| &stop.0);
         if stop.iter().any(String::is_empty) {
-            return refuse("stop cannot contain an empty string.".to_owned());
+            return reject_with("stop cannot contain an empty string.".to_owned());
         }
         if !stop.is_empty() && !self.detokenize {
-            return refuse(
+            return reject_with(
                 "stop strings are only supported when detokenize is True. Set detokenize=True \
                  to use stop."
                     .to_owned(),
             );
         }
         match &self.bad_words {
-            Some(words) if words.iter().any(String::is_empty) => refuse(format!(
+            Some(words) if words.iter().any(String::is_empty) => reject_with(format!(
                 "bad_words cannot contain an empty string. Got bad_words={}",
-                python::repr(&Value::from(words.clone()))
+                python::python_repr(&Value::from(words.clone()))
             )),
             _ => Ok(()),
         }
@@ -167,31 +167,31 @@ impl SamplingParams {
     ///
     /// # Errors
     /// The error of the first failed check in vLLM's order.
-    pub fn verify_engine(&self, limits: &Limits) -> Result<(), Fault> {
+    pub fn verify_against_engine(&self, limits: &ServerLimits) -> Result<(), Fault> {
         self.verify_logprobs(limits)?;
         if let Some(bias) = &self.logit_bias {
-            in_vocabulary("logit_bias", bias.0.iter().map(|(id, _)| *id), limits)?;
+            check_in_vocabulary("logit_bias", bias.0.iter().map(|(id, _)| *id), limits)?;
         }
         if let Some(ids) = &self.stop_token_ids {
-            in_vocabulary("stop_token_ids", ids.iter().copied(), limits)?;
+            check_in_vocabulary("stop_token_ids", ids.iter().copied(), limits)?;
         }
-        self.verify_allowed(limits)?;
+        self.verify_allowed_token_ids(limits)?;
         let biased = self
             .logit_bias
             .as_ref()
             .is_some_and(|bias| !bias.0.is_empty());
         if limits.speculative && (self.min_p > GREEDY_TEMPERATURE || biased) {
-            return refuse(
+            return reject_with(
                 "The min_p and logit_bias sampling parameters are not yet supported with \
                  speculative decoding."
                     .to_owned(),
             );
         }
         if let Some(outputs) = &self.structured_outputs {
-            structured::verify(outputs)?;
+            structured::verify_structured_outputs(outputs)?;
         }
         if self.thinking_token_budget.is_some() && !limits.reasoning_parser {
-            return refuse(
+            return reject_with(
                 "thinking_token_budget is set but reasoning_config is not configured. Please \
                  set --reasoning-parser and/or --reasoning-config to use thinking_token_budget."
                     .to_owned(),
@@ -204,7 +204,7 @@ impl SamplingParams {
     ///
     /// # Errors
     /// A 400 that names the request field.
-    pub fn verify_prompt(&self, prompt_tokens: usize) -> Result<(), Fault> {
+    pub fn verify_against_prompt(&self, prompt_tokens: usize) -> Result<(), Fault> {
         let start = self.routed_experts_prompt_start;
         if (0..=prompt_tokens as i128).contains(&start) {
             return Ok(());
@@ -219,7 +219,7 @@ impl SamplingParams {
         ))
     }
 
-    fn verify_logprobs(&self, limits: &Limits) -> Result<(), Fault> {
+    fn verify_logprobs(&self, limits: &ServerLimits) -> Result<(), Fault> {
         let vocabulary = limits.vocab_size.map_or(i128::MAX, i128::from);
         let whole = |count: i128| if count == -1 { vocabulary } else { count };
         let most = whole(i128::from(limits.max_logprobs));
@@ -250,7 +250,7 @@ impl SamplingParams {
                     n,
                 ));
             }
-            in_vocabulary(name, ids.iter().copied(), limits)?;
+            check_in_vocabulary(name, ids.iter().copied(), limits)?;
             if let Some(logprobs) = self.logprobs.filter(|logprobs| *logprobs != n as i128) {
                 return Err(Fault::invalid_value(
                     format_args!(
@@ -269,7 +269,7 @@ impl SamplingParams {
         }
     }
 
-    fn verify_allowed(&self, limits: &Limits) -> Result<(), Fault> {
+    fn verify_allowed_token_ids(&self, limits: &ServerLimits) -> Result<(), Fault> {
         let name = "allowed_token_ids";
         let Some(ids) = &self.allowed_token_ids else {
             return Ok(());
@@ -281,24 +281,24 @@ impl SamplingParams {
                 "[]",
             ));
         }
-        let unknown = unknown_ids(ids.iter().copied(), limits);
+        let unknown = ids_outside_vocabulary(ids.iter().copied(), limits);
         if unknown.is_empty() {
             return Ok(());
         }
         let text = "allowed_token_ids contains out-of-vocab token id!";
-        Err(Fault::invalid_value(text, name, list(&unknown)))
+        Err(Fault::invalid_value(text, name, python_list_text(&unknown)))
     }
 }
 
 /// Returns vLLM's 400 if the number of sequences in the request field `name` is not in `1..=most`.
 ///
 /// Source: vLLM's `_verify_num_sequences`.
-pub(crate) fn verify_count(count: i128, name: &str, most: i128) -> Result<(), Fault> {
+pub(crate) fn check_sequence_count(count: i128, name: &str, most: i128) -> Result<(), Fault> {
     if count < 1 {
-        return refuse(format!("{name} must be at least 1, got {count}."));
+        return reject_with(format!("{name} must be at least 1, got {count}."));
     }
     if count > most {
-        return refuse(format!(
+        return reject_with(format!(
             "{name} must be at most {most}, got {count}. To increase this limit, set the \
              VLLM_MAX_N_SEQUENCES environment variable."
         ));
@@ -306,12 +306,12 @@ pub(crate) fn verify_count(count: i128, name: &str, most: i128) -> Result<(), Fa
     Ok(())
 }
 
-fn refuse(message: String) -> Result<(), Fault> {
+fn reject_with(message: String) -> Result<(), Fault> {
     Err(Fault::bad_request(message))
 }
 
 /// Returns the sampling error `NAME must RULE, got VALUE.` with vLLM's details.
-fn out_of_range(name: &str, rule: &str, value: &str) -> Result<(), Fault> {
+fn reject_out_of_range(name: &str, rule: &str, value: &str) -> Result<(), Fault> {
     Err(Fault::invalid_value(
         format_args!("{name} must {rule}, got {value}."),
         name,
@@ -319,26 +319,26 @@ fn out_of_range(name: &str, rule: &str, value: &str) -> Result<(), Fault> {
     ))
 }
 
-fn unknown_ids(ids: impl Iterator<Item = i128>, limits: &Limits) -> Vec<i128> {
+fn ids_outside_vocabulary(ids: impl Iterator<Item = i128>, limits: &ServerLimits) -> Vec<i128> {
     let size = limits.vocab_size.map_or(i128::MAX, i128::from);
     ids.filter(|id| !(0..size).contains(id)).collect()
 }
 
-fn list(ids: &[i128]) -> String {
+fn python_list_text(ids: &[i128]) -> String {
     let texts: Vec<String> = ids.iter().map(i128::to_string).collect();
     format!("[{}]", texts.join(", "))
 }
 
-fn in_vocabulary(
+fn check_in_vocabulary(
     name: &str,
     ids: impl Iterator<Item = i128>,
-    limits: &Limits,
+    limits: &ServerLimits,
 ) -> Result<(), Fault> {
-    let unknown = unknown_ids(ids, limits);
+    let unknown = ids_outside_vocabulary(ids, limits);
     if unknown.is_empty() {
         return Ok(());
     }
-    let ids = list(&unknown);
+    let ids = python_list_text(&unknown);
     let size = limits.vocab_size.unwrap_or_default();
     Err(Fault::invalid_value(
         format_args!(
@@ -352,11 +352,11 @@ fn in_vocabulary(
 /// Returns whether any integer nested in the value exceeds 64 bits, which vLLM's msgpack transport
 /// cannot carry.
 fn has_long_integer(value: &Value) -> bool {
-    match Py::of(value) {
-        Py::BigInt(_) => true,
-        Py::Int(i) => i64::try_from(i).is_err() && u64::try_from(i).is_err(),
-        Py::List(items) => items.iter().any(has_long_integer),
-        Py::Dict(map) => map.values().any(has_long_integer),
+    match PythonValue::of_json(value) {
+        PythonValue::BigInt(_) => true,
+        PythonValue::Int(i) => i64::try_from(i).is_err() && u64::try_from(i).is_err(),
+        PythonValue::List(items) => items.iter().any(has_long_integer),
+        PythonValue::Dict(map) => map.values().any(has_long_integer),
         _ => false,
     }
 }
@@ -376,7 +376,7 @@ mod tests {
         };
         let text = |mut params: SamplingParams| {
             params
-                .verify(&RequestBounds::default())
+                .normalize_and_verify(&RequestBounds::default())
                 .map_err(|fault| fault.message)
         };
         assert_eq!(
@@ -406,12 +406,15 @@ mod tests {
             top_k: 3,
             ..Default::default()
         };
-        assert_eq!(params.verify(&RequestBounds::default()), Ok(()));
+        assert_eq!(
+            params.normalize_and_verify(&RequestBounds::default()),
+            Ok(())
+        );
         assert_eq!(params.top_k, 0);
         params.n = 2;
         assert_eq!(
             params
-                .verify(&RequestBounds::default())
+                .normalize_and_verify(&RequestBounds::default())
                 .map_err(|fault| fault.message),
             Err("n must be 1 when using greedy sampling, got 2.".to_owned())
         );
@@ -419,9 +422,9 @@ mod tests {
 
     #[test]
     fn token_ids_out_of_the_vocabulary_are_rejected() {
-        let limits = Limits {
+        let limits = ServerLimits {
             vocab_size: Some(4096),
-            ..Limits::default()
+            ..ServerLimits::default()
         };
         let bias = TokenBias(vec![(5, 1.0), (99_999, 1.0)]);
         let params = SamplingParams {
@@ -429,7 +432,9 @@ mod tests {
             ..SamplingParams::default()
         };
         assert_eq!(
-            params.verify_engine(&limits).map_err(|fault| fault.message),
+            params
+                .verify_against_engine(&limits)
+                .map_err(|fault| fault.message),
             Err(
                 "token_id(s) [99999] in logit_bias contain out-of-vocab token ids. Vocabulary \
                  size: 4096 (parameter=logit_bias, value=[99999])"

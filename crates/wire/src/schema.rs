@@ -10,7 +10,7 @@ use std::borrow::Cow;
 
 use indexmap::IndexMap;
 use serde_json::{Map, Value};
-use vllm_sim_python::Py;
+use vllm_sim_python::PythonValue;
 
 use super::bounds::RequestBounds;
 use super::fault::Fault;
@@ -27,7 +27,7 @@ pub enum Schema {
     /// Python's `float`, optionally with bounds.
     Float(NumberBounds<f64>),
     /// Python's `str`, optionally with length limits in characters.
-    Str(Length),
+    Str(LengthLimits),
     /// Python's `bytes`; JSON sends a string.
     Bytes,
     /// Python's `Literal["…"]`: one of these strings.
@@ -35,7 +35,7 @@ pub enum Schema {
     /// A Python `Enum` of these strings.
     Enum(&'static [&'static str]),
     /// Python's `list[…]`, optionally with a limited number of items.
-    List(&'static Schema, Length),
+    List(&'static Schema, LengthLimits),
     /// Python's `Iterable[…]`: pydantic validates items only when code iterates over them.
     Iterable(&'static Schema),
     /// Python's `Sequence[…]`: a list, but never a string.
@@ -85,14 +85,14 @@ pub struct NumberBounds<T: 'static> {
 
 /// Limits of the length of a string or list, inclusive.
 #[derive(Debug, Clone, Copy)]
-pub struct Length {
+pub struct LengthLimits {
     /// Minimum length, in characters or items.
     pub min: usize,
     /// Maximum length, in characters or items.
     pub max: usize,
 }
 
-pub(crate) const ANY_LENGTH: Length = Length {
+pub(crate) const ANY_LENGTH: LengthLimits = LengthLimits {
     min: 0,
     max: usize::MAX,
 };
@@ -196,7 +196,7 @@ impl AfterValidator {
     ///
     /// # Errors
     /// The error that the validator function returns.
-    pub fn check(
+    pub fn run_validator(
         self,
         map: &Map<String, Value>,
         bounds: &RequestBounds,
@@ -244,7 +244,7 @@ impl Model {
             Schema::Literal(choices) if field.required => Some((field.name, choices)),
             _ => None,
         });
-        literals.any(|(name, choices)| match find(map, name) {
+        literals.any(|(name, choices)| match find_member(map, name) {
             Some((_, Value::String(text))) => !choices.contains(&text.as_str()),
             _ => true,
         })
@@ -332,9 +332,9 @@ impl RequestField for i128 {
     const SCHEMA: Schema = INT;
 
     fn read(value: &Value) -> Option<Self> {
-        match Py::of(value) {
-            Py::Int(i) => Some(i),
-            Py::BigInt(text) => Some(if text.starts_with('-') {
+        match PythonValue::of_json(value) {
+            PythonValue::Int(i) => Some(i),
+            PythonValue::BigInt(text) => Some(if text.starts_with('-') {
                 Self::MIN
             } else {
                 Self::MAX
@@ -364,7 +364,7 @@ impl RequestField for f64 {
     const SCHEMA: Schema = FLOAT;
 
     fn read(value: &Value) -> Option<Self> {
-        Py::of(value).number()
+        PythonValue::of_json(value).as_number()
     }
 }
 
@@ -419,10 +419,13 @@ impl RequestField for Map<String, Value> {
 /// Returns the member `name` of a JSON object.
 ///
 /// Small maps are searched linearly: comparing names is faster than hashing each field's name.
-pub(crate) fn find<'m>(map: &'m Map<String, Value>, name: &str) -> Option<(&'m String, &'m Value)> {
-    const FEW: usize = 12;
+pub(crate) fn find_member<'m>(
+    map: &'m Map<String, Value>,
+    name: &str,
+) -> Option<(&'m String, &'m Value)> {
+    const LINEAR_SEARCH_MAX: usize = 12;
 
-    if map.len() <= FEW {
+    if map.len() <= LINEAR_SEARCH_MAX {
         map.iter().find(|(key, _)| *key == name)
     } else {
         map.get_key_value(name)
@@ -431,28 +434,30 @@ pub(crate) fn find<'m>(map: &'m Map<String, Value>, name: &str) -> Option<(&'m S
 
 /// Members of a JSON object, indexed by the lengths of their names, so that most absent fields are
 /// ruled out without a search.
-pub(crate) struct Members<'m> {
+pub(crate) struct MemberIndex<'m> {
     map: &'m Map<String, Value>,
     /// Bit set of the lengths of member names, modulo 64.
     lengths: u64,
 }
 
-impl<'m> Members<'m> {
+impl<'m> MemberIndex<'m> {
     pub(crate) fn of(map: &'m Map<String, Value>) -> Self {
-        let lengths = map.keys().fold(0, |lengths, key| lengths | bit(key));
+        let lengths = map
+            .keys()
+            .fold(0, |lengths, key| lengths | name_length_bit(key));
         Self { map, lengths }
     }
 
-    /// Returns the member `name` of the object, as [`find`] does.
-    pub(crate) fn find(&self, name: &str) -> Option<(&'m String, &'m Value)> {
-        match self.lengths & bit(name) {
+    /// Returns the member `name` of the object, as [`find_member`] does.
+    pub(crate) fn find_member(&self, name: &str) -> Option<(&'m String, &'m Value)> {
+        match self.lengths & name_length_bit(name) {
             0 => None,
-            _ => find(self.map, name),
+            _ => find_member(self.map, name),
         }
     }
 }
 
-const fn bit(name: &str) -> u64 {
+const fn name_length_bit(name: &str) -> u64 {
     1 << (name.len() % 64)
 }
 

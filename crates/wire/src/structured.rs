@@ -14,7 +14,7 @@ use super::fault::Fault;
 use super::openai::shared::StructuredOutputs;
 
 /// Maximum nesting of objects and arrays in a JSON schema.
-const MAX_NESTING: usize = 64;
+const MAX_SCHEMA_NESTING: usize = 64;
 /// Number of further nesting levels that a structural tag may add around its schemas.
 const TAG_NESTING: usize = 16;
 
@@ -22,28 +22,28 @@ const TAG_NESTING: usize = 16;
 ///
 /// # Errors
 /// The first 400 in vLLM's order.
-pub(super) fn verify(outputs: &StructuredOutputs) -> Result<(), Fault> {
+pub(super) fn verify_structured_outputs(outputs: &StructuredOutputs) -> Result<(), Fault> {
     if outputs.choice.as_ref().is_some_and(Vec::is_empty) {
-        return refuse("Choice '[]' cannot be an empty list");
+        return reject_with("Choice '[]' cannot be an empty list");
     }
     if outputs.grammar.as_deref().is_some_and(is_python_whitespace) {
-        return refuse("structured_outputs.grammar cannot be an empty string");
+        return reject_with("structured_outputs.grammar cannot be an empty string");
     }
     let json = outputs.json.as_ref();
     if json
         .and_then(Value::as_str)
         .is_some_and(is_python_whitespace)
     {
-        return refuse("structured_outputs.json cannot be an empty string");
+        return reject_with("structured_outputs.json cannot be an empty string");
     }
     if let Some(json) = json {
-        nesting(json, MAX_NESTING)?;
+        check_json_nesting(json, MAX_SCHEMA_NESTING)?;
     }
     if let Some(tag) = &outputs.structural_tag {
-        nesting(&Value::from(tag.as_str()), MAX_NESTING + TAG_NESTING)?;
+        check_json_nesting(&Value::from(tag.as_str()), MAX_SCHEMA_NESTING + TAG_NESTING)?;
     }
     if outputs.json_object == Some(false) {
-        return refuse(
+        return reject_with(
             "structured_outputs.json_object must be True if set; omit structured_outputs to \
              disable structured outputs",
         );
@@ -53,26 +53,26 @@ pub(super) fn verify(outputs: &StructuredOutputs) -> Result<(), Fault> {
         .as_deref()
         .is_some_and(|regex| regex.contains('\0'))
     {
-        return refuse("structured_outputs.regex must not contain a NUL character ('\\x00')");
+        return reject_with("structured_outputs.regex must not contain a NUL character ('\\x00')");
     }
     if outputs
         .structural_tag
         .as_deref()
         .is_some_and(is_python_whitespace)
     {
-        return refuse("structured_outputs.structural_tag cannot be an empty string");
+        return reject_with("structured_outputs.structural_tag cannot be an empty string");
     }
     if let Some(Value::String(text)) = json
         && python::loads(text.as_bytes()).is_err()
     {
-        return refuse("Invalid JSON grammar specification.");
+        return reject_with("Invalid JSON grammar specification.");
     }
-    outputs.regex.as_deref().map_or(Ok(()), regex)
+    outputs.regex.as_deref().map_or(Ok(()), check_regex)
 }
 
 /// Checks that a regular expression parses; the error text is that of llguidance for a one-rule
 /// grammar.
-fn regex(pattern: &str) -> Result<(), Fault> {
+fn check_regex(pattern: &str) -> Result<(), Fault> {
     match regex_syntax::Parser::new().parse(pattern) {
         Ok(_) => Ok(()),
         Err(error) => Err(Fault::bad_request(format!(
@@ -86,13 +86,13 @@ fn is_python_whitespace(text: &str) -> bool {
     text.trim().is_empty()
 }
 
-fn refuse(message: &str) -> Result<(), Fault> {
+fn reject_with(message: &str) -> Result<(), Fault> {
     Err(Fault::bad_request(message))
 }
 
 /// Mirrors vLLM's `check_json_nesting`, which limits the nesting of a schema: parses texts first
 /// and accepts invalid JSON, which other checks reject.
-fn nesting(schema: &Value, limit: usize) -> Result<(), Fault> {
+fn check_json_nesting(schema: &Value, limit: usize) -> Result<(), Fault> {
     let read = match schema {
         Value::String(text) => python::loads(text.as_bytes()),
         other => Ok(other.clone()),
@@ -100,19 +100,19 @@ fn nesting(schema: &Value, limit: usize) -> Result<(), Fault> {
     let Ok(root) = read else { return Ok(()) };
     let mut level = vec![&root];
     for _ in 0..limit {
-        level = level.into_iter().flat_map(children).collect();
+        level = level.into_iter().flat_map(child_containers).collect();
         if level.is_empty() {
             return Ok(());
         }
     }
     Err(Fault::bad_request(format!(
         "The JSON schema is nested too deeply: objects and arrays may nest at most \
-         {MAX_NESTING} levels"
+         {MAX_SCHEMA_NESTING} levels"
     )))
 }
 
 /// Returns the objects and arrays directly inside a JSON value.
-fn children(value: &Value) -> Vec<&Value> {
+fn child_containers(value: &Value) -> Vec<&Value> {
     let container = |child: &&Value| child.is_object() || child.is_array();
     match value {
         Value::Object(map) => map.values().filter(container).collect(),
@@ -128,14 +128,14 @@ mod tests {
     #[test]
     fn a_broken_regex_is_reported_as_llguidance_does() {
         assert_eq!(
-            regex("([").map_err(|fault| fault.message),
+            check_regex("([").map_err(|fault| fault.message),
             Err(
                 "Grammar error: at 1(8): invalid regex \"([\" (in regex): regex parse error:\n    \
                  ([\n     ^\nerror: unclosed character class\n   1 | start: /([/\n              ^"
                     .to_owned()
             )
         );
-        assert_eq!(regex("[a-z]+"), Ok(()));
+        assert_eq!(check_regex("[a-z]+"), Ok(()));
     }
 
     #[test]
@@ -143,7 +143,7 @@ mod tests {
         let deep = |levels: usize| {
             (0..levels).fold(Value::from(1), |inner, _| serde_json::json!({"a": inner}))
         };
-        assert_eq!(nesting(&deep(64), MAX_NESTING), Ok(()));
-        assert!(nesting(&deep(65), MAX_NESTING).is_err());
+        assert_eq!(check_json_nesting(&deep(64), MAX_SCHEMA_NESTING), Ok(()));
+        assert!(check_json_nesting(&deep(65), MAX_SCHEMA_NESTING).is_err());
     }
 }

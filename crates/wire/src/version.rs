@@ -2,7 +2,7 @@
 
 /// A vLLM release whose API the server imitates, where releases differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub enum Version {
+pub enum VllmVersion {
     /// vLLM 0.32.
     V032,
     /// vLLM 0.33.
@@ -10,9 +10,9 @@ pub enum Version {
     V033,
 }
 
-impl Version {
+impl VllmVersion {
     /// Returns the version to imitate for a release number: 0.32 for 0.32 and older, else 0.33.
-    pub fn of(release: &str) -> Self {
+    pub fn from_release(release: &str) -> Self {
         let mut numbers = release.split('.').map(|n| n.parse::<u32>().unwrap_or(0));
         let release = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
         if release < (0, 33) {

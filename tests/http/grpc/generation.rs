@@ -3,7 +3,7 @@
 use super::*;
 
 #[tokio::test]
-async fn a_unary_generation_is_one_complete() {
+async fn unary_generate_returns_one_complete_message() {
     let mut sim = start(&[]).await;
     let whole = complete(&mut sim.client, request(8, false)).await;
     let shown = (
@@ -142,7 +142,7 @@ async fn a_disconnected_client_aborts_its_request() {
 }
 
 #[tokio::test]
-async fn refusals_have_vllms_words_and_llm_ds_codes() {
+async fn grpc_errors_have_vllm_text_and_llmd_codes() {
     let mut sim = start(&["--max-model-len", "16"]).await;
     let client = &mut sim.client;
     let invalid = |text: &str| (Code::InvalidArgument, text.to_owned());
@@ -187,7 +187,7 @@ async fn refusals_have_vllms_words_and_llm_ds_codes() {
 }
 
 #[tokio::test]
-async fn a_full_queue_is_resource_exhausted() {
+async fn full_queue_is_resource_exhausted() {
     let flags = ["--max-num-seqs", "1", "--max-waiting-queue-length", "1"];
     let slow = ["--time-to-first-token", "10s"];
     let mut sim = start(&[&flags[..], &slow[..]].concat()).await;
@@ -204,7 +204,7 @@ async fn a_full_queue_is_resource_exhausted() {
 }
 
 #[tokio::test]
-async fn a_choice_is_one_of_the_choices() {
+async fn choice_constraint_returns_listed_choice() {
     let mut sim = start(&[]).await;
     let choices = vec!["This ".to_owned()];
     let asked = with(|params| {
@@ -220,7 +220,7 @@ async fn a_choice_is_one_of_the_choices() {
 }
 
 #[tokio::test]
-async fn an_embedding_is_a_function_of_the_tokens() {
+async fn embedding_is_deterministic_per_tokens() {
     let mut sim = start(&["--default-embedding-dimensions", "6"]).await;
     let embed = |text: &str| EmbedRequest {
         request_id: String::new(),

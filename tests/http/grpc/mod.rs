@@ -27,8 +27,8 @@ use tonic_reflection::pb::v1::ServerReflectionRequest;
 use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
 use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
-use vllm_sim::server::Server;
-use vllm_sim_config::{Command, load};
+use vllm_sim::server::SimulatorServer;
+use vllm_sim_config::{ParsedCommand, load_config};
 use vllm_sim_grpc::proto::generate_request::Input;
 use vllm_sim_grpc::proto::generate_response::Response;
 use vllm_sim_grpc::proto::sampling_params::Constraint;
@@ -70,7 +70,7 @@ impl tower::Service<http::Request<Body>> for Connection {
 }
 
 struct Running {
-    server: Server,
+    server: SimulatorServer,
     connection: Connection,
     client: VllmEngineClient<Connection>,
 }
@@ -96,13 +96,13 @@ async fn start(words: &[&str]) -> Running {
         .map(|word| (*word).to_owned())
         .collect();
     let env = |name: &str| (name == "POD_NAME").then(|| "pod-1".to_owned());
-    let Ok(Command::Serve(loaded)) = load(&args, &env) else {
+    let Ok(ParsedCommand::Serve(loaded)) = load_config(&args, &env) else {
         panic!("cannot serve {args:?}");
     };
     let mut config = loaded.config;
     config.server.port = 0;
     config.server.grpc_port = config.server.grpc_port.map(|_| 0);
-    let server = Server::start(config).await.unwrap();
+    let server = SimulatorServer::start(config).await.unwrap();
     let connection = Connection::open(server.address.unwrap()).await;
     let client = VllmEngineClient::with_origin(connection.clone(), origin());
     Running {

@@ -45,7 +45,7 @@ async fn the_server_reports_its_info() {
 #[tokio::test]
 async fn a_paused_server_reports_it() {
     let mut sim = start(&[]).await;
-    let service = sim.server.app().service().clone();
+    let service = sim.server.app_state().service().clone();
     service.pause(PauseMode::Abort).await;
     let info = sim.client.get_server_info(GetServerInfoRequest {}).await;
     assert!(info.unwrap().into_inner().is_paused);
@@ -58,7 +58,7 @@ async fn a_paused_server_reports_it() {
 }
 
 #[tokio::test]
-async fn the_standard_probe_follows_the_server() {
+async fn grpc_health_check_follows_server_state() {
     let sim = start(&["--startup-duration", "300ms"]).await;
     let mut health = HealthClient::with_origin(sim.connection.clone(), origin());
     let probe = |service: &str| Probe {
@@ -78,7 +78,7 @@ async fn the_standard_probe_follows_the_server() {
     assert_eq!(known.status(), ServingStatus::Serving);
     let unknown = health.check(probe("x")).await.unwrap_err();
     assert_eq!(unknown.code(), Code::NotFound);
-    sim.server.app().stop();
+    sim.server.app_state().begin_shutdown();
     let last = watched.next().await.unwrap().unwrap().status();
     assert_eq!(last, ServingStatus::NotServing);
     sim.server.shutdown().await;
@@ -118,7 +118,7 @@ async fn reflection_lists_the_services() {
 }
 
 #[tokio::test]
-async fn an_unknown_call_is_unimplemented() {
+async fn unknown_method_is_unimplemented() {
     let sim = start(&[]).await;
     let mut client = tonic::client::Grpc::with_origin(sim.connection.clone(), origin());
     client.ready().await.unwrap();
@@ -181,7 +181,7 @@ async fn spoiled(client: &mut VllmEngineClient<Connection>, fault: &str) -> (usi
 }
 
 #[tokio::test]
-async fn metadata_makes_a_call_go_wrong() {
+async fn fault_metadata_injects_grpc_failure() {
     let mut sim = start(&[]).await;
     let cases = [
         ("stall=2:20ms;slow_first_byte=5ms", (8, None)),
@@ -205,7 +205,7 @@ async fn metadata_makes_a_call_go_wrong() {
 }
 
 #[tokio::test]
-async fn calls_fail_at_the_rate_that_is_set() {
+async fn failure_rate_applies_to_grpc() {
     let mut sim = start(&["--failure-injection-rate", "50"]).await;
     let mut failed = 0;
     for _ in 0..100 {

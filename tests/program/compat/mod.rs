@@ -159,7 +159,7 @@ fn every_command_line_serves_a_chat() {
 }
 
 #[test]
-fn arguments_of_manifests_are_taken_one_by_one() {
+fn manifest_args_are_passed_separately() {
     // Each line of a manifest is one argument, however many words it has.
     let arguments = [
         "--model \"meta-llama/Llama-3.1-8B-Instruct\"",
@@ -189,7 +189,7 @@ fn every_file_serves_a_chat() {
 }
 
 #[test]
-fn an_invalid_start_prints_an_error_and_exits_with_2() {
+fn invalid_start_exits_with_2() {
     // Seed 003 shows these two without the model that the program needs.
     for line in ["--v=2 --logtostderr=true", "--v=5 --logtostderr=true"] {
         let output = Command::new(env!("CARGO_BIN_EXE_vllm-sim"))

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use serde_json::{Map, Value, json};
-use vllm_sim_config::{FlagKind, FlagSpec, flags, ignored_flags};
-use vllm_sim_engine::latency::{GPUS, known_models};
+use vllm_sim_config::{FlagKind, FlagSpec, all_effective_flags, ignored_flags};
+use vllm_sim_engine::latency::{GPUS, known_model_names};
 
 /// What a YAML value of this kind looks like.
 fn shape(kind: FlagKind) -> Value {
@@ -46,10 +46,10 @@ fn described(flag: &FlagSpec) -> Value {
 /// The schema of `config:`, with every spelling that the chart turns into a flag.
 fn definition() -> Value {
     let mut keys = Map::new();
-    for flag in flags() {
+    for flag in all_effective_flags() {
         keys.insert(flag.name.to_owned(), described(flag));
     }
-    for flag in flags() {
+    for flag in all_effective_flags() {
         let reference = json!({ "$ref": format!("#/definitions/flags/properties/{}", flag.name) });
         for name in std::iter::once(&flag.name).chain(flag.aliases) {
             let mut spellings = vec![(*name).to_owned(), camel_case(name)];
@@ -101,7 +101,7 @@ fn the_chart_has_every_gpu_and_model() {
     let mut gpus: Vec<String> = gpus.map(|name| plain(name)).collect();
     gpus.sort_unstable();
     gpus.dedup();
-    let mut models: Vec<String> = known_models().map(str::to_owned).collect();
+    let mut models: Vec<String> = known_model_names().map(str::to_owned).collect();
     models.sort_unstable();
     for (key, names) in [("gpus", gpus), ("models", models)] {
         text.push_str(&format!("{key}:\n"));

@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use vllm_sim_config::{
-    CliMode, Command, Compat, LatencySource, LoadBalancing, Loaded, SchedulerKind, Task, load,
-    load_known,
+    CliMode, Compat, LatencySource, LoadBalancing, LoadedConfig, ModelTask, ParsedCommand,
+    SchedulerKind, load_config, load_known,
 };
 use vllm_sim_engine::kv::HashAlgo;
 
 use super::{env, serve, sim, try_words};
 
-fn command(line: &str) -> Command {
+fn command(line: &str) -> ParsedCommand {
     let args: Vec<String> = line.split(' ').map(str::to_owned).collect();
-    load(&args, &env(&[])).unwrap()
+    load_config(&args, &env(&[])).unwrap()
 }
 
 #[test]
@@ -41,7 +41,10 @@ fn each_mode_has_its_own_defaults() {
         ),
         (true, false)
     );
-    assert_eq!((sim.api.task, serve.api.task), (Task::All, Task::Generate));
+    assert_eq!(
+        (sim.api.task, serve.api.task),
+        (ModelTask::All, ModelTask::Generate)
+    );
     assert_eq!((sim.metrics.legacy, serve.metrics.legacy), (true, false));
     assert_eq!(sim.server.timeouts.shutdown, Duration::from_secs(30));
     assert_eq!(serve.server.timeouts.shutdown, Duration::ZERO);
@@ -102,7 +105,7 @@ fn the_model_of_serve_may_be_a_flag_a_word_or_vllms_default() {
 }
 
 #[test]
-fn the_programs_name_chooses_the_wire() {
+fn program_name_selects_cli_mode() {
     let compat = |words: &[&str]| try_words(words, &[]).unwrap().config.model.compat;
     assert_eq!(
         compat(&["/app/llm-d-inference-sim", "--model", "m"]),
@@ -124,8 +127,8 @@ fn a_variable_names_the_program_where_a_manifest_sets_no_command() {
     let load = |words: &[&str], name: &str| {
         let args: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
         let environment = [("VLLM_SIM_PROGRAM", name)];
-        match load(&args, &env(&environment)) {
-            Ok(Command::Serve(loaded)) => Ok((loaded.config.model.compat, loaded.warnings)),
+        match load_config(&args, &env(&environment)) {
+            Ok(ParsedCommand::Serve(loaded)) => Ok((loaded.config.model.compat, loaded.warnings)),
             Ok(other) => panic!("{other:?}"),
             Err(error) => Err(error.to_string()),
         }
@@ -169,7 +172,7 @@ fn a_variable_names_the_program_where_a_manifest_sets_no_command() {
 }
 
 #[test]
-fn positional_words_are_ignored_as_in_llm_d() {
+fn positional_args_are_ignored_as_in_llmd() {
     let loaded = try_words(
         &["llm-d-inference-sim", "--model", "m", "left", "over"],
         &[],
@@ -182,13 +185,16 @@ fn positional_words_are_ignored_as_in_llm_d() {
 }
 
 #[test]
-fn version_lines_end_with_the_imitated_release() {
+fn version_output_names_imitated_release() {
     assert_eq!(
         command("vllm --version"),
-        Command::Version("0.33.0".to_owned())
+        ParsedCommand::Version("0.33.0".to_owned())
     );
-    assert_eq!(command("vllm -v"), Command::Version("0.33.0".to_owned()));
-    let Command::Version(line) = command("vllm-sim --version --vllm-version 0.22.1") else {
+    assert_eq!(
+        command("vllm -v"),
+        ParsedCommand::Version("0.33.0".to_owned())
+    );
+    let ParsedCommand::Version(line) = command("vllm-sim --version --vllm-version 0.22.1") else {
         panic!("a version was expected");
     };
     assert!(
@@ -196,12 +202,12 @@ fn version_lines_end_with_the_imitated_release() {
         "{line}"
     );
     let args = ["vllm".to_owned(), "--version".to_owned()];
-    let version = load(&args, &env(&[("VLLM_SIM_VLLM_VERSION", "0.16.0")]));
-    assert_eq!(version, Ok(Command::Version("0.16.0".to_owned())));
+    let version = load_config(&args, &env(&[("VLLM_SIM_VLLM_VERSION", "0.16.0")]));
+    assert_eq!(version, Ok(ParsedCommand::Version("0.16.0".to_owned())));
 }
 
 #[test]
-fn render_is_a_kind_of_serve() {
+fn launch_render_is_like_serve() {
     let config = try_words(&["vllm", "launch", "render", "m"], &[])
         .unwrap()
         .config;
@@ -215,7 +221,7 @@ fn tools_get_their_arguments_unchanged() {
     let name = "replay";
     assert_eq!(
         tool,
-        Command::Tool {
+        ParsedCommand::Tool {
             name,
             args: args.to_vec()
         }
@@ -284,8 +290,8 @@ fn a_gpu_asks_for_a_scheduler_with_steps() {
 
 #[test]
 fn events_take_the_form_of_the_flag_that_switches_them_on() {
-    use vllm_sim_observe::kv_events::EventFormat::{LlmdArray, LlmdMap, Vllm};
-    use vllm_sim_observe::kv_events::binds;
+    use vllm_sim_observe::kv_events::KvEventFormat::{LlmdArray, LlmdMap, Vllm};
+    use vllm_sim_observe::kv_events::is_bind_endpoint;
     let on = r#"{"enable_kv_cache_events":true,"endpoint":"tcp://*:6000","topic":"kv@x"}"#;
     let config = sim(&["--kv-events-config", on, "--enable-kvcache"]);
     assert_eq!(
@@ -294,7 +300,7 @@ fn events_take_the_form_of_the_flag_that_switches_them_on() {
     );
     assert_eq!(
         (
-            binds(&config.kv_events.endpoint),
+            is_bind_endpoint(&config.kv_events.endpoint),
             config.kv_events.topic.as_str()
         ),
         (true, "kv@x")
@@ -312,7 +318,10 @@ fn events_take_the_form_of_the_flag_that_switches_them_on() {
         (true, LlmdArray)
     );
     assert_eq!(config.engine.prefix_cache.hash_algo, HashAlgo::LlmdFnv);
-    assert!(!binds(&config.kv_events.endpoint) && config.engine.prefix_cache.enable_prefix_caching);
+    assert!(
+        !is_bind_endpoint(&config.kv_events.endpoint)
+            && config.engine.prefix_cache.enable_prefix_caching
+    );
     let config = serve(&["--zmq-endpoint", "tcp://h:1", "--use-vllm-map-event-format"]);
     assert_eq!(
         (config.kv_events.enabled, config.kv_events.encoding.format),
@@ -351,7 +360,7 @@ fn ranks_are_where_the_flags_put_them() {
 
 #[test]
 fn flags_alone_make_a_configuration_for_tests_and_tools() {
-    let loaded = Loaded::from_flags(CliMode::Vllm, &["--model", "m", "-dp", "2"]).unwrap();
+    let loaded = LoadedConfig::from_flags(CliMode::Vllm, &["--model", "m", "-dp", "2"]).unwrap();
     assert_eq!(loaded.config.engine.parallel.data, 2);
-    assert!(Loaded::from_flags(CliMode::Llmd, &["--port", "1"]).is_err());
+    assert!(LoadedConfig::from_flags(CliMode::Llmd, &["--port", "1"]).is_err());
 }

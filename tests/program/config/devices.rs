@@ -1,7 +1,7 @@
 //! Defaults that follow from the GPU and the model.
 
 use super::{sim, try_words};
-use vllm_sim_config::Engine;
+use vllm_sim_config::EngineConfig;
 
 const LLAMA: &str = "meta-llama/Llama-3.1-8B-Instruct";
 const LLAMA_70B: &str = "meta-llama/Llama-3.1-70B-Instruct";
@@ -185,7 +185,7 @@ fn blocks_and_steps_of_deployments_are_those_that_vllm_computes() {
 }
 
 #[test]
-fn a_context_that_is_to_be_found_is_the_longest_that_fits() {
+fn auto_max_model_len_is_longest_that_fits() {
     for auto in ["auto", "-1"] {
         let length = format!("--max-model-len={auto}");
         let words = ["vllm-sim", "serve", LLAMA, "--gpu", "H100", &length];
@@ -201,7 +201,7 @@ fn a_context_that_is_to_be_found_is_the_longest_that_fits() {
 }
 
 #[test]
-fn a_type_of_cache_that_there_is_not_is_refused() {
+fn unknown_kv_cache_dtype_is_rejected() {
     let words = ["vllm-sim", "serve", "m", "--kv-cache-dtype", "float8"];
     let error = try_words(&words, &[]).unwrap_err().to_string();
     assert!(
@@ -234,7 +234,7 @@ fn a_derived_value_names_its_rule() {
 }
 
 #[test]
-fn the_attention_backend_chooses_the_block_size() {
+fn attention_backend_selects_block_size() {
     let of = |model: &str, words: &[&str]| {
         let words = [&["vllm-sim", "serve", model], words].concat();
         try_words(&words, &[]).unwrap().config.engine
@@ -278,8 +278,8 @@ fn refused(words: &[&str]) -> String {
 }
 
 #[test]
-fn graphs_are_captured_as_flags_say() {
-    let sizes = |words: &[&str]| config_of(words).engine.graphs.sizes().to_vec();
+fn cuda_graph_sizes_follow_flags() {
+    let sizes = |words: &[&str]| config_of(words).engine.graphs.captured_sizes().to_vec();
     assert_eq!(sizes(&[]).last(), Some(&512));
     assert_eq!(sizes(&["--max-num-seqs", "16"]).last(), Some(&32));
     assert!(sizes(&["--enforce-eager"]).is_empty());
@@ -344,7 +344,7 @@ fn ranks_that_share_prompts_are_more_gpus_with_the_same_blocks() {
     let shared = config_of(&["-tp", "2", "-pcp", "4"]).engine;
     let worlds = [&plain, &shared].map(|engine| engine.parallel.world_size());
     assert_eq!(worlds, [2, 8]);
-    let size = |engine: &Engine| (engine.block_size, engine.kv_cache.clone());
+    let size = |engine: &EngineConfig| (engine.block_size, engine.kv_cache.clone());
     assert_eq!(size(&shared), size(&plain));
     for (context, tokens) in [("1", 16), ("4", 64), ("8", 128)] {
         let config = config_of(&["-tp", "2", "-pcp", "4", "-dcp", context]);
@@ -358,7 +358,7 @@ fn ranks_that_share_prompts_are_more_gpus_with_the_same_blocks() {
 }
 
 #[test]
-fn a_step_encodes_as_much_as_it_computes_or_one_item() {
+fn encoder_budget_is_step_budget_or_one_item() {
     let encoder = |words: &[&str]| config_of(words).engine.encoder;
     assert_eq!(encoder(&[]), None);
     let image = |tokens: &str| {
@@ -382,7 +382,7 @@ fn a_step_encodes_as_much_as_it_computes_or_one_item() {
 }
 
 #[test]
-fn groups_of_layers_do_not_give_way_from_the_oldest() {
+fn layer_groups_reject_fifo_preemption() {
     let words = [
         "vllm-sim",
         "serve",
@@ -400,7 +400,7 @@ fn groups_of_layers_do_not_give_way_from_the_oldest() {
 }
 
 #[test]
-fn weights_on_the_host_make_room_for_blocks() {
+fn cpu_offload_leaves_more_kv_blocks() {
     let cache = |words: &[&str]| {
         let words = [&["vllm-sim", "serve", LLAMA, "--gpu", "l4"], words].concat();
         let loaded = try_words(&words, &[]).unwrap();

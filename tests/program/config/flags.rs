@@ -4,14 +4,15 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use vllm_sim_config::{
-    Arity, CliMode, Command, FlagGroup, FlagKind, TOOLS, flags, flags_markdown, ignored_flags, load,
+    CliMode, FlagGroup, FlagKind, IgnoredFlagArity, ParsedCommand, TOOL_COMMANDS,
+    all_effective_flags, flags_markdown, ignored_flags, load_config,
 };
 
 use super::try_words;
 
 fn all_names() -> Vec<&'static str> {
-    let ours =
-        flags().flat_map(|flag| std::iter::once(flag.name).chain(flag.aliases.iter().copied()));
+    let ours = all_effective_flags()
+        .flat_map(|flag| std::iter::once(flag.name).chain(flag.aliases.iter().copied()));
     ours.chain(ignored_flags().map(|(name, _)| name)).collect()
 }
 
@@ -26,13 +27,13 @@ fn names_are_unique_and_well_formed() {
             .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-');
         assert!(letters, "{name}");
     }
-    let shorts: Vec<_> = flags().flat_map(|flag| flag.shorts).collect();
+    let shorts: Vec<_> = all_effective_flags().flat_map(|flag| flag.shorts).collect();
     assert_eq!(shorts.len(), shorts.iter().collect::<BTreeSet<_>>().len());
 }
 
 #[test]
 fn every_flag_has_help_and_a_default_that_can_be_read() {
-    for flag in flags() {
+    for flag in all_effective_flags() {
         assert!(
             flag.help.ends_with(['.', ']']) || flag.help.len() > 10,
             "{}",
@@ -42,13 +43,17 @@ fn every_flag_has_help_and_a_default_that_can_be_read() {
         // In llm-d's command line these say nothing unless they are typed.
         let open = ["enable-prefix-caching", "enforce-eager"];
         if flag.kind == FlagKind::Switch && !open.contains(&flag.name) {
-            assert!(flag.default(CliMode::Llmd).is_some(), "{}", flag.name);
+            assert!(
+                flag.default_for_mode(CliMode::Llmd).is_some(),
+                "{}",
+                flag.name
+            );
         }
     }
     assert!(
         FlagGroup::ALL
             .iter()
-            .all(|group| flags().any(|flag| flag.group == *group))
+            .all(|group| all_effective_flags().any(|flag| flag.group == *group))
     );
 }
 
@@ -70,7 +75,8 @@ fn every_flag_of_vllm_serve_is_accepted() {
     {
         let (name, rest) = line.split_once(' ').unwrap();
         let takes = rest.split(' ').next().unwrap();
-        let ours = flags().find(|flag| flag.name == name || flag.aliases.contains(&name));
+        let ours =
+            all_effective_flags().find(|flag| flag.name == name || flag.aliases.contains(&name));
         let known = match (ours.map(|flag| flag.kind), takes) {
             (Some(FlagKind::Switch), "switch") => true,
             (Some(FlagKind::List), "list" | "value") => true,
@@ -80,9 +86,9 @@ fn every_flag_of_vllm_serve_is_accepted() {
                 known == name
                     && takes
                         == match arity {
-                            Arity::Switch => "switch",
-                            Arity::Value => "value",
-                            Arity::List => "list",
+                            IgnoredFlagArity::Switch => "switch",
+                            IgnoredFlagArity::Value => "value",
+                            IgnoredFlagArity::List => "list",
                         }
             }),
         };
@@ -129,20 +135,20 @@ fn ignored_flags_with_an_effect_in_vllm_are_marked() {
 }
 
 #[test]
-fn ignored_flags_are_named_once_whatever_they_take() {
+fn ignored_flags_are_reported_once() {
     for (name, arity) in ignored_flags() {
         let flag = format!("--{name}");
         let value = match arity {
-            Arity::Switch => &[][..],
-            Arity::Value => &["1"],
-            Arity::List => &["1", "2"],
+            IgnoredFlagArity::Switch => &[][..],
+            IgnoredFlagArity::Value => &["1"],
+            IgnoredFlagArity::List => &["1", "2"],
         };
         let old = ["vllm", "serve", "m", "--vllm-version", "0.7.0"];
         let words = [&old[..], &[&flag], value, &["--port", "7"]].concat();
         let loaded = try_words(&words, &[]).unwrap();
         assert_eq!(loaded.ignored, [flag.as_str()], "{name}");
         assert_eq!(loaded.config.server.port, 7, "{name}");
-        if arity == Arity::Switch {
+        if arity == IgnoredFlagArity::Switch {
             let off = format!("--no-{name}");
             let words = [&old[..], &[&off]].concat();
             let loaded = try_words(&words, &[]).unwrap();
@@ -153,7 +159,7 @@ fn ignored_flags_are_named_once_whatever_they_take() {
 
 #[test]
 fn every_flag_can_be_set_by_its_variable() {
-    for flag in flags() {
+    for flag in all_effective_flags() {
         let good = match flag.kind {
             FlagKind::Duration | FlagKind::Seconds => "soon",
             FlagKind::Int | FlagKind::Count | FlagKind::Float | FlagKind::Json => "?",
@@ -175,8 +181,8 @@ fn every_flag_can_be_set_by_its_variable() {
 /// Returns the help page that a command line prints.
 fn page(line: &str) -> String {
     let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
-    match load(&words, &|_| None) {
-        Ok(Command::Help(page)) => page,
+    match load_config(&words, &|_| None) {
+        Ok(ParsedCommand::Help(page)) => page,
         other => panic!("{line}: {other:?}"),
     }
 }
@@ -189,7 +195,7 @@ fn the_programs_page_fits_a_screen_and_names_every_command() {
         text.lines().all(|line| line.chars().count() <= 80),
         "{text}"
     );
-    for command in TOOLS
+    for command in TOOL_COMMANDS
         .into_iter()
         .chain(["serve", "launch", "config", "version"])
     {

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use tempfile::NamedTempFile;
-use vllm_sim_config::{Connector, Loaded};
+use vllm_sim_config::{KvConnector, LoadedConfig};
 use vllm_sim_observe::kv_events::HashFormat;
 
 use super::try_words;
@@ -15,7 +15,7 @@ fn file(text: &str) -> NamedTempFile {
     file
 }
 
-fn with_file(text: &str, words: &[&str], vars: &[(&str, &str)]) -> Loaded {
+fn with_file(text: &str, words: &[&str], vars: &[(&str, &str)]) -> LoadedConfig {
     let file = file(text);
     let path = file.path().to_str().unwrap();
     let words = [&["vllm-sim", "--config", path], words].concat();
@@ -60,7 +60,7 @@ fn a_file_can_contain_the_whole_configuration() {
 }
 
 #[test]
-fn a_later_layer_replaces_a_flag_whole() {
+fn upper_layer_replaces_whole_flag() {
     let words = [
         "--served-model-name",
         "alias1",
@@ -77,7 +77,7 @@ fn a_later_layer_replaces_a_flag_whole() {
 }
 
 #[test]
-fn an_empty_list_empties_the_files() {
+fn empty_list_overrides_file_list() {
     for words in [
         &["--lora-modules", ""][..],
         &["--lora-modules"],
@@ -121,7 +121,7 @@ fn the_environment_overrides_the_file_and_not_the_command_line() {
 }
 
 #[test]
-fn a_switch_of_the_file_is_undone_by_its_twin() {
+fn no_prefix_flag_undoes_switch_of_file() {
     let text = "model: m\nomni: true\nenable-sleep-mode: yes\nno-enable-prefix-caching: true\n";
     let config = with_file(text, &["--no-omni"], &[]).config;
     assert!(!config.content.omni && config.server.routes.enable_sleep_mode);
@@ -189,7 +189,7 @@ fn vllms_variables_are_read() {
 }
 
 #[test]
-fn a_bad_value_names_the_layer_it_came_from() {
+fn invalid_value_error_names_its_layer() {
     let error = try_words(&["vllm-sim", "--model", "m"], &[("VLLM_SIM_PORT", "x")]).unwrap_err();
     let text = r#"--port: "x" is not a whole number (from environment VLLM_SIM_PORT)"#;
     assert_eq!(error.to_string(), text);
@@ -274,7 +274,7 @@ fn a_file_may_spell_keys_with_underscores_and_hold_vllms_flags() {
     );
     assert_eq!(loaded.ignored, ["--enable-eplb"]);
     let transfer = loaded.config.kv_transfer.unwrap();
-    assert_eq!(transfer.connector, Some(Connector::Nixl));
+    assert_eq!(transfer.connector, Some(KvConnector::Nixl));
     assert!(transfer.producer && transfer.consumer);
 }
 
@@ -290,7 +290,7 @@ fn a_file_may_choose_the_mode_of_the_plain_command() {
 }
 
 #[test]
-fn llm_ds_latency_profile_keeps_its_microseconds() {
+fn llmd_latency_profile_is_in_microseconds() {
     let text = "model: m\nlatency-calculator: per-token\nprefill-overhead: 30ms\n\
                 prefill-time-per-token: 250us\nkv-cache-transfer-time-per-token: 3us\n\
                 time-factor-under-load: 2.0\nmax-num-seqs: 16\n";
@@ -314,7 +314,7 @@ fn the_addresses_that_kubernetes_gives_services_are_no_ports() {
 }
 
 #[test]
-fn an_empty_variable_is_ignored_and_a_key_keeps_its_commas() {
+fn empty_env_variable_is_ignored() {
     let vars = [
         ("SIM_MODEL", ""),
         ("VLLM_API_KEY", "a,b"),

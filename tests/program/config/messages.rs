@@ -402,7 +402,7 @@ const MESSAGES: &[(&[&str], &str)] = &[
 ];
 
 #[test]
-fn errors_have_upstreams_texts() {
+fn config_errors_match_upstream_text() {
     for (words, message) in MESSAGES {
         let text = refusal(words);
         assert!(text.contains(message), "{words:?}: {text}");
@@ -491,7 +491,7 @@ const FAKE: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn fake_metrics_are_checked_in_upstreams_words() {
+fn fake_metrics_errors_match_llmd_text() {
     for (json, message) in FAKE {
         let text = refusal(&["--fake-metrics", json]);
         assert!(text.contains(message), "{json}: {text}");

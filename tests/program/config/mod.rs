@@ -17,7 +17,7 @@ mod printed;
 mod shapes;
 mod sources;
 
-use vllm_sim_config::{Command, Config, ConfigError, Loaded, load};
+use vllm_sim_config::{Config, ConfigError, LoadedConfig, ParsedCommand, load_config};
 
 /// An environment of these variables.
 fn env<'a>(vars: &'a [(&'a str, &'a str)]) -> impl Fn(&str) -> Option<String> + 'a {
@@ -27,10 +27,10 @@ fn env<'a>(vars: &'a [(&'a str, &'a str)]) -> impl Fn(&str) -> Option<String> + 
     }
 }
 
-fn try_words(words: &[&str], vars: &[(&str, &str)]) -> Result<Loaded, ConfigError> {
+fn try_words(words: &[&str], vars: &[(&str, &str)]) -> Result<LoadedConfig, ConfigError> {
     let args: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-    match load(&args, &env(vars))? {
-        Command::Serve(loaded) | Command::Config(loaded) => Ok(*loaded),
+    match load_config(&args, &env(vars))? {
+        ParsedCommand::Serve(loaded) | ParsedCommand::Config(loaded) => Ok(*loaded),
         other => panic!("a configuration was expected, not {other:?}"),
     }
 }

@@ -3,15 +3,15 @@
 use serde_json::{Value, json};
 
 use super::try_words;
-use vllm_sim_config::{ConfigError, Loaded};
-use vllm_sim_engine::kv::{HostEviction, HostRules};
+use vllm_sim_config::{ConfigError, LoadedConfig};
+use vllm_sim_engine::kv::{HostEvictionPolicy, OffloadConnector};
 
-fn served(words: &[&str]) -> Result<Loaded, ConfigError> {
+fn served(words: &[&str]) -> Result<LoadedConfig, ConfigError> {
     try_words(&[&["vllm-sim", "serve"], words].concat(), &[])
 }
 
 /// A connector of Llama 8B with these settings of its own.
-fn connector(name: &str, extra: Value) -> Result<Loaded, ConfigError> {
+fn connector(name: &str, extra: Value) -> Result<LoadedConfig, ConfigError> {
     let config = json!({"kv_connector": name, "kv_role": "kv_both",
         "kv_connector_extra_config": extra})
     .to_string();
@@ -27,7 +27,7 @@ fn size(words: &[&str]) -> (u32, u32, u128) {
 }
 
 #[test]
-fn the_size_counts_the_parts_of_all_gpus() {
+fn offload_size_covers_all_gpus() {
     let llama = "meta-llama/Llama-3.1-8B-Instruct";
     let sized = |words: &[&str]| {
         let size_gib = ["--kv-offloading-size", "64"];
@@ -55,7 +55,7 @@ fn the_size_counts_the_parts_of_all_gpus() {
 }
 
 #[test]
-fn a_chunk_is_one_block_of_one_group_of_layers() {
+fn offload_chunk_is_block_of_layer_group() {
     let gemma = ["google/gemma-3-27b-it", "--gpu", "H100", "-tp", "2"];
     let sized = [&gemma[..], &["--kv-offloading-size", "10"]].concat();
     let host = served(&sized).unwrap().config.engine.kv_offload.unwrap();
@@ -104,11 +104,17 @@ fn connectors_are_read_as_vllm_reads_them() {
     );
     assert_eq!((native.chunks, native.blocks_per_chunk), (128, 4));
     assert!(native.outputs);
-    assert_eq!(native.eviction, HostEviction::Lru);
+    assert_eq!(native.eviction, HostEvictionPolicy::Lru);
     let arc = json!({"cpu_bytes_to_use": 1 << 30, "eviction_policy": "arc"});
-    assert_eq!(tier("OffloadingConnector", arc).eviction, HostEviction::Arc);
+    assert_eq!(
+        tier("OffloadingConnector", arc).eviction,
+        HostEvictionPolicy::Arc
+    );
     let simple = tier("SimpleCPUOffloadConnector", json!({}));
-    assert_eq!((simple.rules, simple.chunks), (HostRules::Simple, 4096));
+    assert_eq!(
+        (simple.rules, simple.chunks),
+        (OffloadConnector::Simple, 4096)
+    );
     let of_two = json!({"connectors": [
         {"kv_connector": "NixlConnector", "kv_role": "kv_both"},
         {"kv_connector": "OffloadingConnector", "kv_role": "kv_both",
@@ -117,7 +123,7 @@ fn connectors_are_read_as_vllm_reads_them() {
 }
 
 #[test]
-fn settings_of_unsupported_caches_are_rejected_by_name() {
+fn unsupported_offload_settings_are_rejected() {
     for (name, extra, message) in [
         (
             "OffloadingConnector",
@@ -240,7 +246,7 @@ fn names_look_ahead_where_drafts_read_the_next_token_and_no_connector_is_there()
 }
 
 #[test]
-fn a_wrong_key_names_the_source_of_its_flag() {
+fn wrong_key_error_names_flag_source() {
     let config = json!({"kv_connector": "OffloadingConnector", "kv_role": "kv_both",
         "kv_connector_extra_config": {"cpu_bytes_to_use": 1 << 30, "eviction_policy": "fifo"}})
     .to_string();
@@ -264,7 +270,7 @@ fn a_wrong_key_names_the_source_of_its_flag() {
 
 /// Also if nothing is offloaded, because the size of a token is unknown.
 #[test]
-fn tiers_that_are_not_simulated_are_refused_by_name() {
+fn unsimulated_storage_tiers_are_rejected() {
     let extra = json!({"cpu_bytes_to_use": 1 << 30, "secondary_tiers": [{"type": "disk"}]});
     let config = json!({"kv_connector": "OffloadingConnector", "kv_role": "kv_both",
         "kv_connector_extra_config": extra})

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use vllm_sim_config::{Loaded, ValueSource};
+use vllm_sim_config::{LoadedConfig, ValueSource};
 
 use super::{shell, try_words};
 
-fn read(line: &str, vars: &[(&str, &str)]) -> Loaded {
+fn read(line: &str, vars: &[(&str, &str)]) -> LoadedConfig {
     let words = shell(line);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     try_words(&words, vars).unwrap()
@@ -21,7 +21,7 @@ fn object(value: Value) -> Map<String, Value> {
 }
 
 #[test]
-fn the_printed_configuration_can_be_loaded() {
+fn printed_config_can_be_loaded() {
     for line in [
         "vllm-sim --model m",
         "vllm-sim --model 007 --served-model-name yes 'a b' ~x --seed -5 --no-omni --lora-modules a=/a",
@@ -48,7 +48,7 @@ fn the_printed_configuration_can_be_loaded() {
 }
 
 #[test]
-fn every_line_names_the_source_of_its_value() {
+fn printed_lines_name_value_source() {
     let text = read(
         "vllm-sim --model m --port 1",
         &[("VLLM_API_KEY", "secret"), ("POD_NAME", "p")],
@@ -89,12 +89,12 @@ fn effective_values_have_their_source() {
 }
 
 #[test]
-fn the_admin_view_has_typed_values() {
+fn admin_config_has_typed_values() {
     let json = read(
         "vllm-sim --model m --time-to-first-token 1500 --omni",
         &[("HF_TOKEN", "x")],
     )
-    .to_json();
+    .to_admin_json();
     assert_eq!(json["time-to-first-token"], "1.5s");
     assert_eq!(json["fake-metrics-refresh-interval"], "100ms");
     assert_eq!((&json["omni"], &json["port"]), (&json!(true), &json!(8000)));
@@ -105,14 +105,14 @@ fn the_admin_view_has_typed_values() {
 }
 
 #[test]
-fn an_operator_changes_what_may_be_changed() {
+fn admin_update_changes_allowed_flags() {
     let loaded = read("vllm-sim --model m --inter-token-latency 10ms", &[]);
     let update = object(json!({
         "time-to-first-token": "250ms", "inter-token-latency": "500ms",
         "failure-injection-rate": 42, "failure-types": ["server_error"],
         "latency-calculator": "constant", "time-factor-under-load": 1.5, "prefill-overhead": null,
     }));
-    let new = loaded.tuned(&update).unwrap().config;
+    let new = loaded.with_admin_update(&update).unwrap().config;
     assert_eq!(new.engine.timing.delays.ttft.0, Duration::from_millis(250));
     assert_eq!(new.engine.timing.delays.itl.0, Duration::from_millis(500));
     assert_eq!(
@@ -123,10 +123,10 @@ fn an_operator_changes_what_may_be_changed() {
 }
 
 #[test]
-fn a_duration_of_an_operator_has_a_unit() {
+fn admin_duration_needs_unit() {
     let update = |value: Value| object(json!({ "time-to-first-token": value }));
     let first_token = |words: &str, value: Value| {
-        let tuned = read(words, &[]).tuned(&update(value));
+        let tuned = read(words, &[]).with_admin_update(&update(value));
         tuned.map(|loaded| loaded.config.engine.timing.delays.ttft.0)
     };
     for words in ["vllm-sim --model m", "vllm-sim serve m"] {
@@ -144,23 +144,23 @@ fn a_duration_of_an_operator_has_a_unit() {
 }
 
 #[test]
-fn changed_settings_are_reset_to_the_start_values() {
+fn reset_restores_start_values() {
     let words = r#"vllm-sim --model m --time-to-first-token 10ms --fake-metrics '{"loras":[],"running-requests":3}'"#;
     let loaded = read(words, &[]);
     let change = json!({
         "time-to-first-token": "20ms", "failure-types": ["server_error"],
         "fake-metrics": {"running-requests": 7, "waiting-requests": 1},
     });
-    let changed = loaded.tuned(&object(change)).unwrap();
-    assert_eq!(changed.to_json_changed().len(), 3);
+    let changed = loaded.with_admin_update(&object(change)).unwrap();
+    assert_eq!(changed.to_admin_json_runtime_changed().len(), 3);
     let all = json!({"reset": ["time-to-first-token", "failure_types", "fake-metrics"]});
-    let reset = changed.tuned(&object(all)).unwrap();
+    let reset = changed.with_admin_update(&object(all)).unwrap();
     assert_eq!(reset.config, loaded.config);
     assert_eq!(reset.resolved_flags, loaded.resolved_flags);
-    assert!(reset.to_json_changed().is_empty());
+    assert!(reset.to_admin_json_runtime_changed().is_empty());
     // Reset first, then set.
     let both = json!({"reset": ["fake-metrics"], "fake-metrics": {"waiting-requests": 2}});
-    let both = changed.tuned(&object(both)).unwrap();
+    let both = changed.with_admin_update(&object(both)).unwrap();
     let fake = json!({"loras": [], "running-requests": 3, "waiting-requests": 2});
     assert_eq!(both.config.metrics.fake, Some(fake));
     for (wrong, message) in [
@@ -173,13 +173,16 @@ fn changed_settings_are_reset_to_the_start_values() {
             "'reset' must be a list of fields",
         ),
     ] {
-        let text = loaded.tuned(&object(wrong)).unwrap_err().to_string();
+        let text = loaded
+            .with_admin_update(&object(wrong))
+            .unwrap_err()
+            .to_string();
         assert!(text.contains(message), "{text}");
     }
 }
 
 #[test]
-fn an_operators_mistakes_are_refused_whole() {
+fn invalid_admin_update_changes_nothing() {
     let loaded = read("vllm-sim --model m", &[]);
     for (update, message) in [
         (
@@ -208,23 +211,26 @@ fn an_operators_mistakes_are_refused_whole() {
             "the simulator is reporting real metrics; fake metrics cannot be updated",
         ),
     ] {
-        let text = loaded.tuned(&object(update)).unwrap_err().to_string();
+        let text = loaded
+            .with_admin_update(&object(update))
+            .unwrap_err()
+            .to_string();
         assert!(text.contains(message), "{text}");
     }
 }
 
 #[test]
-fn fake_metrics_are_changed_key_by_key() {
+fn fake_metrics_update_merges_keys() {
     let loaded = read(
         "vllm-sim --model m --fake-metrics '{\"running-requests\":3,\"waiting-requests\":4}'",
         &[],
     );
     let update = json!({"fake-metrics": {"running-requests": 7, "waiting-requests": null}});
-    let new = loaded.tuned(&object(update)).unwrap();
+    let new = loaded.with_admin_update(&object(update)).unwrap();
     let fake = new.config.metrics.fake.clone().unwrap();
     assert_eq!(fake, json!({"running-requests": 7, "waiting-requests": 4}));
     let again = new
-        .tuned(&object(json!({"fake-metrics": {"loras": []}})))
+        .with_admin_update(&object(json!({"fake-metrics": {"loras": []}})))
         .unwrap();
     assert_eq!(again.config.metrics.fake.unwrap()["running-requests"], 7);
 }
@@ -246,7 +252,7 @@ fn passwords_in_urls_are_masked() {
     ];
     let loaded = super::try_words(&words, &[]).unwrap();
     let yaml = loaded.to_yaml();
-    let json = serde_json::Value::Object(loaded.to_json()).to_string();
+    let json = serde_json::Value::Object(loaded.to_admin_json()).to_string();
     for (text, kind) in [(yaml, "yaml"), (json, "json")] {
         for shown in [
             "https://bob:***@data.example:8443/a@b",

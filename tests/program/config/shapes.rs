@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use serde_json::json;
-use vllm_sim_config::{LogLevel, load};
-use vllm_sim_service::fault::Failure;
+use vllm_sim_config::{LogLevel, load_config};
+use vllm_sim_service::fault::InjectedFailure;
 
 use super::{env, refusal, serve, shell, sim, try_words};
 
@@ -18,7 +18,7 @@ fn loaras(words: &[&str]) -> Vec<(String, String, Option<String>)> {
 }
 
 #[test]
-fn adapters_can_be_spelled_in_every_way() {
+fn lora_modules_accept_all_forms() {
     let a = ("a".to_owned(), "/a".to_owned(), None);
     let b = ("b".to_owned(), "/b".to_owned(), Some("m".to_owned()));
     let object_b = r#"{"name":"b","path":"/b","base_model_name":"m"}"#;
@@ -81,7 +81,7 @@ fn switches_take_every_form() {
 }
 
 #[test]
-fn lists_end_at_the_next_flag_also_at_a_short_one() {
+fn list_flag_ends_at_next_flag() {
     let config = serve(&[
         "--served-model-name",
         "a",
@@ -106,7 +106,7 @@ fn lists_end_at_the_next_flag_also_at_a_short_one() {
 
 #[test]
 fn failure_types_may_be_separated_by_words_or_commas() {
-    let expected = [Failure::RateLimit, Failure::ContextLength];
+    let expected = [InjectedFailure::RateLimit, InjectedFailure::ContextLength];
     for words in [
         &["--failure-types", "rate_limit", "context_length"][..],
         &["--failure-types", "rate_limit,context_length"],
@@ -117,7 +117,7 @@ fn failure_types_may_be_separated_by_words_or_commas() {
 }
 
 #[test]
-fn underscores_are_dashes() {
+fn underscores_in_flags_equal_dashes() {
     let config = sim(&[
         "--max_num_seqs",
         "7",
@@ -128,7 +128,7 @@ fn underscores_are_dashes() {
 }
 
 #[test]
-fn objects_can_be_typed_key_by_key() {
+fn json_flags_accept_dotted_keys() {
     let config = serve(&[
         "--kv-transfer-config.kv_connector",
         "NixlConnector",
@@ -151,7 +151,7 @@ fn objects_can_be_typed_key_by_key() {
 }
 
 #[test]
-fn keys_that_are_typed_one_by_one_are_bounded() {
+fn dotted_key_depth_is_bounded() {
     let deep = format!("--hf-overrides{}", ".a".repeat(5000));
     let error = refusal(&[&deep, "1"]);
     assert!(
@@ -163,7 +163,7 @@ fn keys_that_are_typed_one_by_one_are_bounded() {
 }
 
 #[test]
-fn numbers_may_carry_vllms_suffixes() {
+fn numbers_accept_vllm_size_suffixes() {
     for (text, tokens) in [
         ("32k", 32_000),
         ("32K", 32_768),
@@ -181,7 +181,7 @@ fn numbers_may_carry_vllms_suffixes() {
 }
 
 #[test]
-fn bare_durations_are_milliseconds_and_warn_once() {
+fn bare_durations_are_milliseconds() {
     let words = [
         "vllm-sim",
         "--model",
@@ -218,7 +218,7 @@ fn bare_durations_are_milliseconds_and_warn_once() {
 }
 
 #[test]
-fn the_share_of_a_standard_deviation_is_compared_in_32_bits() {
+fn std_dev_ratio_is_compared_as_f32() {
     let config = sim(&[
         "--inter-token-latency",
         "1000ms",
@@ -232,7 +232,7 @@ fn the_share_of_a_standard_deviation_is_compared_in_32_bits() {
 }
 
 #[test]
-fn a_flag_and_its_value_in_one_word_are_taken_apart() {
+fn flag_equals_value_is_split() {
     let words = [
         "vllm-sim",
         r#"--model "meta-llama/Llama-3.1-8B-Instruct""#,
@@ -244,13 +244,13 @@ fn a_flag_and_its_value_in_one_word_are_taken_apart() {
 }
 
 #[test]
-fn a_beginning_that_fits_one_flag_is_enough() {
+fn unique_flag_prefix_is_accepted() {
     assert_eq!(serve(&["--tensor-parallel", "4"]).engine.parallel.tensor, 4);
     assert!(refusal(&["--max-num", "4"]).starts_with("unknown flag --max-num"));
 }
 
 #[test]
-fn klogs_verbosity_is_a_log_level() {
+fn klog_verbosity_sets_log_level() {
     for (words, level) in [
         (&["-v", "5"][..], LogLevel::Trace),
         (&["--v=4", "--logtostderr=true"], LogLevel::Debug),
@@ -265,7 +265,7 @@ fn klogs_verbosity_is_a_log_level() {
 }
 
 #[test]
-fn drafts_have_a_chance_each() {
+fn acceptance_rate_per_draft_position() {
     let spec = r#"{"method":"ngram","num_speculative_tokens":3,"prompt_lookup_max":3}"#;
     let spec = serve(&["--speculative-config", spec])
         .engine
@@ -291,13 +291,13 @@ fn drafts_have_a_chance_each() {
     assert!(serve(&[]).engine.speculative.is_none());
 }
 
-fn drafts(config: serde_json::Value) -> vllm_sim_config::Speculative {
+fn drafts(config: serde_json::Value) -> vllm_sim_config::SpeculativeConfig {
     let config = serve(&["--speculative-config", &config.to_string()]);
     config.engine.speculative.unwrap()
 }
 
 #[test]
-fn synthetic_acceptance_is_vllms() {
+fn synthetic_acceptance_matches_vllm() {
     let of = |key: &str, value: serde_json::Value| {
         let mut config = json!({"method": "eagle3", "model": "d", "num_speculative_tokens": 4,
             "rejection_sample_method": "synthetic"});
@@ -325,7 +325,7 @@ fn synthetic_acceptance_is_vllms() {
 }
 
 #[test]
-fn only_what_reads_the_targets_states_loses_the_last_block_of_a_hit() {
+fn only_target_state_drafters_drop_last_block() {
     let of = |method: &str, key: &str, on: bool| {
         let mut config = json!({"method": method, "model": "d", "num_speculative_tokens": 2});
         config[key] = on.into();
@@ -382,7 +382,7 @@ const LINES: &[&str] = &[
 ];
 
 #[test]
-fn the_command_lines_that_users_have_are_understood() {
+fn users_command_lines_are_accepted() {
     for line in LINES {
         let words = shell(line);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -395,13 +395,13 @@ proptest! {
     #[test]
     fn no_command_line_panics(words in proptest::collection::vec(word(), 0..8)) {
         let args: Vec<String> = std::iter::once("vllm-sim".to_owned()).chain(words).collect();
-        let _ = load(&args, &env(&[]));
+        let _ = load_config(&args, &env(&[]));
     }
 }
 
 /// Words that are likely to be read as flags and values.
 fn word() -> impl Strategy<Value = String> {
-    let flags: Vec<String> = vllm_sim_config::flags()
+    let flags: Vec<String> = vllm_sim_config::all_effective_flags()
         .filter(|flag| flag.name != "config")
         .map(|flag| format!("--{}", flag.name))
         .collect();
@@ -415,7 +415,7 @@ fn word() -> impl Strategy<Value = String> {
 
 /// As llm-d's introduction writes it.
 #[test]
-fn served_names_may_share_a_pair_of_quotes() {
+fn quoted_served_names_are_split() {
     let read = |words: &[&str]| {
         let words = [&["vllm-sim", "--model", "m", "--served-model-name"], words].concat();
         try_words(&words, &[]).unwrap().config.model.served_names
@@ -425,7 +425,7 @@ fn served_names_may_share_a_pair_of_quotes() {
 }
 
 #[test]
-fn a_model_folder_that_is_not_there_is_a_warning() {
+fn missing_model_folder_is_warned_about() {
     let warned = |model: &str| {
         let loaded = try_words(&["vllm-sim", "serve", model], &[]).unwrap();
         let words = format!("--model {model}: no such folder");
@@ -459,7 +459,7 @@ fn a_cache_in_the_host_makes_eagle_give_up_the_last_block() {
 }
 
 #[test]
-fn keys_and_methods_of_drafts_are_known_by_name() {
+fn speculative_keys_and_methods_are_checked() {
     let of = |text: &str| ["--speculative-config".to_owned(), text.to_owned()];
     let refused = |text: &str| {
         let [flag, text] = of(text);
@@ -500,7 +500,7 @@ fn a_draft_models_own_number_of_drafts_is_taken() {
 }
 
 #[test]
-fn steps_are_not_scheduled_ahead_where_vllm_does_not() {
+fn async_scheduling_is_off_where_vllm_disables_it() {
     let suffix = ["--speculative-config", r#"{"method":"suffix"}"#];
     assert!(!serve(&suffix).engine.scheduling.async_scheduling);
     assert!(warned(&suffix).contains("suffix-based speculative decoding"));
@@ -549,7 +549,7 @@ fn flags_that_vllm_has_dropped_are_refused_though_they_mean_something_here() {
 }
 
 #[test]
-fn connectors_are_known_by_name() {
+fn kv_connectors_are_checked_by_name() {
     let config = |text: &str| format!(r#"{{"kv_role":"kv_both",{text}}}"#);
     let warned = |text: &str| warned(&["--kv-transfer-config", &config(text)]);
     let refused = |text: &str| refused(&["--kv-transfer-config", &config(text)]);
@@ -575,7 +575,7 @@ fn connectors_are_known_by_name() {
 }
 
 #[test]
-fn lmcache_keeps_cache_in_chunks_of_its_own() {
+fn lmcache_uses_its_own_chunk_size() {
     let of = |extra: serde_json::Value| {
         let config = json!({"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both",
             "kv_connector_extra_config": extra});

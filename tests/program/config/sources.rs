@@ -2,7 +2,7 @@
 //! names, its environment variable. The same values are taken, and refused in the same words: the
 //! flag, what was given, what is allowed, and where it came from.
 
-use vllm_sim_config::{CliMode, FlagKind, FlagSpec, flags};
+use vllm_sim_config::{CliMode, FlagKind, FlagSpec, all_effective_flags};
 
 use super::try_words;
 
@@ -60,7 +60,7 @@ fn good(flag: &FlagSpec) -> Option<String> {
     if COMPANIONS.contains(&flag.name) {
         return None;
     }
-    if let Some(default) = flag.default(CliMode::Llmd) {
+    if let Some(default) = flag.default_for_mode(CliMode::Llmd) {
         return Some(default.to_owned());
     }
     match flag.kind {
@@ -74,7 +74,7 @@ fn good(flag: &FlagSpec) -> Option<String> {
 fn every_flag_takes_its_default_from_every_source() {
     let mut wrong = Vec::new();
     let mut tried = 0;
-    for flag in flags() {
+    for flag in all_effective_flags() {
         let Some(value) = good(flag) else { continue };
         for name in [flag.name].iter().chain(flag.aliases) {
             let answers = FROM.map(|from| set(flag, name, &value, from));
@@ -106,9 +106,9 @@ fn bad(kind: FlagKind) -> &'static [&'static str] {
 }
 
 #[test]
-fn nonsense_is_refused_with_flag_value_and_origin_from_every_source() {
+fn invalid_value_error_names_flag_and_source() {
     let mut wrong = Vec::new();
-    for flag in flags() {
+    for flag in all_effective_flags() {
         for value in bad(flag.kind) {
             for from in FROM {
                 let Err(why) = set(flag, flag.name, value, from) else {
@@ -134,7 +134,7 @@ fn nonsense_is_refused_with_flag_value_and_origin_from_every_source() {
 }
 
 #[test]
-fn a_file_may_ask_to_be_read_strictly() {
+fn config_file_may_set_strict_mode() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let path = file.path().display().to_string();
     for (strict, taken) in [("true", false), ("false", true)] {

@@ -9,7 +9,7 @@ use std::thread;
 
 use sha2::{Digest as _, Sha256};
 use tempfile::TempDir;
-use vllm_sim_dataset::{Dataset, RowStorage, TABLE, fetch};
+use vllm_sim_dataset::{DEFAULT_TABLE, Dataset, RowStorage, download_if_missing};
 
 use crate::dataset::tokens;
 
@@ -73,7 +73,9 @@ impl Site {
     }
 
     fn error(&self, path: &Path, sha256: Option<&str>) -> String {
-        let error = fetch(path, &self.url, sha256).unwrap_err().to_string();
+        let error = download_if_missing(path, &self.url, sha256)
+            .unwrap_err()
+            .to_string();
         let (start, why) = error.split_once("/d.sqlite3: ").unwrap();
         assert!(
             start.starts_with("cannot download the dataset from http://127.0.0.1:"),
@@ -142,16 +144,16 @@ fn files(path: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_file_is_fetched_once() {
+fn dataset_is_downloaded_once() {
     let (bytes, hash, _folder, path) = wanted();
     let site = Site::start(bytes.clone(), &[Does::Sends("\"1\"")]);
-    assert!(fetch(&path, &site.url, Some(&hash)).unwrap());
-    assert!(!fetch(&path, &site.url, Some(&hash)).unwrap());
+    assert!(download_if_missing(&path, &site.url, Some(&hash)).unwrap());
+    assert!(!download_if_missing(&path, &site.url, Some(&hash)).unwrap());
     assert_eq!(site.ranges(), [None]);
     assert_eq!(fs::read(&path).unwrap(), bytes);
     assert_eq!(files(&path), ["d.sqlite3"]);
     assert_eq!(
-        Dataset::open(&path, TABLE, RowStorage::OnDisk)
+        Dataset::open(&path, DEFAULT_TABLE, RowStorage::OnDisk)
             .unwrap()
             .len(),
         300
@@ -163,20 +165,23 @@ fn an_interrupted_download_resumes() {
     let (bytes, hash, _folder, path) = wanted();
     let plan = [Does::Breaks(5000), Does::Sends("\"1\"")];
     let site = Site::start(bytes.clone(), &plan);
-    assert!(fetch(&path, &site.url, Some(&hash)).unwrap());
+    assert!(download_if_missing(&path, &site.url, Some(&hash)).unwrap());
     assert_eq!(site.ranges(), [None, Some("bytes=5000-".to_owned())]);
     assert_eq!(fs::read(&path).unwrap(), bytes);
 }
 
 #[test]
-fn a_later_run_resumes_unless_the_file_has_changed() {
+fn later_run_resumes_unless_file_changed() {
     let (bytes, hash, _folder, path) = wanted();
     for (tag, again) in [("\"1\"", "goes on"), ("\"2\"", "starts again")] {
         let plan = [Does::Breaks(5000), Does::Says("500 Oops"), Does::Sends(tag)];
         let site = Site::start(bytes.clone(), &plan);
         assert_eq!(site.error(&path, None), "the server returned 500 Oops");
         assert_eq!(files(&path), ["d.sqlite3.part", "d.sqlite3.part.from"]);
-        assert!(fetch(&path, &site.url, Some(&hash)).unwrap(), "{again}");
+        assert!(
+            download_if_missing(&path, &site.url, Some(&hash)).unwrap(),
+            "{again}"
+        );
         let range = Some("bytes=5000-".to_owned());
         assert_eq!(site.ranges(), [None, range.clone(), range], "{again}");
         assert_eq!(fs::read(&path).unwrap(), bytes, "{again}");
@@ -205,7 +210,7 @@ fn download_errors_name_the_reason() {
         why.starts_with("its SHA-256 is ") && why.ends_with(", expected 00"),
         "{why}"
     );
-    let error = fetch(&path, "ftp://host.example/x", None).unwrap_err();
+    let error = download_if_missing(&path, "ftp://host.example/x", None).unwrap_err();
     assert!(
         error
             .to_string()
@@ -214,12 +219,12 @@ fn download_errors_name_the_reason() {
 }
 
 #[test]
-fn only_one_of_two_processes_downloads() {
+fn concurrent_processes_download_once() {
     let (bytes, hash, _folder, path) = wanted();
     let site = Site::start(bytes.clone(), &[Does::Sends("\"1\"")]);
     let both: Vec<bool> = thread::scope(|scope| {
-        let fetching =
-            [0, 1].map(|_| scope.spawn(|| fetch(&path, &site.url, Some(&hash)).unwrap()));
+        let fetching = [0, 1]
+            .map(|_| scope.spawn(|| download_if_missing(&path, &site.url, Some(&hash)).unwrap()));
         fetching.map(|one| one.join().unwrap()).to_vec()
     });
     assert_eq!(both.iter().filter(|fetched| **fetched).count(), 1);

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::Connection;
 use tempfile::TempDir;
-use vllm_sim_dataset::{Dataset, RowStorage, TABLE, hash_tokens};
+use vllm_sim_dataset::{DEFAULT_TABLE, Dataset, RowStorage, hash_tokens};
 
 const SCHEMA: &str =
     "(id INTEGER PRIMARY KEY, prompt_hash BLOB, gen_tokens JSON, n_gen_tokens INTEGER)";
@@ -45,7 +45,7 @@ impl Made {
     }
 
     fn open(&self) -> Dataset {
-        Dataset::open(&self.path, TABLE, RowStorage::OnDisk).unwrap()
+        Dataset::open(&self.path, DEFAULT_TABLE, RowStorage::OnDisk).unwrap()
     }
 }
 

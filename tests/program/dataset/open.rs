@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use vllm_sim_dataset::{Dataset, Generation, ReplyLength, RowStorage, TABLE};
+use vllm_sim_dataset::{DEFAULT_TABLE, Dataset, DatasetFormat, ReplyLength, RowStorage};
 
 use crate::dataset::{Made, SCHEMA, error, insert, tokens};
 
@@ -17,41 +17,44 @@ fn made(sql: &str) -> Made {
 }
 
 #[test]
-fn a_missing_file_is_missing() {
+fn missing_dataset_is_not_found() {
     let made = Made::at("none.db");
-    assert_eq!(error(&made.path, TABLE), "dataset FILE does not exist");
+    assert_eq!(
+        error(&made.path, DEFAULT_TABLE),
+        "dataset FILE does not exist"
+    );
     assert!(!made.path.exists(), "looking must not make it");
 }
 
 #[test]
-fn a_file_that_is_no_database_is_an_error() {
+fn non_sqlite_file_is_rejected() {
     let text = Made::at("text.db");
     fs::write(&text.path, "id,prompt_hash\n".repeat(200)).unwrap();
     let why = "dataset FILE is not a readable SQLite database: file is not a database";
-    assert_eq!(error(&text.path, TABLE), why);
+    assert_eq!(error(&text.path, DEFAULT_TABLE), why);
     let empty = Made::at("empty.db");
     fs::write(&empty.path, "").unwrap();
     assert_eq!(
-        error(&empty.path, TABLE),
+        error(&empty.path, DEFAULT_TABLE),
         "dataset FILE has no table 'llmd'; it has: none"
     );
 }
 
 #[test]
-fn a_truncated_file_is_broken_wherever_it_was_cut() {
+fn truncated_dataset_is_detected() {
     let rows: Vec<(&[u32], u32, u32)> = (0..200).map(|i| (&[1, 2][..], i, 40)).collect();
     let made = tokens(&rows);
     let whole = fs::read(&made.path).unwrap();
     for part in [1, 2, 9] {
         fs::write(&made.path, &whole[..whole.len() * part / 10]).unwrap();
         let why = "dataset FILE is not a readable SQLite database: ";
-        let said = error(&made.path, TABLE);
+        let said = error(&made.path, DEFAULT_TABLE);
         assert!(said.starts_with(why), "{part}/10: {said}");
     }
 }
 
 #[test]
-fn damage_in_the_middle_is_found_at_start_or_costs_one_row() {
+fn damaged_dataset_fails_or_loses_one_row() {
     let rows: Vec<(&[u32], u32, u32)> = (0..400).map(|i| (&[1, 2][..], i, 40)).collect();
     let made = tokens(&rows);
     let whole = fs::read(&made.path).unwrap();
@@ -60,22 +63,23 @@ fn damage_in_the_middle_is_found_at_start_or_costs_one_row() {
         damaged[page * 4096..page * 4096 + 4096].fill(0x5a);
         fs::write(&made.path, damaged).unwrap();
         // It may open, when only the end of a long reply is hit; it must not panic.
-        if let Ok(dataset) = Dataset::open(&made.path, TABLE, RowStorage::OnDisk) {
-            let mut rng = vllm_sim_random::stream(1, 1, vllm_sim_random::Purpose::Content);
-            dataset.reply(&[], ReplyLength::UNBOUNDED, &mut rng);
+        if let Ok(dataset) = Dataset::open(&made.path, DEFAULT_TABLE, RowStorage::OnDisk) {
+            let mut rng =
+                vllm_sim_random::request_rng(1, 1, vllm_sim_random::StreamPurpose::Content);
+            dataset.reply(&[], ReplyLength::ANY_LENGTH, &mut rng);
         } else {
-            assert!(error(&made.path, TABLE).contains("is not a readable SQLite database"));
+            assert!(error(&made.path, DEFAULT_TABLE).contains("is not a readable SQLite database"));
         }
     }
 }
 
 #[test]
-fn a_file_that_is_written_to_is_locked() {
+fn dataset_being_written_is_locked() {
     let made = tokens(&[(&[1], 1, 2)]);
     let writer = made.connect();
     writer.execute_batch("BEGIN EXCLUSIVE").unwrap();
     assert_eq!(
-        error(&made.path, TABLE),
+        error(&made.path, DEFAULT_TABLE),
         "dataset FILE is locked by another program"
     );
     writer.execute_batch("ROLLBACK").unwrap();
@@ -83,7 +87,7 @@ fn a_file_that_is_written_to_is_locked() {
 }
 
 #[test]
-fn two_processes_may_read_and_none_may_write() {
+fn dataset_is_opened_read_only_by_many() {
     let made = tokens(&[(&[1], 1, 2)]);
     let both = [made.open(), made.open()];
     let write = made.connect().execute("DELETE FROM llmd", []);
@@ -91,12 +95,12 @@ fn two_processes_may_read_and_none_may_write() {
 }
 
 #[test]
-fn another_table_has_to_be_named() {
+fn other_table_name_must_be_given() {
     let made = made(&format!(
         "CREATE TABLE a {SCHEMA}; CREATE TABLE \"b \"\" c\" {SCHEMA}"
     ));
     let why = "dataset FILE has no table 'llmd'; it has: a, b \" c";
-    assert_eq!(error(&made.path, TABLE), why);
+    assert_eq!(error(&made.path, DEFAULT_TABLE), why);
     for table in ["a", "A", "b \" c"] {
         assert!(
             Dataset::open(&made.path, table, RowStorage::InMemory)
@@ -108,7 +112,7 @@ fn another_table_has_to_be_named() {
 }
 
 #[test]
-fn columns_are_checked() {
+fn dataset_columns_are_validated() {
     let wrong = [
         (
             "(id INTEGER PRIMARY KEY, prompt_hash BLOB, gen_tokens JSON)",
@@ -125,7 +129,7 @@ fn columns_are_checked() {
     ];
     for (columns, why) in wrong {
         let made = made(&format!("CREATE TABLE llmd {columns}"));
-        assert_eq!(error(&made.path, TABLE), format!("{COLUMNS}{why}"));
+        assert_eq!(error(&made.path, DEFAULT_TABLE), format!("{COLUMNS}{why}"));
     }
     let more =
         made("CREATE TABLE llmd (more, gen_tokens text, prompt_hash blob, n_gen_tokens integer)");
@@ -133,7 +137,7 @@ fn columns_are_checked() {
 }
 
 #[test]
-fn rows_are_checked() {
+fn dataset_rows_are_validated() {
     let wrong: [(&[u8], &str, &str, &str); 4] = [
         (&[1; 31], "[]", "0", "prompt_hash is not a blob of 32 bytes"),
         (
@@ -160,26 +164,26 @@ fn rows_are_checked() {
         let sql = format!("INSERT INTO llmd VALUES (5, ?1, ?2, {n})");
         made.connect().execute(&sql, (hash, reply)).unwrap();
         assert_eq!(
-            error(&made.path, TABLE),
+            error(&made.path, DEFAULT_TABLE),
             format!("table 'llmd' of dataset FILE, row 5: {why}")
         );
     }
 }
 
 #[test]
-fn the_first_row_determines_the_generation() {
+fn first_row_selects_dataset_version() {
     let empty = made(&format!("CREATE TABLE llmd {SCHEMA}"));
-    assert_eq!(empty.open().generation(), Generation::Tokens);
+    assert_eq!(empty.open().generation(), DatasetFormat::Tokens);
     assert_eq!(
         tokens(&[(&[1], 1, 2)]).open().generation(),
-        Generation::Tokens
+        DatasetFormat::Tokens
     );
     insert(&empty.connect(), &[0; 32], "[\"a\"]", 1);
-    assert_eq!(empty.open().generation(), Generation::Texts);
+    assert_eq!(empty.open().generation(), DatasetFormat::Texts);
 }
 
 #[test]
-fn a_write_ahead_log_does_not_matter() {
+fn write_ahead_log_is_accepted() {
     let made = tokens(&[(&[1], 1, 2)]);
     made.connect()
         .pragma_update(None, "journal_mode", "WAL")

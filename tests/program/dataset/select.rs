@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use vllm_sim_dataset::{
-    Dataset, RecordedReply, ReplyLength, RowStorage, TABLE, hash_text, hash_tokens,
+    DEFAULT_TABLE, Dataset, RecordedReply, ReplyLength, RowStorage, hash_text, hash_tokens,
 };
-use vllm_sim_random::{Purpose, stream};
+use vllm_sim_random::{StreamPurpose, request_rng};
 
 use crate::dataset::{Made, SCHEMA, insert, tokens};
 
@@ -21,11 +21,11 @@ fn replies(
     let length = match limit {
         Some(limit) if ignore_eos => ReplyLength::Exactly(limit),
         Some(limit) => ReplyLength::AtMost(limit),
-        None => ReplyLength::UNBOUNDED,
+        None => ReplyLength::ANY_LENGTH,
     };
     (0..50)
         .map(|request| {
-            let mut rng = stream(1, request, Purpose::Content);
+            let mut rng = request_rng(1, request, StreamPurpose::Content);
             let found = dataset.reply(&hashes, length, &mut rng).unwrap();
             let RecordedReply {
                 tokens,
@@ -56,7 +56,7 @@ fn four() -> Made {
 }
 
 #[test]
-fn a_reply_to_the_prompt_that_fits_is_taken() {
+fn fitting_reply_to_prompt_is_selected() {
     let dataset = four().open();
     let two = BTreeSet::from([(100, 3, false, true), (200, 5, false, true)]);
     assert_eq!(replies(&dataset, &[1, 2], Some(5), false), two);
@@ -68,7 +68,7 @@ fn a_reply_to_the_prompt_that_fits_is_taken() {
 }
 
 #[test]
-fn else_a_longer_one_is_cut() {
+fn longer_reply_is_truncated() {
     let dataset = four().open();
     let cut = BTreeSet::from([
         (100, 2, true, true),
@@ -79,7 +79,7 @@ fn else_a_longer_one_is_cut() {
 }
 
 #[test]
-fn ignore_eos_wants_the_length_then_longer_then_what_there_is() {
+fn ignore_eos_prefers_exact_then_longer_reply() {
     let dataset = four().open();
     let exact = |limit| replies(&dataset, &[1, 2], Some(limit), true);
     assert_eq!(exact(5), BTreeSet::from([(200, 5, false, true)]));
@@ -105,9 +105,9 @@ fn an_unknown_prompt_gets_any_row() {
 }
 
 #[test]
-fn a_copy_in_memory_gives_the_same() {
+fn in_memory_copy_selects_same_replies() {
     let made = four();
-    let copy = Dataset::open(&made.path, TABLE, RowStorage::InMemory).unwrap();
+    let copy = Dataset::open(&made.path, DEFAULT_TABLE, RowStorage::InMemory).unwrap();
     let file = made.open();
     for limit in [None, Some(1), Some(4), Some(100)] {
         for prompt in [&[1, 2][..], &[7], &[9]] {
@@ -121,7 +121,7 @@ fn a_copy_in_memory_gives_the_same() {
 }
 
 #[test]
-fn a_file_of_version_0_6_is_found_by_text_or_not_at_all() {
+fn version_0_6_is_looked_up_by_text() {
     let made = Made::at("old.sqlite3");
     let file = made.connect();
     file.execute_batch(&format!("CREATE TABLE llmd {SCHEMA}"))
@@ -134,7 +134,7 @@ fn a_file_of_version_0_6_is_found_by_text_or_not_at_all() {
     );
     drop(file);
     let dataset = made.open();
-    let mut rng = stream(1, 1, Purpose::Content);
+    let mut rng = request_rng(1, 1, StreamPurpose::Content);
     let mut ask = |text: &str| {
         dataset.reply(
             &[hash_tokens(&[1]), hash_text(text)],
@@ -155,18 +155,18 @@ fn a_file_of_version_0_6_is_found_by_text_or_not_at_all() {
 }
 
 #[test]
-fn an_empty_table_has_no_reply() {
+fn empty_dataset_has_no_reply() {
     let dataset = tokens(&[]).open();
-    let mut rng = stream(1, 1, Purpose::Content);
+    let mut rng = request_rng(1, 1, StreamPurpose::Content);
     assert_eq!(
-        dataset.reply(&[hash_tokens(&[1])], ReplyLength::UNBOUNDED, &mut rng),
+        dataset.reply(&[hash_tokens(&[1])], ReplyLength::ANY_LENGTH, &mut rng),
         None
     );
 }
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "it is about real time")]
-fn a_look_up_among_100_000_rows_takes_less_than_a_millisecond() {
+fn lookup_in_100_000_rows_is_under_1_ms() {
     let made = Made::at("large.sqlite3");
     let mut file = made.connect();
     file.execute_batch(&format!("CREATE TABLE llmd {SCHEMA}"))
@@ -179,13 +179,13 @@ fn a_look_up_among_100_000_rows_takes_less_than_a_millisecond() {
     all.commit().unwrap();
     drop(file);
     let dataset = made.open();
-    let mut rng = stream(1, 1, Purpose::Content);
+    let mut rng = request_rng(1, 1, StreamPurpose::Content);
     let mut times: Vec<Duration> = (0..1001)
         .map(|i| {
             let hash = hash_tokens(&[i * 99]);
             let started = Instant::now();
             let found = dataset
-                .reply(&[hash], ReplyLength::UNBOUNDED, &mut rng)
+                .reply(&[hash], ReplyLength::ANY_LENGTH, &mut rng)
                 .unwrap();
             let took = started.elapsed();
             assert_eq!((found.tokens[0], found.matched), (i * 99, true));

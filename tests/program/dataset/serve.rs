@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use vllm_sim::server::Server;
-use vllm_sim_config::{CliMode, Loaded};
+use vllm_sim::server::SimulatorServer;
+use vllm_sim_config::{CliMode, LoadedConfig};
 use vllm_sim_dataset::{hash_conversation, hash_text, hash_tokens};
 use vllm_sim_tokenizer::{SpecialTokens, Tokenizer};
 
@@ -13,7 +13,7 @@ use crate::dataset::{Made, SCHEMA, insert, tokens};
 
 /// A server with llm-d's command line whose tokens are the simulated tokenizer's.
 struct Sim {
-    server: Server,
+    server: SimulatorServer,
     base: String,
     client: reqwest::Client,
 }
@@ -22,9 +22,10 @@ impl Sim {
     async fn start(flags: &[&str]) -> Result<Self, String> {
         let mut all = vec!["--model", "demo", "--host", "127.0.0.1", "--seed", "1"];
         all.extend(flags);
-        let mut loaded = Loaded::from_flags(CliMode::Llmd, &all).map_err(|e| e.to_string())?;
+        let mut loaded =
+            LoadedConfig::from_flags(CliMode::Llmd, &all).map_err(|e| e.to_string())?;
         loaded.config.server.port = 0;
-        let server = Server::start(loaded.config)
+        let server = SimulatorServer::start(loaded.config)
             .await
             .map_err(|e| e.to_string())?;
         // The client wants one even without TLS; a second call finds the first one's.
@@ -112,7 +113,7 @@ async fn completions_and_chats_answer_what_was_recorded() {
 }
 
 #[tokio::test]
-async fn a_limit_cuts_and_ignore_eos_fills_up() {
+async fn max_tokens_truncates_and_ignore_eos_extends() {
     let made = texts(&[(TEST, &["So ", "it ", "is."])]);
     let sim = Sim::on(&made, &[]).await;
     let said = sim.complete(json!({"prompt": TEST, "max_tokens": 2})).await;
@@ -132,7 +133,7 @@ async fn a_limit_cuts_and_ignore_eos_fills_up() {
 }
 
 #[tokio::test]
-async fn an_unrecorded_prompt_gets_the_reply_of_another() {
+async fn unrecorded_prompt_gets_other_reply() {
     let made = texts(&[(TEST, &["So ", "it ", "is."]), ("Hi", &["Ho"])]);
     let sim = Sim::on(&made, &[]).await;
     for number in 0..5 {
@@ -149,7 +150,7 @@ async fn an_unrecorded_prompt_gets_the_reply_of_another() {
 }
 
 #[tokio::test]
-async fn prompts_are_found_without_what_llm_d_drops_of_them() {
+async fn lookup_ignores_fields_that_llmd_drops() {
     // Its tokens of `Café? Já` are those of `Caf? J`.
     let made = texts(&[("Caf? J", &["Oui"])]);
     let sim = Sim::on(&made, &[]).await;
@@ -159,7 +160,7 @@ async fn prompts_are_found_without_what_llm_d_drops_of_them() {
 }
 
 #[tokio::test]
-async fn files_of_version_0_6_are_found_by_their_texts() {
+async fn version_0_6_is_looked_up_by_text() {
     let made = Made::at("old.sqlite3");
     let file = made.connect();
     file.execute_batch(&format!("CREATE TABLE llmd {SCHEMA}"))
@@ -240,7 +241,7 @@ async fn a_stream_has_an_event_per_recorded_token() {
 }
 
 #[tokio::test]
-async fn a_file_that_cannot_be_used_stops_the_start_unless_it_may_not() {
+async fn unusable_dataset_stops_start_without_fallback() {
     let path = Path::new("none/such.sqlite3").display().to_string();
     let flags = ["--dataset-path", &path];
     let error = Sim::start(&flags).await.err();
@@ -267,7 +268,7 @@ async fn two_servers_read_one_file() {
 /// Prints the latency that 100,000 rows add; the bound is loose, for a busy machine.
 #[tokio::test]
 #[expect(clippy::disallowed_methods, reason = "a stopwatch")]
-async fn a_hit_among_a_hundred_thousand_rows_costs_less_than_a_millisecond() {
+async fn lookup_in_100_000_rows_is_under_1_ms() {
     let made = texts(&[(TEST, &["So ", "it ", "is."])]);
     let mut file = made.connect();
     let transaction = file.transaction().unwrap();

@@ -6,11 +6,11 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use vllm_sim_dataset::{
-    Dataset, RecordedReply, ReplyLength, RowStorage, TABLE, hash_conversation, hash_text,
+    DEFAULT_TABLE, Dataset, RecordedReply, ReplyLength, RowStorage, hash_conversation, hash_text,
     hash_tokens,
 };
-use vllm_sim_random::{Purpose, stream};
-use vllm_sim_record::dataset::run;
+use vllm_sim_random::{StreamPurpose, request_rng};
+use vllm_sim_record::dataset::run_dataset_command;
 use vllm_sim_tokenizer::{SpecialTokens, Tokenizer};
 
 const INPUT: &str = r#"[
@@ -27,7 +27,8 @@ fn tool(folder: &Path, words: &str) -> Result<String, String> {
         .split(' ')
         .map(|w| w.replace("HERE", &place))
         .collect();
-    run(&words, &|_| None).map_err(|error| format!("{error:#}").replace(&place, "HERE"))
+    run_dataset_command(&words, &|_| None)
+        .map_err(|error| format!("{error:#}").replace(&place, "HERE"))
 }
 
 /// A folder with the input, and what the tool said.
@@ -43,11 +44,16 @@ fn built(more: &str) -> (TempDir, Result<String, String>) {
 }
 
 fn reply(folder: &Path, hash: [u8; 32]) -> Option<RecordedReply> {
-    let dataset = Dataset::open(&folder.join("out/d.sqlite3"), TABLE, RowStorage::OnDisk).unwrap();
+    let dataset = Dataset::open(
+        &folder.join("out/d.sqlite3"),
+        DEFAULT_TABLE,
+        RowStorage::OnDisk,
+    )
+    .unwrap();
     let found = dataset.reply(
         &[hash],
-        ReplyLength::UNBOUNDED,
-        &mut stream(1, 1, Purpose::Content),
+        ReplyLength::ANY_LENGTH,
+        &mut request_rng(1, 1, StreamPurpose::Content),
     );
     found.filter(|found| found.matched)
 }
@@ -84,7 +90,7 @@ fn answers_are_found_by_the_tokens_of_completion_and_chat() {
 }
 
 #[test]
-fn the_json_and_the_card_agree() {
+fn summary_json_matches_dataset_card() {
     let (folder, _) = built("");
     let text = fs::read_to_string(folder.path().join("out/d.json")).unwrap();
     let records: Vec<Value> = serde_json::from_str(&text).unwrap();
@@ -105,7 +111,7 @@ fn the_json_and_the_card_agree() {
 }
 
 #[test]
-fn version_0_6_gets_its_own_form() {
+fn version_0_6_has_its_own_format() {
     let (folder, said) = built(" --legacy");
     assert!(said.is_ok(), "{said:?}");
     let completion = reply(folder.path(), hash_text("Hi")).unwrap();
@@ -123,7 +129,7 @@ fn version_0_6_gets_its_own_form() {
 }
 
 #[test]
-fn a_built_dataset_can_be_inspected() {
+fn built_dataset_can_be_inspected() {
     let (folder, _) = built("");
     let said = tool(folder.path(), "inspect HERE/out/d.sqlite3").unwrap();
     let expected = "format   current (prompts hashed as token ids)\nreplies  6\nprompts  6\n\
@@ -132,7 +138,7 @@ fn a_built_dataset_can_be_inspected() {
 }
 
 #[test]
-fn the_sample_can_be_used_and_is_what_its_text_makes() {
+fn sample_dataset_matches_its_source_text() {
     let samples = Path::new(env!("CARGO_MANIFEST_DIR")).join("datasets");
     let folder = tempfile::tempdir().unwrap();
     let words = format!(
@@ -158,7 +164,7 @@ fn the_sample_can_be_used_and_is_what_its_text_makes() {
 }
 
 #[test]
-fn a_reply_that_is_not_as_long_as_it_says_is_found() {
+fn inspect_reports_wrong_token_count() {
     let (folder, _) = built("");
     let file = rusqlite::Connection::open(folder.path().join("out/d.sqlite3")).unwrap();
     file.execute("UPDATE llmd SET n_gen_tokens = 7 WHERE id = 3", [])
@@ -171,7 +177,7 @@ fn a_reply_that_is_not_as_long_as_it_says_is_found() {
 }
 
 #[test]
-fn nothing_is_overwritten_and_nothing_is_left_after_an_error() {
+fn failed_build_leaves_no_files() {
     let (folder, _) = built("");
     let again = "--local-path HERE/in.json --output-path HERE/out --output-file d --model m \
                  --force-dummy-tokenizer";
@@ -207,7 +213,7 @@ fn conversations_beyond_the_limit_are_not_read() {
 }
 
 #[test]
-fn arguments_are_checked() {
+fn build_arguments_are_validated() {
     let folder = tempfile::tempdir().unwrap();
     let both = tool(folder.path(), "--local-path x --hf-repo y --model m").unwrap_err();
     assert!(both.contains("cannot be used with"), "{both}");

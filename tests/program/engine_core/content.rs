@@ -85,7 +85,7 @@ fn reasoning_is_between_the_marks_of_its_parser() {
 }
 
 #[test]
-fn a_budget_of_thoughts_is_the_front_ends_to_allow() {
+fn thinking_budget_is_not_enforced_by_engine() {
     let front = FrontEnd::start(&[]);
     let budget = [
         ("max_tokens", 3.into()),
@@ -95,7 +95,7 @@ fn a_budget_of_thoughts_is_the_front_ends_to_allow() {
 }
 
 #[test]
-fn scripts_answer_the_last_message() {
+fn scripted_replies_match_last_message() {
     let script = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
     let rules = "- when: {contains: weather}\n  call: {name: f, arguments: {n: 1}}\n\
         - when: {matches: '^\\d+ degrees'}\n  say: It is warm.\n\
@@ -125,7 +125,7 @@ fn scripts_answer_the_last_message() {
 }
 
 #[test]
-fn pictures_count_by_their_place_and_hash() {
+fn images_are_hashed_by_position_and_content() {
     let front = FrontEnd::start(&["--enable-prefix-caching", "--block-size", "16"]);
     let prompt = ids(&[7; 40]);
     let picture = |hash: &str| {
@@ -187,7 +187,7 @@ fn prompts_of_embeddings_have_a_token_for_each_row() {
 }
 
 #[test]
-fn a_schema_is_satisfied() {
+fn json_schema_is_satisfied() {
     let front = FrontEnd::start(&[]);
     let schema = r#"{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}"#;
     for (id, schema) in [
@@ -256,7 +256,7 @@ fn headers_of_a_trace_come_back() {
 }
 
 #[test]
-fn words_that_come_as_tokens_are_not_said() {
+fn bad_word_token_ids_are_not_generated() {
     let front = FrontEnd::start(&[]);
     let tokenizer = tokenizer();
     let long = [("max_tokens", 400.into()), ("ignore_eos", true.into())];

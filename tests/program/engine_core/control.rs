@@ -9,7 +9,7 @@ fn lora(name: &str, id: i64) -> Value {
 }
 
 #[test]
-fn adapters_are_loaded_and_unloaded() {
+fn lora_adapters_are_added_and_removed() {
     let front = FrontEnd::start(&["--enable-lora", "--max-loras", "2"]);
     let listed = || front.call("list_loras", vec![]).unwrap();
     assert_eq!(listed(), Value::Array(vec![]));
@@ -35,7 +35,7 @@ fn adapters_are_loaded_and_unloaded() {
 }
 
 #[test]
-fn adapters_in_use_are_named() {
+fn active_lora_adapters_are_reported() {
     let front = FrontEnd::start(&["--enable-lora", "--inter-token-latency", "5"]);
     let mut with = request("a", &[("max_tokens", 1900.into())]);
     if let Value::Array(fields) = &mut with {
@@ -103,7 +103,7 @@ fn a_paused_scheduler_queues() {
 }
 
 #[test]
-fn calls_that_do_nothing_are_answered_too() {
+fn utility_calls_without_effect_are_answered() {
     let front = FrontEnd::start(&["--tensor-parallel-size", "2"]);
     for method in [
         "reset_mm_cache",
@@ -149,7 +149,7 @@ fn calls_that_do_nothing_are_answered_too() {
 }
 
 #[test]
-fn windows_have_groups_of_their_own() {
+fn sliding_windows_have_own_cache_groups() {
     let shape = r#"{"architectures":["Gemma3ForCausalLM"],"model_type":"gemma3_text","hidden_size":64,
         "intermediate_size":64,"num_hidden_layers":12,"num_attention_heads":4,"num_key_value_heads":4,
         "head_dim":16,"vocab_size":4096,"max_position_embeddings":2048,"sliding_window":512}"#;
@@ -186,7 +186,7 @@ fn a_waiting_request_is_reported_immediately() {
 }
 
 #[test]
-fn the_coordinator_receives_loads_even_without_statistics() {
+fn coordinator_gets_load_with_stats_disabled() {
     let slow = ["--disable-log-stats", "--inter-token-latency", "20"];
     let front = FrontEnd::of_ranks(2, true, &slow);
     let (_, hears) = front.coordinator.as_ref().unwrap();
@@ -208,7 +208,7 @@ fn the_coordinator_receives_loads_even_without_statistics() {
 }
 
 #[test]
-fn the_cache_is_counted_and_so_are_steps() {
+fn cache_and_step_stats_are_reported() {
     let front = FrontEnd::start(&[
         "--enable-prefix-caching",
         "--block-size",
@@ -242,7 +242,7 @@ fn the_cache_is_counted_and_so_are_steps() {
 }
 
 #[test]
-fn tasks_are_those_of_the_model() {
+fn supported_tasks_follow_model() {
     let tasks = |flags: &[&str]| {
         FrontEnd::start(flags)
             .call("get_supported_tasks", vec![])

@@ -26,7 +26,7 @@ fn lonely(flags: &[&str]) -> Command {
 }
 
 #[test]
-fn an_engine_can_be_taken_away_before_it_joins() {
+fn engine_can_stop_before_handshake() {
     let scenario = tempfile::NamedTempFile::with_suffix(".yaml").unwrap();
     std::fs::write(
         scenario.path(),
@@ -76,7 +76,7 @@ fn flags_without_effect_are_named() {
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "a process works in real time")]
-fn the_ready_file_is_there_once_all_have_joined() {
+fn ready_file_appears_when_all_ranks_joined() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("ready.json");
     let mut front = FrontEnd::of_ranks(2, true, &["--ready-file", path.to_str().unwrap()]);
@@ -106,7 +106,7 @@ fn the_ready_file_is_there_once_all_have_joined() {
 }
 
 #[test]
-fn calls_during_the_end_are_refused() {
+fn utility_calls_during_shutdown_are_refused() {
     let front = FrontEnd::start(&["--inter-token-latency", "5", "--shutdown-timeout", "20"]);
     front.add(
         "last",
@@ -130,7 +130,7 @@ fn calls_during_the_end_are_refused() {
 }
 
 #[test]
-fn a_front_end_that_does_not_read_loses_its_requests() {
+fn stalled_front_end_loses_its_requests() {
     // More answers than wait for it and lie in the buffers of TCP.
     const CALLS: u64 = 180_000;
     let front = FrontEnd::start(&["--inter-token-latency", "50"]);
@@ -163,7 +163,7 @@ fn a_front_end_that_does_not_read_loses_its_requests() {
 
 /// Few messages are enough where they are large.
 #[test]
-fn a_front_end_that_does_not_read_large_answers_loses_its_requests() {
+fn stalled_front_end_with_large_output_is_dropped() {
     let front = FrontEnd::start(&["--inter-token-latency", "50"]);
     let long = [("max_tokens", 1900.into()), ("ignore_eos", true.into())];
     front.add("long", &long);
@@ -206,7 +206,7 @@ fn peak_kib(pid: u32) -> u64 {
 }
 
 #[test]
-fn an_engine_outlives_its_front_end() {
+fn engine_survives_front_end_exit() {
     let mut front = FrontEnd::start(&["--inter-token-latency", "5"]);
     front.add("lost", &[("max_tokens", 1900.into())]);
     front.first_output("lost");

@@ -107,7 +107,7 @@ fn an_aborted_request_stops_without_output() {
 }
 
 #[test]
-fn a_text_under_a_constraint_satisfies_it() {
+fn structured_output_is_satisfied() {
     let front = FrontEnd::start(&[]);
     let tag = r#"{"type":"structural_tag","format":{"type":"tags_with_separator","tags":[
         {"type":"tag","begin":"<tool_call>\n{\"name\": \"f\", \"arguments\": ",
@@ -140,7 +140,7 @@ fn a_text_under_a_constraint_satisfies_it() {
 }
 
 #[test]
-fn an_engine_is_paused_and_asked_by_name() {
+fn utility_calls_pause_and_query_engine() {
     let front = FrontEnd::start(&["--inter-token-latency", "5"]);
     let unknown = front.call("make_tea", vec![]).unwrap_err();
     assert!(
@@ -201,7 +201,7 @@ fn unreadable_messages_are_rejected_or_skipped() {
 }
 
 #[test]
-fn a_signal_aborts_what_runs() {
+fn sigterm_aborts_running_requests() {
     let mut front = FrontEnd::start(&["--inter-token-latency", "5"]);
     front.add("cut", &[("max_tokens", 1900.into())]);
     front.first_output("cut");
@@ -235,7 +235,7 @@ fn each_api_server_gets_the_outputs_of_its_requests() {
 }
 
 #[test]
-fn drafted_tokens_are_counted() {
+fn draft_tokens_are_counted() {
     let draft = r#"{"method":"eagle","model":"x","num_speculative_tokens":2}"#;
     let front = FrontEnd::start(&[
         "--scheduler",
@@ -273,7 +273,7 @@ fn drafted_tokens_are_counted() {
 }
 
 #[test]
-fn ranks_join_together_and_answer_for_themselves() {
+fn ranks_join_and_answer_separately() {
     let front = FrontEnd::of_ranks(2, true, &[]);
     for (rank, ready) in front.ready.iter().enumerate() {
         assert_eq!(get(ready, "data_parallel_rank").as_u64(), Some(rank as u64));
@@ -344,7 +344,7 @@ fn wave_edge(coordinator: &zmq::Socket) -> (bool, u64) {
 }
 
 #[test]
-fn ranks_with_experts_begin_and_end_waves() {
+fn moe_ranks_start_and_end_waves() {
     let shape = r#"{"architectures":["Qwen3MoeForCausalLM"],"model_type":"qwen3_moe","hidden_size":64,
         "intermediate_size":64,"moe_intermediate_size":64,"num_experts":4,"num_experts_per_tok":2,
         "num_hidden_layers":2,"num_attention_heads":4,"num_key_value_heads":4,"head_dim":16,
@@ -370,7 +370,7 @@ fn ranks_with_experts_begin_and_end_waves() {
 }
 
 #[test]
-fn prompts_are_pooled() {
+fn pooling_requests_return_vectors() {
     let front = FrontEnd::start(&["--runner", "pooling", "--convert", "embed"]);
     let tasks = front.call("get_supported_tasks", vec![]).unwrap();
     assert_eq!(

@@ -4,11 +4,11 @@ use std::fs;
 
 use serde_json::Value;
 use vllm_sim_python as python;
-use vllm_sim_service::prompt::conversation;
+use vllm_sim_service::prompt::to_template_messages;
 use vllm_sim_wire::anthropic::{CountTokensRequest, MessagesRequest};
 use vllm_sim_wire::body;
 use vllm_sim_wire::bounds::RequestBounds;
-use vllm_sim_wire::cohere::EmbedRequest;
+use vllm_sim_wire::cohere::CohereEmbedRequest;
 use vllm_sim_wire::openai::{BatchChatRequest, ChatRequest, CompletionRequest, ResponsesRequest};
 use vllm_sim_wire::vllm::derender::{
     DerenderChatRequest, DerenderCompletionRequest, DerenderStreamRequest,
@@ -92,14 +92,14 @@ pub(crate) fn corpus() -> Corpus {
 }
 
 #[test]
-fn json_is_read_as_python_reads_it() {
+fn fuzz_python_json() {
     fuzz("json", 1, corpus(), |input| match python::loads(input) {
         Ok(value) => {
             // Numbers beyond JSON are spelled as texts of our own; all else comes back.
             let written = python::json::dumps(&value);
             assert_eq!(python::loads(written.as_bytes()), Ok(value));
         }
-        Err(error) => drop(error.located(input)),
+        Err(error) => drop(error.message_with_position(input)),
     });
 }
 
@@ -108,22 +108,22 @@ fn a_long_completion_is_the_one_that_the_schema_makes() {
     fuzz("long completion", 1, corpus(), |input| {
         let bounds = RequestBounds::default();
         let long = [input, &[b' '; 64 * 1024]].concat();
-        if let Some((request, _)) = CompletionRequest::read_long(&long, &bounds) {
-            let value = body::read(Some("application/json"), input).unwrap();
+        if let Some((request, _)) = CompletionRequest::parse_long_prompt(&long, &bounds) {
+            let value = body::read_json_body(Some("application/json"), input).unwrap();
             assert_eq!(CompletionRequest::parse(&value, &bounds), Ok(request));
         }
     });
 }
 
 #[test]
-fn request_classes_take_or_refuse() {
+fn fuzz_request_classes() {
     fuzz("request classes", 1, corpus(), |input| {
-        let Ok(value) = body::read(Some("application/json"), input) else {
+        let Ok(value) = body::read_json_body(Some("application/json"), input) else {
             return;
         };
         let bounds = RequestBounds::default();
         if let Ok(request) = ChatRequest::parse(&value, &bounds) {
-            let _ = conversation(&request.messages, "m");
+            let _ = to_template_messages(&request.messages, "m");
         }
         let refusals = [
             CompletionRequest::parse(&value, &bounds).err(),
@@ -132,7 +132,7 @@ fn request_classes_take_or_refuse() {
             CountTokensRequest::parse(&value).err(),
             BatchChatRequest::parse(&value, &bounds).err(),
             GenerateRequest::parse(&value, &bounds).err(),
-            EmbedRequest::parse(&value).err(),
+            CohereEmbedRequest::parse(&value).err(),
             PoolingRequest::parse_embedding(&value).err(),
             PoolingRequest::parse_pooling(&value).err(),
             PoolingRequest::parse_score(&value).err(),

@@ -1,8 +1,8 @@
 //! What an answer must look like: schemas, patterns, grammars and structural tags.
 
 use serde_json::Value;
-use vllm_sim_random::{Purpose, stream};
-use vllm_sim_schema_sampler::{Constraint, Limits, compile};
+use vllm_sim_random::{StreamPurpose, request_rng};
+use vllm_sim_schema_sampler::{Constraint, SampleLimits, compile_constraint};
 
 use super::mutate::Corpus;
 use super::run::fuzz;
@@ -10,13 +10,13 @@ use super::{lines, literals};
 
 /// Samples of a constraint: within their bounds, whatever it says.
 fn sample(constraint: &Constraint) {
-    let Ok(compiled) = compile(constraint) else {
+    let Ok(compiled) = compile_constraint(constraint) else {
         return;
     };
-    let limits = Limits::default();
+    let limits = SampleLimits::default();
     for seed in 0..2 {
-        let mut rng = stream(seed, 0, Purpose::Structured);
-        if let Ok(text) = compiled.sample(&mut rng, &limits) {
+        let mut rng = request_rng(seed, 0, StreamPurpose::Structured);
+        if let Ok(text) = compiled.sample_text(&mut rng, &limits) {
             assert!(text.len() < 16 << 20, "{} bytes", text.len());
         }
     }
@@ -34,7 +34,7 @@ fn with(marks: &[&str]) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn schemas() {
+fn fuzz_json_schemas() {
     let tests = "crates/schema-sampler/src/tests";
     let seeds = [lines(tests, ".jsonl"), with(&["\"type\"", "\"$ref\""])].concat();
     let corpus = Corpus {
@@ -98,7 +98,7 @@ fn schemas() {
 }
 
 #[test]
-fn patterns() {
+fn fuzz_regex_patterns() {
     let corpus = Corpus {
         seeds: with(&["[", "\\d", "(", "^", "+", "*"]),
         tokens: &[
@@ -147,7 +147,7 @@ fn patterns() {
 }
 
 #[test]
-fn grammars() {
+fn fuzz_grammars() {
     let corpus = Corpus {
         seeds: with(&["::=", "start:", "root"]),
         tokens: &[
@@ -199,7 +199,7 @@ fn grammars() {
 }
 
 #[test]
-fn structural_tags() {
+fn fuzz_structural_tags() {
     let seeds = lines("crates/schema-sampler/src/tests", ".jsonl");
     let mut seeds: Vec<Vec<u8>> = seeds.into_iter().take(60).collect();
     seeds.extend(TAGS.iter().map(|tag| tag.as_bytes().to_vec()));

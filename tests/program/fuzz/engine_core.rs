@@ -129,7 +129,7 @@ fn calls() -> Vec<Value> {
 
 /// Whatever came before, the engine still answers calls, and no task of it has panicked.
 #[test]
-fn messages_of_a_front_end() {
+fn fuzz_engine_core_messages() {
     let aux: Vec<u8> = [5_i64, 6].iter().flat_map(|id| id.to_le_bytes()).collect();
     let mut seeds: Vec<Vec<u8>> = requests().iter().map(|it| message(ADD, it, &aux)).collect();
     seeds.extend(calls().iter().map(|it| message(UTILITY, it, &[])));

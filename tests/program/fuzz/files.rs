@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use rusqlite::Connection;
 use tempfile::TempDir;
-use vllm_sim_config::{CliMode, Loaded, load_engine};
-use vllm_sim_dataset::{Dataset, ReplyLength, RowStorage, TABLE, hash_text};
+use vllm_sim_config::{CliMode, LoadedConfig, load_single_engine};
+use vllm_sim_dataset::{DEFAULT_TABLE, Dataset, ReplyLength, RowStorage, hash_text};
 use vllm_sim_engine::latency::{
-    Aic, AicSetup, Batch, Grid, MixedStepTiming, ModelShape, StepOverhead,
+    AicSetup, AicStepTimes, BatchWork, MixedStepTiming, ModelShape, StepOverhead, StepTimeGrid,
 };
-use vllm_sim_random::{Purpose, stream};
-use vllm_sim_replay::load::{self, Format, LoadOptions};
+use vllm_sim_random::{StreamPurpose, request_rng};
+use vllm_sim_replay::load::{self, WorkloadFormat, WorkloadReadOptions};
 use vllm_sim_service::scenario::Scenario;
 use vllm_sim_service::scripted::{ReplyRules, ScriptedReplies};
 
@@ -100,13 +100,13 @@ fn yaml_of_flags() {
     fuzz("YAML of flags", 2, corpus, move |input| {
         let path = scratch.write(input).to_str().unwrap();
         for mode in [CliMode::Vllm, CliMode::Llmd] {
-            let _ = Loaded::from_flags(mode, &["--model", "m", "--config", path]);
+            let _ = LoadedConfig::from_flags(mode, &["--model", "m", "--config", path]);
         }
     });
 }
 
 #[test]
-fn words_of_a_command_line() {
+fn fuzz_command_line() {
     let corpus = Corpus {
         seeds: literals("tests/program/config"),
         tokens: &[
@@ -148,7 +148,7 @@ fn words_of_a_command_line() {
             .chain(text.split(' '))
             .collect();
         for mode in [CliMode::Vllm, CliMode::Llmd] {
-            if let Ok(loaded) = Loaded::from_flags(mode, &words) {
+            if let Ok(loaded) = LoadedConfig::from_flags(mode, &words) {
                 let _ = loaded.to_yaml();
             }
         }
@@ -156,7 +156,7 @@ fn words_of_a_command_line() {
 }
 
 #[test]
-fn scenarios() {
+fn fuzz_scenario_files() {
     let corpus = Corpus {
         seeds: contents("manifests/scenarios", ".yaml"),
         tokens: &[
@@ -191,7 +191,7 @@ fn scenarios() {
 }
 
 #[test]
-fn scripted_replies() {
+fn fuzz_scripted_replies() {
     let page = fs::read_to_string(root("docs/replies.md")).unwrap();
     let mut blocks = page.split("```yaml\n").skip(1);
     let example = blocks.next().unwrap().split("```").next().unwrap();
@@ -234,9 +234,9 @@ fn scripted_replies() {
             return;
         };
         let replies = ScriptedReplies::default();
-        replies.set(Some(Arc::new(rules)));
+        replies.replace_rules(Some(Arc::new(rules)));
         for text in ["How is the weather?", "21 degrees", "retry"] {
-            let _ = replies.choose(std::iter::once(text), "m");
+            let _ = replies.reserve_replies(std::iter::once(text), "m");
         }
         let _ = replies.rules().map(|rules| rules.to_json().to_string());
     });
@@ -244,7 +244,7 @@ fn scripted_replies() {
 
 /// Kernel tables in Parquet, beside others that are whole.
 #[test]
-fn kernel_tables() {
+fn fuzz_kernel_tables() {
     let fixture = root("crates/engine/tests/fixtures/aic");
     let copy = tempfile::tempdir().unwrap();
     let own = "systems/data/h100_sxm/gemm/vllm/0.2.0/gemm_perf.parquet";
@@ -268,7 +268,7 @@ fn kernel_tables() {
         mixed: MixedStepTiming::Sum,
         overhead: StepOverhead::default(),
     };
-    assert!(Aic::open(copy.path(), &setup).is_ok());
+    assert!(AicStepTimes::open(copy.path(), &setup).is_ok());
     let corpus = Corpus {
         seeds: contents("crates/engine/tests/fixtures/aic", ".parquet"),
         tokens: &[
@@ -286,15 +286,15 @@ fn kernel_tables() {
     };
     fuzz("kernel tables", 1, corpus, move |input| {
         fs::write(copy.path().join(own), input).unwrap();
-        if let Ok(aic) = Aic::open(copy.path(), &setup) {
-            let _ = aic.decode(2, 2, 10);
+        if let Ok(aic) = AicStepTimes::open(copy.path(), &setup) {
+            let _ = aic.decode_ms(2, 2, 10);
         }
     });
 }
 
 /// The arguments of Dynamo's mocker.
 #[test]
-fn engine_arguments() {
+fn fuzz_mocker_engine_args() {
     let corpus = Corpus {
         seeds: contents("tests/fixtures/dynamo", ".json"),
         tokens: &[
@@ -318,17 +318,17 @@ fn engine_arguments() {
     let scratch = Scratch::new("engine.json");
     fuzz("engine arguments", 1, corpus, move |input| {
         let path = scratch.write(input).to_str().unwrap().to_owned();
-        let _ = Loaded::from_flags(
+        let _ = LoadedConfig::from_flags(
             CliMode::Llmd,
             &["--model", "m", "--extra-engine-args", &path],
         );
         let words = ["--extra-engine-args".to_owned(), path];
-        let _ = load_engine(&words, CliMode::Llmd, &|_| None);
+        let _ = load_single_engine(&words, CliMode::Llmd, &|_| None);
     });
 }
 
 #[test]
-fn traces_and_results() {
+fn fuzz_traces_and_results() {
     let mut seeds = contents("tests/fixtures/dynamo", ".jsonl");
     seeds.extend(contents("tests/fixtures/results", ".json"));
     seeds.extend(literals("crates/replay/tests/replay/load"));
@@ -368,14 +368,19 @@ fn traces_and_results() {
     fuzz("traces", 2, corpus, move |input| {
         scratch.write(input);
         number += 1;
-        let named = Format::NAMES[number % Format::NAMES.len()].0;
-        for format in [Format::Auto, Format::from_str(named).unwrap()] {
-            let options = LoadOptions {
+        let named = WorkloadFormat::NAMES[number % WorkloadFormat::NAMES.len()].0;
+        for format in [
+            WorkloadFormat::Auto,
+            WorkloadFormat::from_str(named).unwrap(),
+        ] {
+            let options = WorkloadReadOptions {
                 format,
-                ..LoadOptions::default()
+                ..WorkloadReadOptions::default()
             };
-            if let Ok(mut source) = load::open(std::slice::from_ref(&scratch.path), &options) {
-                let sessions = std::iter::from_fn(|| source.next().ok().flatten());
+            if let Ok(mut source) =
+                load::open_workload_files(std::slice::from_ref(&scratch.path), &options)
+            {
+                let sessions = std::iter::from_fn(|| source.next_session().ok().flatten());
                 let _ = sessions.take(SESSIONS).count();
             }
             let _ = load::bench_runs(&scratch.path, format);
@@ -435,9 +440,9 @@ fn tables() -> Vec<u8> {
 }
 
 #[test]
-fn tables_of_a_profiler() {
+fn fuzz_profiler_tables() {
     let scratch = Scratch::new("tables.npz");
-    assert!(Grid::open(scratch.write(&tables())).is_ok());
+    assert!(StepTimeGrid::open(scratch.write(&tables())).is_ok());
     let corpus = Corpus {
         seeds: vec![tables()],
         tokens: &[
@@ -456,22 +461,22 @@ fn tables_of_a_profiler() {
         ],
     };
     fuzz("tables", 1, corpus, move |input| {
-        if let Ok(grid) = Grid::open(scratch.write(input)) {
-            let mut batch = Batch::default();
+        if let Ok(grid) = StepTimeGrid::open(scratch.write(input)) {
+            let mut batch = BatchWork::default();
             batch.add_decode(500, 1, None);
-            batch.add_chunk(50, 0, None);
-            assert!(grid.prefill(&batch).is_finite() && grid.decode(&batch).is_finite());
+            batch.add_prompt_chunk(50, 0, None);
+            assert!(grid.prefill_ms(&batch).is_finite() && grid.decode_ms(&batch).is_finite());
         }
     });
 }
 
 #[test]
-fn recordings() {
+fn fuzz_recordings() {
     let scratch = Scratch::new("replies.sqlite3");
     let sample = fs::read(root("datasets/sample.sqlite3")).unwrap();
     let file = Connection::open(scratch.write(&sample)).unwrap();
     // A smaller one, so that changes hit what is read.
-    let fewer = format!("DELETE FROM {TABLE} WHERE rowid > 3; VACUUM");
+    let fewer = format!("DELETE FROM {DEFAULT_TABLE} WHERE rowid > 3; VACUUM");
     file.execute_batch(&fewer).unwrap();
     drop(file);
     let small = fs::read(&scratch.path).unwrap();
@@ -497,18 +502,20 @@ fn recordings() {
     fuzz("recordings", 4, corpus, move |input| {
         scratch.write(input);
         for rows in [RowStorage::OnDisk, RowStorage::InMemory] {
-            if let Ok(dataset) = Dataset::open(&scratch.path, TABLE, rows) {
-                let mut rng = stream(1, 1, Purpose::Content);
+            if let Ok(dataset) = Dataset::open(&scratch.path, DEFAULT_TABLE, rows) {
+                let mut rng = request_rng(1, 1, StreamPurpose::Content);
                 let _ = dataset.reply(&[hash_text("x")], ReplyLength::AtMost(7), &mut rng);
-                let _ = dataset.first_bad_row();
+                let _ = dataset.first_invalid_row();
             }
         }
-        let recording = LoadOptions {
-            format: Format::Recording,
-            ..LoadOptions::default()
+        let recording = WorkloadReadOptions {
+            format: WorkloadFormat::Recording,
+            ..WorkloadReadOptions::default()
         };
-        if let Ok(mut source) = load::open(std::slice::from_ref(&scratch.path), &recording) {
-            let sessions = std::iter::from_fn(|| source.next().ok().flatten());
+        if let Ok(mut source) =
+            load::open_workload_files(std::slice::from_ref(&scratch.path), &recording)
+        {
+            let sessions = std::iter::from_fn(|| source.next_session().ok().flatten());
             let _ = sessions.take(SESSIONS).count();
         }
     });

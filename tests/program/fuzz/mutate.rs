@@ -1,6 +1,6 @@
 //! Inputs near those that tests know: a seed, changed at random a few times.
 
-use vllm_sim_random::mix;
+use vllm_sim_random::mix_u64_pair;
 
 /// Longest input, in bytes.
 const LONGEST: usize = 64 << 10;
@@ -67,7 +67,7 @@ pub(crate) struct Corpus {
 impl Corpus {
     /// The input of this number, always the same.
     pub(crate) fn input(&self, number: u64) -> Vec<u8> {
-        let mut dice = Dice(mix(number, self.seeds.len() as u64));
+        let mut dice = Dice(mix_u64_pair(number, self.seeds.len() as u64));
         let mut input = dice.of(&self.seeds).clone();
         for _ in 0..=dice.below(6) {
             self.change(&mut input, &mut dice);
@@ -128,7 +128,7 @@ struct Dice(u64);
 
 impl Dice {
     fn below(&mut self, end: u64) -> u64 {
-        self.0 = mix(self.0, 1);
+        self.0 = mix_u64_pair(self.0, 1);
         ((u128::from(self.0) * u128::from(end)) >> 64) as u64
     }
 

@@ -5,8 +5,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Runtime};
-use vllm_sim::server::Server;
-use vllm_sim_config::{CliMode, Loaded};
+use vllm_sim::server::SimulatorServer;
+use vllm_sim_config::{CliMode, LoadedConfig};
 
 use super::mutate::Corpus;
 use super::root;
@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// A server, and a connection to it.
 struct Served {
     /// Both live as long as the connection.
-    _running: (Server, Runtime),
+    _running: (SimulatorServer, Runtime),
     address: SocketAddr,
     stream: Option<TcpStream>,
 }
@@ -27,8 +27,8 @@ impl Served {
     fn start(flags: &[&str]) -> Self {
         let model = root("tests/fixtures/tiny-llama");
         let always = ["--model", model.to_str().unwrap(), "--host", "127.0.0.1"];
-        let mut loaded =
-            Loaded::from_flags(CliMode::Vllm, &[&always, flags].concat()).expect("good flags");
+        let mut loaded = LoadedConfig::from_flags(CliMode::Vllm, &[&always, flags].concat())
+            .expect("good flags");
         loaded.config.server.port = 0;
         let runtime = Builder::new_multi_thread()
             .worker_threads(1)
@@ -36,7 +36,7 @@ impl Served {
             .build();
         let runtime = runtime.unwrap();
         let server = runtime
-            .block_on(Server::start_loaded(loaded))
+            .block_on(SimulatorServer::start_loaded(loaded))
             .expect("a start");
         let address = server.address.unwrap();
         Self {
@@ -92,7 +92,7 @@ fn is_whole(answer: &[u8]) -> bool {
 }
 
 #[test]
-fn forms() {
+fn fuzz_multipart_forms() {
     let form = "--xyz\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\ntiny\r\n--xyz\r\n\
         content-disposition: form-data; name=\"temperature\"\r\n\r\n0.5\r\n--xyz\r\n\
         content-disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\n\
@@ -142,7 +142,7 @@ fn forms() {
 }
 
 #[test]
-fn media() {
+fn fuzz_media_items() {
     let png = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
     let part = |kind: &str, url: &str| {
         let body = format!(

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 use vllm_sim_tokenizer::{
     ChatInput, ChatMessage, ChatTemplates, SpecialTokens, Tokenizer, TokenizerLocation,
-    data_url_head,
+    data_url_first_bytes,
 };
 
 use super::mutate::Corpus;
@@ -129,7 +129,7 @@ fn chat<'a>(
 }
 
 #[test]
-fn chat_templates() {
+fn fuzz_chat_templates() {
     let sources = files_below("tests/fixtures/templates", ".jinja").into_iter();
     let mut seeds: Vec<Vec<u8>> = sources.map(|path| fs::read(path).unwrap()).collect();
     let snippets = literals("crates/tokenizer/src/chat").into_iter();
@@ -145,7 +145,7 @@ fn chat_templates() {
         let templates = ChatTemplates::new(Vec::new(), &Map::new());
         number += 1;
         let case = &conversations[number % conversations.len()];
-        if let Ok(text) = templates.render(&chat(case, &messages(case), &source)) {
+        if let Ok(text) = templates.render_chat(&chat(case, &messages(case), &source)) {
             assert!(text.len() < 128 << 20, "{} bytes", text.len());
         }
     });
@@ -170,8 +170,8 @@ fn conversations_for_templates() {
             number += 1;
             let messages = messages(&case);
             let source = &sources[number % sources.len()];
-            let _ = templates.render(&chat(&case, &messages, source));
-            let _ = ChatTemplates::default().render(&chat(&case, &messages, ""));
+            let _ = templates.render_chat(&chat(&case, &messages, source));
+            let _ = ChatTemplates::default().render_chat(&chat(&case, &messages, ""));
         }
     });
 }
@@ -182,7 +182,7 @@ fn tiny() -> Tokenizer {
 }
 
 #[test]
-fn texts_for_tokenizers() {
+fn fuzz_tokenizer_texts() {
     let corpus = Corpus {
         seeds: [bodies::requests(), literals("crates/tokenizer/src")].concat(),
         tokens: &[
@@ -213,7 +213,7 @@ fn texts_for_tokenizers() {
             let ids = tokenizer.encode(&text, SpecialTokens::With);
             assert!(ids.len() <= 4 * text.len() + 8, "{} tokens", ids.len());
             let _ = tokenizer.decode(&ids, SpecialTokens::Without);
-            let fragments = tokenizer.fragments(&text);
+            let fragments = tokenizer.tokenize_with_text(&text);
             assert_eq!(fragments.ids.len(), fragments.ends.len());
             let numbers = input.chunks_exact(4);
             let ids: Vec<u32> = numbers
@@ -221,13 +221,13 @@ fn texts_for_tokenizers() {
                 .collect();
             let _ = tokenizer.decode(&ids, SpecialTokens::With);
         }
-        let _ = data_url_head(&text);
+        let _ = data_url_first_bytes(&text);
     });
 }
 
 /// The files beside the vocabulary; that one is read by a library.
 #[test]
-fn files_of_a_model() {
+fn fuzz_model_files() {
     let folder = tempfile::tempdir().unwrap();
     let from = root("tests/fixtures/tiny-llama");
     fs::copy(

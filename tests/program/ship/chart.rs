@@ -49,7 +49,7 @@ fn template(values: &str) -> Option<Result<String, String>> {
 }
 
 #[test]
-fn values_that_do_nothing_or_contradict_are_refused() {
+fn invalid_helm_values_are_rejected() {
     for (values, told) in [
         ("dataset: {enabled: true}", "dataset.enabled needs a source"),
         (
@@ -157,7 +157,7 @@ config:
 ";
 
 #[test]
-fn llmds_values_deploy_this_program_and_the_notes_say_what_changes() {
+fn llmd_helm_values_deploy_the_simulator() {
     let notes = "extraObjects: [{kind: Notes, apiVersion: v1, text: '{{ include \"vllm-sim.notes\" . | b64enc }}'}]";
     let Some(rendered) = template(&format!("{LLMD_VALUES}{notes}")) else {
         return;
@@ -198,7 +198,7 @@ fn base64(text: &str) -> String {
 }
 
 #[test]
-fn a_network_policy_admits_who_scrapes_and_who_routes() {
+fn network_policy_admits_scraper_and_router() {
     let values = "\
 networkPolicy: {enabled: true, gateways: [{namespaceSelector: {matchLabels: {team: proxies}}}]}
 monitoring: {serviceMonitor: {enabled: true}}
@@ -226,7 +226,7 @@ gateway: {httpRoute: {enabled: true, backend: service, parentRefs: [{name: g, na
 }
 
 #[test]
-fn a_pool_names_a_picker_that_is_there() {
+fn inference_pool_names_existing_picker() {
     let deployed = "gateway: {inferencePool: {enabled: true, endpointPicker: {deploy: true}}}";
     let Some(rendered) = template(deployed) else {
         return;
@@ -290,7 +290,7 @@ fn pods_are_taken_out_before_they_end_and_their_streams_may_finish() {
 }
 
 #[test]
-fn names_of_llmd_are_todays_unless_the_old_ones_are_asked_for() {
+fn llmd_label_names_are_current_by_default() {
     let pair = "disaggregation: {enabled: true}\n";
     let Some(rendered) = template(pair) else {
         return;

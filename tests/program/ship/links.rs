@@ -52,7 +52,7 @@ fn anchors(page: &Path) -> BTreeSet<String> {
 }
 
 #[test]
-fn links_of_the_documentation_lead_somewhere() {
+fn documentation_links_resolve() {
     let mut dead = Vec::new();
     let mut seen = 0;
     for page in pages() {
@@ -129,7 +129,7 @@ const FOLDERS: &[&str] = &[
 ];
 
 #[test]
-fn files_that_the_documentation_names_exist() {
+fn documented_files_exist() {
     let (mut missing, mut seen) = (Vec::new(), 0);
     for page in pages() {
         let text = std::fs::read_to_string(&page).unwrap();

@@ -11,8 +11,8 @@ mod links;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use vllm_sim::server::Server;
-use vllm_sim_config::{CliMode, Command, Loaded, load};
+use vllm_sim::server::SimulatorServer;
+use vllm_sim_config::{CliMode, LoadedConfig, ParsedCommand, load_config};
 
 fn repository(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
@@ -48,12 +48,12 @@ fn exposed(page: &str) -> BTreeSet<String> {
 }
 
 #[tokio::test]
-async fn dashboards_and_alerts_name_only_series_that_are_there() {
+async fn dashboards_and_alerts_use_existing_metrics() {
     // Adapters have series once one was asked for, faults once there are any.
     let flags = ["--model", "demo", "--port", "0", "--lora-modules", "a=/a"];
     let flags = [&flags[..], &["--dashboard-control"]].concat();
-    let loaded = Loaded::from_flags(CliMode::Vllm, &flags).unwrap();
-    let server = Server::start_loaded(loaded).await.unwrap();
+    let loaded = LoadedConfig::from_flags(CliMode::Vllm, &flags).unwrap();
+    let server = SimulatorServer::start_loaded(loaded).await.unwrap();
     let address = server.address.unwrap();
     // The first to ask may install the provider; the answer to the others is the same.
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -105,7 +105,7 @@ async fn dashboards_and_alerts_name_only_series_that_are_there() {
 
 /// A chart cannot reach files beside it.
 #[test]
-fn the_charts_dashboards_and_alerts_are_copies() {
+fn helm_dashboards_and_alerts_are_copies() {
     for (folder, extension) in [("grafana", "json"), ("alerts", "yaml")] {
         for copy in files(&format!("helm/vllm-sim/files/{folder}"), extension) {
             let name = copy.file_name().unwrap();
@@ -123,7 +123,7 @@ fn the_charts_dashboards_and_alerts_are_copies() {
 }
 
 #[test]
-fn latency_profiles_are_configurations() {
+fn latency_profiles_are_valid_configs() {
     for path in files("manifests/latency-profiles", "yaml") {
         let words = [
             "vllm-sim",
@@ -131,8 +131,8 @@ fn latency_profiles_are_configurations() {
             "--config",
             path.to_str().unwrap(),
         ];
-        let loaded = match load(&words.map(str::to_owned), &|_| None) {
-            Ok(Command::Serve(loaded)) => loaded,
+        let loaded = match load_config(&words.map(str::to_owned), &|_| None) {
+            Ok(ParsedCommand::Serve(loaded)) => loaded,
             other => panic!("{}: {other:?}", path.display()),
         };
         let config = &loaded.config;
@@ -147,7 +147,7 @@ fn latency_profiles_are_configurations() {
         );
         if roofline {
             // The weights fit into the memory of the GPUs.
-            let (_, setup) = vllm_sim::server::modelled(config)
+            let (_, setup) = vllm_sim::server::batching_engine_config(config)
                 .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
             assert!(setup.is_some(), "{}", path.display());
         }
@@ -157,9 +157,9 @@ fn latency_profiles_are_configurations() {
 /// Starts a server and asks it for `path`: status, content type, body.
 async fn get(cli_mode: CliMode, flags: &[&str], path: &str) -> (u16, String, String) {
     let flags = [&["--model", "demo"], flags].concat();
-    let mut loaded = Loaded::from_flags(cli_mode, &flags).unwrap();
+    let mut loaded = LoadedConfig::from_flags(cli_mode, &flags).unwrap();
     loaded.config.server.port = 0;
-    let server = Server::start_loaded(loaded).await.unwrap();
+    let server = SimulatorServer::start_loaded(loaded).await.unwrap();
     let _ = rustls::crypto::ring::default_provider().install_default();
     let url = format!("http://{}{path}", server.address.unwrap());
     let answer = reqwest::Client::new().get(url).send().await.unwrap();
@@ -174,7 +174,7 @@ async fn get(cli_mode: CliMode, flags: &[&str], path: &str) -> (u16, String, Str
 }
 
 #[tokio::test]
-async fn the_dashboard_acts_only_where_it_may() {
+async fn dashboard_actions_need_enabled_routes() {
     for cli_mode in [CliMode::Llmd, CliMode::Vllm] {
         let (status, kind, page) = get(cli_mode, &[], "/dashboard").await;
         assert_eq!((status, kind.as_str()), (200, "text/html; charset=utf-8"));
@@ -204,7 +204,7 @@ async fn the_dashboard_acts_only_where_it_may() {
 }
 
 #[test]
-fn the_image_comes_up_as_the_program_that_it_replaces() {
+fn image_runs_as_replaced_program() {
     let dockerfile = std::fs::read_to_string(repository("Dockerfile")).unwrap();
     let stages: Vec<&str> = dockerfile.split("\nFROM ").collect();
     let entry = |name: &str| {

@@ -2,26 +2,26 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use vllm_sim_engine::latency::Roofline;
-use vllm_sim_engine::lock_step::LockStep;
-use vllm_sim_engine::sched::vllm::Vllm;
-use vllm_sim_engine::{Event, Outbox, Scheduler, SeqId, Sequence};
+use vllm_sim_engine::lock_step::RankLockStep;
+use vllm_sim_engine::sched::vllm::VllmScheduler;
+use vllm_sim_engine::{Outbox, Scheduler, SchedulerEvent, SeqId, Sequence};
 use vllm_sim_engine::{SimTime, TimerQueue};
 
 use super::spec::RecordedRun;
 
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct ClientTiming {
+pub(crate) struct RequestTiming {
     pub(crate) sent: SimTime,
     pub(crate) first: SimTime,
     pub(crate) last: SimTime,
     pub(crate) complete: bool,
 }
 
-pub(crate) struct Client<'a> {
+pub(crate) struct SimulatedClient<'a> {
     run: &'a RecordedRun,
-    engines: Vec<Vllm>,
+    engines: Vec<VllmScheduler>,
     /// State of data-parallel engines that step together, if they do.
-    lock_step: Option<LockStep>,
+    lock_step: Option<RankLockStep>,
     front_end: &'a Roofline,
     /// Maximum number of requests that run in the engines concurrently.
     places: usize,
@@ -32,16 +32,20 @@ pub(crate) struct Client<'a> {
     /// Start time of the load stage in progress.
     stage_start: SimTime,
     in_flight: usize,
-    seen: Vec<ClientTiming>,
+    seen: Vec<RequestTiming>,
     over: Vec<bool>,
 }
 
-impl<'a> Client<'a> {
-    pub(crate) fn new(run: &'a RecordedRun, engines: Vec<Vllm>, front_end: &'a Roofline) -> Self {
+impl<'a> SimulatedClient<'a> {
+    pub(crate) fn new(
+        run: &'a RecordedRun,
+        engines: Vec<VllmScheduler>,
+        front_end: &'a Roofline,
+    ) -> Self {
         Self {
             places: engines.len() * run.engine.max_num_seqs as usize,
             run,
-            lock_step: engines[0].config().lock_step.then(LockStep::default),
+            lock_step: engines[0].config().lock_step.then(RankLockStep::default),
             engines,
             front_end,
             arrivals: TimerQueue::default(),
@@ -49,12 +53,12 @@ impl<'a> Client<'a> {
             next: 0,
             stage_start: SimTime::ZERO,
             in_flight: 0,
-            seen: vec![ClientTiming::default(); run.requests.len()],
+            seen: vec![RequestTiming::default(); run.requests.len()],
             over: vec![false; run.requests.len()],
         }
     }
 
-    pub(crate) fn run(mut self) -> Vec<ClientTiming> {
+    pub(crate) fn run_to_end(mut self) -> Vec<RequestTiming> {
         let mut out = Outbox::new();
         let mut now = SimTime::ZERO;
         loop {
@@ -62,7 +66,7 @@ impl<'a> Client<'a> {
             let due = wakeups
                 .chain(self.arrivals.next_due())
                 .chain(self.timeouts.front().map(|&(due, _)| due))
-                .chain(self.next_send(now))
+                .chain(self.next_send_time(now))
                 .min();
             let Some(due) = due else {
                 return self.seen;
@@ -73,25 +77,25 @@ impl<'a> Client<'a> {
                     engine.advance(now, &mut out);
                 }
             }
-            self.collect(&mut out, now);
-            self.time_out(now, &mut out);
-            self.send(now);
+            self.collect_events(&mut out, now);
+            self.abort_timed_out(now, &mut out);
+            self.send_due_requests(now);
             while let Some((_, i)) = self.arrivals.pop_due(now) {
-                self.arrive(i, now, &mut out);
+                self.submit_to_engine(i, now, &mut out);
             }
-            self.collect(&mut out, now);
+            self.collect_events(&mut out, now);
             let mut wakeups = self.engines.iter().filter_map(Scheduler::next_wakeup);
             if let Some(lock_step) = &mut self.lock_step
                 && wakeups.all(|due| due > now)
             {
-                lock_step.settle(now, &mut self.engines, |engine| Some(engine));
+                lock_step.synchronize_steps(now, &mut self.engines, |engine| Some(engine));
             }
         }
     }
 
     /// Returns the time at which the client sends the next request, or `None` if it waits for a
     /// response first.
-    fn next_send(&self, now: SimTime) -> Option<SimTime> {
+    fn next_send_time(&self, now: SimTime) -> Option<SimTime> {
         let request = self.run.requests.get(self.next)?;
         let new_stage = self.next > 0 && request.stage != self.run.requests[self.next - 1].stage;
         let waits = self.in_flight >= self.run.max_in_flight;
@@ -107,8 +111,8 @@ impl<'a> Client<'a> {
         Some((start + request.at.since(SimTime::ZERO)).max(now))
     }
 
-    fn send(&mut self, now: SimTime) {
-        while self.next_send(now) == Some(now) {
+    fn send_due_requests(&mut self, now: SimTime) {
+        while self.next_send_time(now) == Some(now) {
             let i = self.next;
             let request = &self.run.requests[i];
             if self.run.drains && i > 0 && request.stage != self.run.requests[i - 1].stage {
@@ -119,17 +123,17 @@ impl<'a> Client<'a> {
             self.next += 1;
             let running = (self.in_flight - 1).min(self.places);
             let running = u32::try_from(running).unwrap_or(u32::MAX);
-            let arrival = now + self.front_end.front_end(running);
+            let arrival = now + self.front_end.front_end_delay(running);
             // No request is computed before the kernels of the first one are compiled.
             let begin = self.seen[0].sent + self.run.first_use_stall;
-            self.arrivals.set(arrival.max(begin), i);
+            self.arrivals.schedule(arrival.max(begin), i);
             if let Some(timeout) = self.run.timeout {
                 self.timeouts.push_back((now + timeout, i));
             }
         }
     }
 
-    fn arrive(&mut self, i: usize, now: SimTime, out: &mut Outbox) {
+    fn submit_to_engine(&mut self, i: usize, now: SimTime, out: &mut Outbox) {
         if self.over[i] {
             return;
         }
@@ -145,7 +149,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    fn time_out(&mut self, now: SimTime, out: &mut Outbox) {
+    fn abort_timed_out(&mut self, now: SimTime, out: &mut Outbox) {
         while let Some(&(due, i)) = self.timeouts.front() {
             if due > now {
                 break;
@@ -158,19 +162,20 @@ impl<'a> Client<'a> {
         }
     }
 
-    fn collect(&mut self, out: &mut Outbox, _: SimTime) {
+    fn collect_events(&mut self, out: &mut Outbox, _: SimTime) {
         for (at, event) in out.drain(..) {
             match event {
-                Event::Tokens { id, .. } => {
+                SchedulerEvent::Tokens { id, .. } => {
                     let seen = &mut self.seen[id.0 as usize];
                     if seen.first == SimTime::ZERO {
                         seen.first = at;
                     }
                     seen.last = at;
                 }
-                Event::Ended { id, end } => {
+                SchedulerEvent::Ended { id, end } => {
                     self.over[id.0 as usize] = true;
-                    self.seen[id.0 as usize].complete = end == vllm_sim_engine::End::Finished;
+                    self.seen[id.0 as usize].complete =
+                        end == vllm_sim_engine::SequenceEndReason::Finished;
                     self.in_flight -= 1;
                 }
                 _ => {}

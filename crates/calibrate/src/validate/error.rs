@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 
 use vllm_sim_engine::latency::{AicError, RooflineError, ShapeError};
-use vllm_sim_engine::sched::ConfigError;
+use vllm_sim_engine::sched::SchedulerConfigError;
 
 /// Reports why a recorded run's latencies cannot be predicted.
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +53,7 @@ pub enum ValidateError {
         /// Id of the run whose engine cannot be built.
         run: String,
         /// Configuration error of the engine.
-        error: ConfigError,
+        error: SchedulerConfigError,
     },
     /// The folder contains no recorded run.
     #[error("{0}: no *.json file")]

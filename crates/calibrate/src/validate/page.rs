@@ -3,45 +3,52 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use vllm_sim_replay::html::{Chart, ChartLine, command, document, escape, short, table, tile};
+use vllm_sim_replay::html::{
+    Chart, ChartLine, escape_html, format_short_number, render_command_section, render_document,
+    render_summary_tile, render_table,
+};
 
-use super::report::curve;
-use super::validation::{METRICS, Spread, ValidatedRun, Validation};
+use super::report::quantile_curve;
+use super::validation::{ErrorSpread, LATENCY_METRICS, ValidatedRun, ValidationReport};
 
 /// Largest prediction error that the charts show, in percent.
-const MOST_PERCENT: f64 = 60.0;
-const PEERS_SHOWN: usize = 6;
+const MAX_SHOWN_ERROR_PERCENT: f64 = 60.0;
+const MAX_PEERS_SHOWN: usize = 6;
 const PERCENTILES: [(&str, f64); 4] = [("p50", 50.0), ("p90", 90.0), ("p95", 95.0), ("p99", 99.0)];
 const TITLE: &str = "vllm-sim validate";
 
-impl Validation {
+impl ValidationReport {
     /// Renders the validation as an HTML page; `typed` is the command that made it.
-    pub fn page(&self, typed: &str) -> String {
+    pub fn html_page(&self, typed: &str) -> String {
         let mut body = format!("<h1>{TITLE}</h1>");
-        self.tiles(&mut body);
-        self.error_charts(&mut body);
-        self.peer_table(&mut body);
-        self.group_table(&mut body);
-        self.run_table(&mut body);
-        self.run_charts(&mut body);
-        body.push_str(&command(typed));
-        document(TITLE, &body)
+        self.write_summary_tiles(&mut body);
+        self.write_error_charts(&mut body);
+        self.write_peer_table(&mut body);
+        self.write_group_table(&mut body);
+        self.write_run_table(&mut body);
+        self.write_run_charts(&mut body);
+        body.push_str(&render_command_section(typed));
+        render_document(TITLE, &body)
     }
 
-    fn tiles(&self, body: &mut String) {
+    fn write_summary_tiles(&self, body: &mut String) {
         body.push_str("<section class=\"tiles\" aria-label=\"Summary\">");
         let stable = self.runs.iter().filter(|run| run.regime == "stable");
         let note = format!("{} stable", stable.count());
-        body.push_str(&tile("Runs", &self.runs.len().to_string(), &note));
-        let stable = self.spread(|run| run.regime == "stable");
-        let all = self.spread(|_| true);
-        for (key, name, _) in METRICS {
+        body.push_str(&render_summary_tile(
+            "Runs",
+            &self.runs.len().to_string(),
+            &note,
+        ));
+        let stable = self.error_spread_of(|run| run.regime == "stable");
+        let all = self.error_spread_of(|_| true);
+        for (key, name, _) in LATENCY_METRICS {
             let (value, of) = match (stable.get(key), all.get(key)) {
                 (Some(spread), _) => (spread, "stable runs"),
                 (None, Some(spread)) => (spread, "runs"),
                 (None, None) => continue,
             };
-            body.push_str(&tile(
+            body.push_str(&render_summary_tile(
                 &format!("{name}, median error"),
                 &format!("{:.1} %", value.median),
                 &format!("of {} {of}; mean {:.1} %", value.runs, value.mean),
@@ -50,21 +57,21 @@ impl Validation {
         body.push_str("</section>");
     }
 
-    fn error_charts(&self, body: &mut String) {
-        let peers = self.peers();
+    fn write_error_charts(&self, body: &mut String) {
+        let peers = self.peer_simulators();
         body.push_str("<section><h2>Absolute errors</h2><div class=\"charts\">");
-        for (key, name, _) in METRICS {
+        for (key, name, _) in LATENCY_METRICS {
             let ours = self
                 .runs
                 .iter()
                 .filter_map(|run| run.error_percent.get(key));
-            let mut lines = vec![share_line("vllm-sim", ours.copied(), 0)];
+            let mut lines = vec![error_distribution_line("vllm-sim", ours.copied(), 0)];
             let shown = peers.iter().filter(|peer| peer.runs > 1);
-            lines.extend(shown.take(PEERS_SHOWN).enumerate().map(|(i, peer)| {
+            lines.extend(shown.take(MAX_PEERS_SHOWN).enumerate().map(|(i, peer)| {
                 let of =
                     |run: &ValidatedRun| run.peer_error_percent.get(&peer.name)?.get(key).copied();
                 let name = format!("{} ({} runs)", peer.name, peer.runs);
-                share_line(&name, self.runs.iter().filter_map(of), i + 1)
+                error_distribution_line(&name, self.runs.iter().filter_map(of), i + 1)
             }));
             let title = format!("{name}: error of the mean");
             Chart {
@@ -79,28 +86,28 @@ impl Validation {
         }
         let _ = write!(
             body,
-            "</div><p class=\"none\">Errors above {MOST_PERCENT} % are not drawn; lines with such \
+            "</div><p class=\"none\">Errors above {MAX_SHOWN_ERROR_PERCENT} % are not drawn; lines with such \
              errors end below 100 %.</p></section>"
         );
     }
 
-    fn peer_table(&self, body: &mut String) {
-        let peers = self.peers();
+    fn write_peer_table(&self, body: &mut String) {
+        let peers = self.peer_simulators();
         if peers.is_empty() {
             return;
         }
         let mut head = vec!["Simulator".to_owned(), "runs".to_owned()];
-        for (_, name, _) in METRICS {
+        for (_, name, _) in LATENCY_METRICS {
             head.extend([format!("{name}, %"), "vllm-sim on these runs".to_owned()]);
         }
         let rows: Vec<Vec<String>> = peers
             .iter()
             .map(|peer| {
                 let mut row = vec![peer.name.clone(), peer.runs.to_string()];
-                for (key, ..) in METRICS {
+                for (key, ..) in LATENCY_METRICS {
                     row.extend([
-                        cell(&peer.error_percent, key, |spread| spread.median),
-                        cell(&peer.ours_on_these, key, |spread| spread.median),
+                        error_cell(&peer.error_percent, key, |spread| spread.median),
+                        error_cell(&peer.ours_on_these, key, |spread| spread.median),
                     ]);
                 }
                 row
@@ -111,31 +118,31 @@ impl Validation {
             "<section><h2>Other simulators</h2>{}<p class=\"none\">Median absolute error of the \
              published predictions of other simulators, and of vllm-sim on the same \
              runs.</p></section>",
-            table(&head, &rows)
+            render_table(&head, &rows)
         );
     }
 
-    fn group_table(&self, body: &mut String) {
+    fn write_group_table(&self, body: &mut String) {
         let mut head = vec!["Runs".to_owned(), "by".to_owned(), "runs".to_owned()];
-        for (_, name, _) in METRICS {
+        for (_, name, _) in LATENCY_METRICS {
             head.extend([format!("{name}, %"), "mean".to_owned()]);
         }
         let rows: Vec<Vec<String>> = self
-            .groups()
+            .run_groups()
             .iter()
             .map(|group| {
                 let runs = group.runs.to_string();
                 let mut row = vec![group.name.clone(), group.by.to_owned(), runs];
-                for (key, ..) in METRICS {
+                for (key, ..) in LATENCY_METRICS {
                     row.extend([
-                        cell(&group.error_percent, key, |spread| spread.median),
-                        cell(&group.error_percent, key, |spread| spread.mean),
+                        error_cell(&group.error_percent, key, |spread| spread.median),
+                        error_cell(&group.error_percent, key, |spread| spread.mean),
                     ]);
                 }
                 row
             })
             .collect();
-        let table = table(&head, &rows);
+        let table = render_table(&head, &rows);
         let _ = write!(
             body,
             "<section class=\"words\"><h2>By group</h2>{table}<p class=\"none\">Medians and means \
@@ -143,11 +150,11 @@ impl Validation {
         );
     }
 
-    fn run_table(&self, body: &mut String) {
+    fn write_run_table(&self, body: &mut String) {
         let mut head: Vec<String> = ["Run", "model", "GPU", "regime"]
             .map(str::to_owned)
             .to_vec();
-        for (_, name, _) in METRICS {
+        for (_, name, _) in LATENCY_METRICS {
             head.extend([
                 format!("{name}, ms"),
                 "predicted".to_owned(),
@@ -162,12 +169,12 @@ impl Validation {
                 format!("{} x {}, {}", run.tp * run.dp, run.gpu, run.weights),
                 run.regime.clone(),
             ];
-            for (key, _, of) in METRICS {
+            for (key, _, of) in LATENCY_METRICS {
                 let measured = run.measured["summary"][key].as_f64();
                 let error = run.error_percent.get(key);
                 row.extend([
-                    measured.map_or("-".to_owned(), short),
-                    short(of(&run.predicted.summary)),
+                    measured.map_or("-".to_owned(), format_short_number),
+                    format_short_number(of(&run.predicted.summary)),
                     error.map_or("-".to_owned(), |error| format!("{error:+.1}")),
                 ]);
             }
@@ -180,29 +187,34 @@ impl Validation {
              predicted latencies, and the error of each prediction. A run with several loads is \
              judged stage by stage: its error is the mean absolute error over the \
              stages.</p></section>",
-            table(&head, &rows)
+            render_table(&head, &rows)
         );
     }
 
-    fn run_charts(&self, body: &mut String) {
+    fn write_run_charts(&self, body: &mut String) {
         body.push_str(
             "<section><h2>Distributions, run by run</h2><p class=\"none\">Measured: all requests \
              if the run has them, else the published percentiles, joined by lines.</p>",
         );
         for run in &self.runs {
-            let (id, model) = (escape(&run.id), escape(&run.model));
+            let (id, model) = (escape_html(&run.id), escape_html(&run.model));
             let gpus = run.tp * run.dp;
             let _ = write!(
                 body,
                 "<details><summary>{id}: {model} on {gpus} x {}</summary><div class=\"charts\">",
-                escape(run.gpu)
+                escape_html(run.gpu)
             );
             for (title, key, predicted) in [
                 ("Time to first token", "ttft", &run.curves.ttft),
                 ("ITL of a request (its mean gap)", "itl", &run.curves.itl),
                 ("Request latency", "e2e", &run.curves.e2e),
             ] {
-                distribution(body, title, predicted, &measured(&run.measured, key));
+                write_distribution_chart(
+                    body,
+                    title,
+                    predicted,
+                    &measured_distribution(&run.measured, key),
+                );
             }
             body.push_str("</div></details>");
         }
@@ -210,20 +222,28 @@ impl Validation {
     }
 }
 
-fn cell(errors: &BTreeMap<&'static str, Spread>, key: &str, of: fn(&Spread) -> f64) -> String {
+fn error_cell(
+    errors: &BTreeMap<&'static str, ErrorSpread>,
+    key: &str,
+    of: fn(&ErrorSpread) -> f64,
+) -> String {
     errors
         .get(key)
         .map_or("-".to_owned(), |spread| format!("{:.1}", of(spread)))
 }
 
 /// Returns a chart line with the cumulative distribution of absolute prediction errors.
-fn share_line(name: &str, errors: impl Iterator<Item = f64>, colour: usize) -> ChartLine {
+fn error_distribution_line(
+    name: &str,
+    errors: impl Iterator<Item = f64>,
+    colour: usize,
+) -> ChartLine {
     let mut sizes: Vec<f64> = errors.map(f64::abs).collect();
     sizes.sort_by(f64::total_cmp);
     let all = sizes.len() as f64;
     let points = sizes.iter().zip(1u32..);
     let points = points.map(|(size, place)| (*size, f64::from(place) * 100.0 / all));
-    let shown = points.take_while(|(size, _)| *size <= MOST_PERCENT);
+    let shown = points.take_while(|(size, _)| *size <= MAX_SHOWN_ERROR_PERCENT);
     ChartLine::new(
         name,
         [(0.0, 0.0)].into_iter().chain(shown).collect(),
@@ -235,12 +255,12 @@ fn share_line(name: &str, errors: impl Iterator<Item = f64>, colour: usize) -> C
 ///
 /// Gaps need records of every request: published percentiles may count tokens, requests or
 /// re-tokenized text.
-fn measured(actual: &Value, key: &str) -> Vec<(f64, f64)> {
+fn measured_distribution(actual: &Value, key: &str) -> Vec<(f64, f64)> {
     let requests = actual["requests"].as_array().into_iter().flatten();
     let each = requests.filter_map(|request| request[format!("{key}_ms")].as_f64());
-    let each = curve(each.collect());
+    let each = quantile_curve(each.collect());
     if !each.is_empty() {
-        return shares(&each);
+        return distribution_points(&each);
     }
     let summary = &actual["summary"];
     let known = PERCENTILES.into_iter().filter(|_| key != "itl");
@@ -249,7 +269,7 @@ fn measured(actual: &Value, key: &str) -> Vec<(f64, f64)> {
         .collect()
 }
 
-fn shares(curve: &[f64]) -> Vec<(f64, f64)> {
+fn distribution_points(curve: &[f64]) -> Vec<(f64, f64)> {
     let last = curve.len().saturating_sub(1).max(1) as f64;
     let points = curve.iter().enumerate();
     points
@@ -257,11 +277,16 @@ fn shares(curve: &[f64]) -> Vec<(f64, f64)> {
         .collect()
 }
 
-fn distribution(body: &mut String, title: &str, predicted: &[f64], measured: &[(f64, f64)]) {
+fn write_distribution_chart(
+    body: &mut String,
+    title: &str,
+    predicted: &[f64],
+    measured: &[(f64, f64)],
+) {
     if measured.is_empty() {
         return;
     }
-    let mut points = shares(predicted);
+    let mut points = distribution_points(predicted);
     // A long tail would compress the rest of the chart; the measurements determine the width.
     let most = measured.iter().map(|point| point.0).fold(0.0, f64::max);
     points.retain(|(ms, share)| *share <= 98.0 || *ms <= most * 1.2);

@@ -1,23 +1,23 @@
 use serde::Serialize;
 
-use super::client::ClientTiming;
+use super::client::RequestTiming;
 use super::spec::RecordedRun;
 
 /// Predicted latencies of a recorded run, in milliseconds.
 #[derive(Debug, Clone, Serialize)]
-pub struct Prediction {
+pub struct LatencyPrediction {
     /// Id of the recorded run.
     #[serde(skip)]
     pub id: String,
     /// Latency statistics over all completed requests of the run.
-    pub summary: Latencies,
+    pub summary: LatencySummary,
     /// Latency statistics of each load stage of the run.
-    pub stages: Vec<Latencies>,
+    pub stages: Vec<LatencySummary>,
 }
 
 /// Latency statistics of completed requests, in milliseconds.
 #[derive(Debug, Clone, Default, Serialize)]
-pub struct Latencies {
+pub struct LatencySummary {
     /// Mean time to first token, in ms.
     pub ttft_mean: f64,
     /// Median time to first token, in ms.
@@ -42,19 +42,19 @@ pub struct Latencies {
     pub failed: usize,
 }
 
-impl Prediction {
-    pub(crate) fn new(run: &RecordedRun, done: &[ClientTiming]) -> Self {
+impl LatencyPrediction {
+    pub(crate) fn new(run: &RecordedRun, done: &[RequestTiming]) -> Self {
         let stage = |stage: usize| {
             let of_stage = run
                 .requests
                 .iter()
                 .zip(done)
                 .filter(|(r, _)| r.stage == stage);
-            Latencies::new(of_stage.map(|(r, d)| (r.output, d)))
+            LatencySummary::new(of_stage.map(|(r, d)| (r.output, d)))
         };
         Self {
             id: run.id.clone(),
-            summary: Latencies::new(run.requests.iter().zip(done).map(|(r, d)| (r.output, d))),
+            summary: LatencySummary::new(run.requests.iter().zip(done).map(|(r, d)| (r.output, d))),
             stages: (0..run.stages).map(stage).collect(),
         }
     }
@@ -64,30 +64,30 @@ const CURVE_POINTS: u32 = 50;
 
 /// Latency distributions of the completed requests of a run: quantiles at even steps, in ms.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Curves {
+pub(super) struct LatencyCurves {
     pub(super) ttft: Vec<f64>,
     pub(super) itl: Vec<f64>,
     pub(super) e2e: Vec<f64>,
 }
 
-impl Curves {
-    pub(super) fn new(run: &RecordedRun, done: &[ClientTiming]) -> Self {
+impl LatencyCurves {
+    pub(super) fn new(run: &RecordedRun, done: &[RequestTiming]) -> Self {
         let complete = || run.requests.iter().zip(done).filter(|(_, d)| d.complete);
         let ms = |d: std::time::Duration| d.as_secs_f64() * 1e3;
         let several = complete().filter(|(r, _)| r.output > 1);
         Self {
-            ttft: curve(complete().map(|(_, d)| ms(d.first - d.sent)).collect()),
-            itl: curve(
+            ttft: quantile_curve(complete().map(|(_, d)| ms(d.first - d.sent)).collect()),
+            itl: quantile_curve(
                 several
                     .map(|(r, d)| ms(d.last - d.first) / f64::from(r.output - 1))
                     .collect(),
             ),
-            e2e: curve(complete().map(|(_, d)| ms(d.last - d.sent)).collect()),
+            e2e: quantile_curve(complete().map(|(_, d)| ms(d.last - d.sent)).collect()),
         }
     }
 }
 
-pub(super) fn curve(mut values: Vec<f64>) -> Vec<f64> {
+pub(super) fn quantile_curve(mut values: Vec<f64>) -> Vec<f64> {
     values.sort_by(f64::total_cmp);
     let shares = (0..=CURVE_POINTS).map(|i| f64::from(i) / f64::from(CURVE_POINTS));
     match values.is_empty() {
@@ -96,8 +96,8 @@ pub(super) fn curve(mut values: Vec<f64>) -> Vec<f64> {
     }
 }
 
-impl Latencies {
-    fn new<'a>(requests: impl Iterator<Item = (u32, &'a ClientTiming)>) -> Self {
+impl LatencySummary {
+    fn new<'a>(requests: impl Iterator<Item = (u32, &'a RequestTiming)>) -> Self {
         let (mut ttft, mut itl, mut e2e) = (Vec::new(), Vec::new(), Vec::new());
         let mut failed = 0;
         for (output, done) in requests {

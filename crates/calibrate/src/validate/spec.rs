@@ -5,12 +5,12 @@ use serde_json::Value;
 
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::latency::{
-    Coefficients, Memory, ModelShape, Moe, Quantization, RooflineSetup, Scheme, gpu,
-    sampling_defaults,
+    ExpertsShape, KvCacheMemory, ModelShape, Quantization, QuantizationScheme,
+    RooflineCoefficients, RooflineSetup, find_gpu, sampling_defaults,
 };
-use vllm_sim_engine::sched::vllm::{PrefillConfig, VllmConfig};
+use vllm_sim_engine::sched::vllm::{ChunkedPrefillConfig, VllmConfig};
 use vllm_sim_engine::{BlockKey, BlockPlan};
-use vllm_sim_random::{Draw, Purpose, mix, stream};
+use vllm_sim_random::{DrawRandom, StreamPurpose, mix_u64_pair, request_rng};
 
 use super::ValidateError;
 
@@ -20,7 +20,7 @@ pub(crate) struct RecordedRun {
     pub(crate) setup: RooflineSetup,
     pub(crate) engine: VllmConfig,
     pub(crate) ranks: u32,
-    pub(crate) requests: Vec<Request>,
+    pub(crate) requests: Vec<RecordedRequest>,
     /// Whether each load stage begins only after all responses of the previous one.
     pub(crate) drains: bool,
     pub(crate) stages: usize,
@@ -32,7 +32,7 @@ pub(crate) struct RecordedRun {
 }
 
 #[derive(Clone)]
-pub(crate) struct Request {
+pub(crate) struct RecordedRequest {
     /// Send time of the request, relative to the start of its stage.
     pub(crate) at: SimTime,
     pub(crate) stage: usize,
@@ -43,31 +43,31 @@ pub(crate) struct Request {
 
 /// Additional API server time of two public runs, in us: their servers were in another cluster,
 /// behind their own load generator. No field of the runs contains it.
-const SLOW_FRONT_END_US: f64 = 9_800.0;
+const SLOW_API_SERVER_US: f64 = 9_800.0;
 /// Prefix of the field `source` of the runs with additional API server time.
-const SLOW_FRONT_END: &str = "inference-perf KubeCon NA 2025 demo (vLLM 0.11.0, GKE";
+const SLOW_API_SERVER_RUN_PREFIX: &str = "inference-perf KubeCon NA 2025 demo (vLLM 0.11.0, GKE";
 /// Compilation time of kernels at the first request, fitted to public runs with the constants of
 /// the roofline model (`tests/python/roofline_fit.py`).
 const FIRST_USE_STALL: Duration = Duration::from_millis(3_690);
 /// Maximum relative deviation of generated prompt lengths from their mean.
-const LENGTH_SPREAD: f64 = 0.02;
+const MAX_LENGTH_DEVIATION: f64 = 0.02;
 
 /// Maximum number of requests of a recorded run; protects memory from mistyped values.
 const MAX_REQUESTS: usize = 10_000_000;
 /// Maximum number of tokens of one recorded request; protects memory from mistyped values.
-const MAX_TOKENS: f64 = 16_777_216.0;
+const MAX_REQUEST_TOKENS: f64 = 16_777_216.0;
 
-struct RunFields<'a> {
+struct RunJsonFields<'a> {
     run: &'a str,
     value: &'a Value,
 }
 
-impl<'a> RunFields<'a> {
-    fn at(&self, path: &str) -> &'a Value {
+impl<'a> RunJsonFields<'a> {
+    fn value_at(&self, path: &str) -> &'a Value {
         path.split('.').fold(self.value, |value, key| &value[key])
     }
 
-    fn wrong(&self, path: &str, problem: impl Into<String>) -> ValidateError {
+    fn invalid_field(&self, path: &str, problem: impl Into<String>) -> ValidateError {
         ValidateError::Field {
             run: self.run.to_owned(),
             field: path.to_owned(),
@@ -75,66 +75,72 @@ impl<'a> RunFields<'a> {
         }
     }
 
-    fn number(&self, path: &str) -> Result<f64, ValidateError> {
-        let value = self.at(path).as_f64();
+    fn number_at(&self, path: &str) -> Result<f64, ValidateError> {
+        let value = self.value_at(path).as_f64();
         value
             .filter(|n| *n >= 0.0)
-            .ok_or_else(|| self.wrong(path, "must be a number, 0 or more"))
+            .ok_or_else(|| self.invalid_field(path, "must be a number, 0 or more"))
     }
 
-    fn count(&self, path: &str) -> Result<u32, ValidateError> {
-        let value = self.at(path).as_u64().and_then(|n| u32::try_from(n).ok());
-        value.ok_or_else(|| self.wrong(path, "must be a whole number"))
+    fn count_at(&self, path: &str) -> Result<u32, ValidateError> {
+        let value = self
+            .value_at(path)
+            .as_u64()
+            .and_then(|n| u32::try_from(n).ok());
+        value.ok_or_else(|| self.invalid_field(path, "must be a whole number"))
     }
 
-    fn text(&self, path: &str) -> Result<&'a str, ValidateError> {
-        self.at(path)
+    fn text_at(&self, path: &str) -> Result<&'a str, ValidateError> {
+        self.value_at(path)
             .as_str()
-            .ok_or_else(|| self.wrong(path, "must be a string"))
+            .ok_or_else(|| self.invalid_field(path, "must be a string"))
     }
 
     /// Returns the duration that a field of the run gives in seconds, or `None` if the field is
     /// missing.
-    fn duration(&self, path: &str) -> Result<Option<Duration>, ValidateError> {
-        let seconds = self.at(path).as_f64();
+    fn duration_at(&self, path: &str) -> Result<Option<Duration>, ValidateError> {
+        let seconds = self.value_at(path).as_f64();
         let duration = seconds.map(Duration::try_from_secs_f64).transpose();
-        duration.map_err(|error| self.wrong(path, error.to_string()))
+        duration.map_err(|error| self.invalid_field(path, error.to_string()))
     }
 
-    fn flag(&self, path: &str) -> bool {
-        self.at(path).as_bool() == Some(true)
+    fn flag_at(&self, path: &str) -> bool {
+        self.value_at(path).as_bool() == Some(true)
     }
 }
 
 impl RecordedRun {
     /// Parses a recorded run; `coefficients` are those of the roofline model, except the API server
     /// time if the run has its own.
-    pub(crate) fn read(value: &Value, coefficients: &Coefficients) -> Result<Self, ValidateError> {
+    pub(crate) fn from_json(
+        value: &Value,
+        coefficients: &RooflineCoefficients,
+    ) -> Result<Self, ValidateError> {
         let id = value["id"].as_str().unwrap_or("without an id").to_owned();
-        let fields = RunFields { run: &id, value };
-        let ranks = fields.count("dp")?.max(1);
-        let setup = setup(&fields, ranks, coefficients)?;
-        let engine = engine(&fields, &setup)?;
-        let requests = match fields.text("workload.kind")? {
-            "shared_prefix" => shared_prefix(&fields, engine.block_size)?,
-            "trace" => trace(&fields, engine.block_size)?,
+        let fields = RunJsonFields { run: &id, value };
+        let ranks = fields.count_at("dp")?.max(1);
+        let setup = roofline_setup(&fields, ranks, coefficients)?;
+        let engine = engine_config(&fields, &setup)?;
+        let requests = match fields.text_at("workload.kind")? {
+            "shared_prefix" => shared_prefix_requests(&fields, engine.block_size)?,
+            "trace" => trace_requests(&fields, engine.block_size)?,
             other => {
                 let problem = format!("is {other:?}, must be \"shared_prefix\" or \"trace\"");
-                return Err(fields.wrong("workload.kind", problem));
+                return Err(fields.invalid_field("workload.kind", problem));
             }
         };
-        let timeout = fields.duration("workload.client_timeout_s")?;
-        let cap = fields.at("workload.client_max_concurrency").as_u64();
+        let timeout = fields.duration_at("workload.client_timeout_s")?;
+        let cap = fields.value_at("workload.client_max_concurrency").as_u64();
         Ok(Self {
             first_use_stall: fields
-                .duration("workload.first_use_stall_s")?
+                .duration_at("workload.first_use_stall_s")?
                 .unwrap_or_else(|| first_use_stall(&fields, &setup)),
             setup,
             engine,
             ranks,
             stages: requests.last().map_or(0, |r| r.stage + 1),
             requests,
-            drains: fields.at("score_level").as_str() == Some("stages"),
+            drains: fields.value_at("score_level").as_str() == Some("stages"),
             timeout,
             max_in_flight: cap.map_or(usize::MAX, |n| n as usize),
             id,
@@ -145,10 +151,10 @@ impl RecordedRun {
 /// Returns the time for which a server's first request waits until Triton kernels are compiled.
 ///
 /// A fresh server compiles them for bf16 experts. In-process engines were warmed up.
-fn first_use_stall(fields: &RunFields, setup: &RooflineSetup) -> Duration {
+fn first_use_stall(fields: &RunJsonFields, setup: &RooflineSetup) -> Duration {
     let shape = &setup.shape;
-    let triton = shape.moe.is_some() && shape.quantization.scheme == Scheme::None;
-    let in_process = fields.at("workload.api").as_str();
+    let triton = shape.moe.is_some() && shape.quantization.scheme == QuantizationScheme::None;
+    let in_process = fields.value_at("workload.api").as_str();
     let in_process = in_process.is_some_and(|api| api.contains("in process"));
     match triton && !in_process {
         true => FIRST_USE_STALL,
@@ -160,10 +166,10 @@ fn first_use_stall(fields: &RunFields, setup: &RooflineSetup) -> Duration {
 /// tables of 0.24.
 ///
 /// In vLLM 0.14 such experts are as fast as other fp8 experts.
-const BLOCK_EXPERTS: (u32, u32) = (0, 15);
+const FAST_BLOCK_FP8_EXPERTS_VERSION: (u32, u32) = (0, 15);
 
 /// Returns whether a vLLM version is before another; an unknown version is not.
-fn older(version: &Value, than: (u32, u32)) -> bool {
+fn is_vllm_older_than(version: &Value, than: (u32, u32)) -> bool {
     let mut numbers = version.as_str().unwrap_or_default().split('.');
     let mut next = || numbers.next()?.parse().ok();
     match (next(), next()) {
@@ -172,75 +178,83 @@ fn older(version: &Value, than: (u32, u32)) -> bool {
     }
 }
 
-fn setup(
-    fields: &RunFields,
+fn roofline_setup(
+    fields: &RunJsonFields,
     ranks: u32,
-    coefficients: &Coefficients,
+    coefficients: &RooflineCoefficients,
 ) -> Result<RooflineSetup, ValidateError> {
-    let name = fields.text("hardware")?;
-    let gpu =
-        gpu(name).ok_or_else(|| fields.wrong("hardware", format!("{name:?} is not known")))?;
-    let in_process = fields.text("workload.api")?.contains("in process");
-    let slow = fields.at("source").as_str();
-    let slow = slow.is_some_and(|source| source.starts_with(SLOW_FRONT_END));
-    let (front_end_us, front_end_sequence_us) = match fields.at("workload.front_end_ms") {
+    let name = fields.text_at("hardware")?;
+    let gpu = find_gpu(name)
+        .ok_or_else(|| fields.invalid_field("hardware", format!("{name:?} is not known")))?;
+    let in_process = fields.text_at("workload.api")?.contains("in process");
+    let slow = fields.value_at("source").as_str();
+    let slow = slow.is_some_and(|source| source.starts_with(SLOW_API_SERVER_RUN_PREFIX));
+    let (front_end_us, front_end_sequence_us) = match fields.value_at("workload.front_end_ms") {
         told if !told.is_null() => (
-            fields.number("workload.front_end_ms")? * 1e3,
+            fields.number_at("workload.front_end_ms")? * 1e3,
             coefficients.front_end_sequence_us,
         ),
         _ if in_process => (0.0, 0.0),
         _ => (
-            coefficients.front_end_us + if slow { SLOW_FRONT_END_US } else { 0.0 },
+            coefficients.front_end_us + if slow { SLOW_API_SERVER_US } else { 0.0 },
             coefficients.front_end_sequence_us,
         ),
     };
     let mut gpu = gpu.clone();
-    if older(fields.at("vllm.version"), BLOCK_EXPERTS) {
+    if is_vllm_older_than(
+        fields.value_at("vllm.version"),
+        FAST_BLOCK_FP8_EXPERTS_VERSION,
+    ) {
         gpu.experts.fp8_block = gpu.experts.fp8;
     }
     Ok(RooflineSetup {
-        tp: fields.count("tp")?,
-        expert_ranks: if fields.flag("ep") { ranks } else { 1 },
-        async_scheduling: fields.flag("vllm.async_scheduling"),
-        kv_bytes: if fields.text("vllm.kv_cache_dtype")?.starts_with("fp8") {
+        tp: fields.count_at("tp")?,
+        expert_ranks: if fields.flag_at("ep") { ranks } else { 1 },
+        async_scheduling: fields.flag_at("vllm.async_scheduling"),
+        kv_bytes: if fields.text_at("vllm.kv_cache_dtype")?.starts_with("fp8") {
             1
         } else {
             2
         },
-        truncated_sampling: fields.flag("sampling.truncated_sampling"),
-        penalized_sampling: match fields.at("sampling.penalized_sampling").as_bool() {
+        truncated_sampling: fields.flag_at("sampling.truncated_sampling"),
+        penalized_sampling: match fields.value_at("sampling.penalized_sampling").as_bool() {
             Some(said) => said,
-            None => sampling_defaults(fields.text("model")?).is_some_and(|of| of.penalizes()),
+            None => sampling_defaults(fields.text_at("model")?)
+                .is_some_and(|of| of.penalizes_repetition()),
         },
-        coefficients: Coefficients {
+        coefficients: RooflineCoefficients {
             front_end_us,
             front_end_sequence_us,
             ..*coefficients
         },
-        ..RooflineSetup::new(shape(fields)?, gpu)
+        ..RooflineSetup::new(model_shape(fields)?, gpu)
     })
 }
 
 /// Values of `weight_quantization` that also name the quantization of activations, by prefix.
-const LONG_NAMES: [(&str, Scheme); 4] = [
-    ("fp8_", Scheme::Fp8),
-    ("int8_", Scheme::Int8),
-    ("int4_", Scheme::Int4),
-    ("fp4_", Scheme::Fp4),
+const LONG_QUANTIZATION_NAMES: [(&str, QuantizationScheme); 4] = [
+    ("fp8_", QuantizationScheme::Fp8),
+    ("int8_", QuantizationScheme::Int8),
+    ("int4_", QuantizationScheme::Int4),
+    ("fp4_", QuantizationScheme::Fp4),
 ];
 
 /// Parses the weight format of a run: `none`, a value of vLLM's `--quantization`, or a longer name.
-fn scheme(fields: &RunFields) -> Result<Scheme, ValidateError> {
-    const FIELD: &str = "model_config.weight_quantization";
-    let name = fields.text(FIELD)?;
+fn quantization_scheme(fields: &RunJsonFields) -> Result<QuantizationScheme, ValidateError> {
+    const WEIGHT_QUANTIZATION_FIELD: &str = "model_config.weight_quantization";
+    let name = fields.text_at(WEIGHT_QUANTIZATION_FIELD)?;
     let known = Quantization::from_flag(name).map(|quantization| quantization.scheme);
-    let long = || LONG_NAMES.iter().find(|(start, _)| name.starts_with(start));
+    let long = || {
+        LONG_QUANTIZATION_NAMES
+            .iter()
+            .find(|(start, _)| name.starts_with(start))
+    };
     known.or_else(|| Some(long()?.1)).ok_or_else(|| {
         let problem = format!(
             "{name:?} is not known; allowed are none, fp8, fp8_block, int8, int4, awq, gptq, \
              mxfp4, nvfp4 and the values of --quantization"
         );
-        fields.wrong(FIELD, problem)
+        fields.invalid_field(WEIGHT_QUANTIZATION_FIELD, problem)
     })
 }
 
@@ -248,23 +262,23 @@ fn is_llama4(model: &str) -> bool {
     model.to_ascii_lowercase().contains("llama-4")
 }
 
-fn shape(fields: &RunFields) -> Result<ModelShape, ValidateError> {
-    let config = fields.at("model_config.config");
+fn model_shape(fields: &RunJsonFields) -> Result<ModelShape, ValidateError> {
+    let config = fields.value_at("model_config.config");
     if config.is_object() {
         return Ok(ModelShape::from_config(config)?);
     }
-    let n = |key: &str| fields.count(&format!("model_config.{key}"));
+    let n = |key: &str| fields.count_at(&format!("model_config.{key}"));
     let positive = |key: &str| match n(key)? {
-        0 => Err(fields.wrong(&format!("model_config.{key}"), "must be at least 1")),
+        0 => Err(fields.invalid_field(&format!("model_config.{key}"), "must be at least 1")),
         n => Ok(n),
     };
     let experts = n("experts")?;
-    let scheme = scheme(fields)?;
+    let scheme = quantization_scheme(fields)?;
     let modules = fields
-        .at("model_config.quantized_modules")
+        .value_at("model_config.quantized_modules")
         .as_str()
         .unwrap_or_default();
-    let moe = (experts > 1).then_some(Moe {
+    let moe = (experts > 1).then_some(ExpertsShape {
         experts,
         per_token: n("experts_per_token")?,
         intermediate: n("moe_intermediate")?,
@@ -280,50 +294,53 @@ fn shape(fields: &RunFields) -> Result<ModelShape, ValidateError> {
         head_dim: positive("head_dim")?,
         intermediate: n("intermediate")?,
         vocab: positive("vocab")?,
-        tied: fields.flag("model_config.tie_word_embeddings"),
-        gated: fields.flag("model_config.gated_mlp"),
+        tied: fields.flag_at("model_config.tie_word_embeddings"),
+        gated: fields.flag_at("model_config.gated_mlp"),
         mla: None,
         moe,
         window: None,
         state: None,
         // Llama 4 normalizes in another way (`ModelShape::qk_norm`).
-        qk_norm: fields.flag("model_config.qk_norm")
-            && !fields.at("model").as_str().is_some_and(is_llama4),
+        qk_norm: fields.flag_at("model_config.qk_norm")
+            && !fields.value_at("model").as_str().is_some_and(is_llama4),
         quantization: Quantization {
             keep_attention: keep,
             keep_mlp: keep,
-            ..Quantization::all(scheme)
+            ..Quantization::all_weights(scheme)
         },
         max_context: u32::MAX,
     })
 }
 
-fn engine(fields: &RunFields, setup: &RooflineSetup) -> Result<VllmConfig, ValidateError> {
-    let block_size = fields.count("vllm.block_size")?.max(1);
-    let max_num_batched_tokens = fields.count("vllm.max_num_batched_tokens")?;
-    let memory = Memory::new(
+fn engine_config(
+    fields: &RunJsonFields,
+    setup: &RooflineSetup,
+) -> Result<VllmConfig, ValidateError> {
+    let block_size = fields.count_at("vllm.block_size")?.max(1);
+    let max_num_batched_tokens = fields.count_at("vllm.max_num_batched_tokens")?;
+    let memory = KvCacheMemory::new(
         &setup.shape,
         &setup.gpu,
-        setup.ranks(),
-        fields.number("vllm.gpu_memory_utilization")?,
+        setup.weight_ranks(),
+        fields.number_at("vllm.gpu_memory_utilization")?,
         (block_size, setup.kv_bytes),
         max_num_batched_tokens,
         None,
     );
-    let blocks = fields.at("vllm.num_gpu_blocks").as_u64();
+    let blocks = fields.value_at("vllm.num_gpu_blocks").as_u64();
     let blocks = blocks.map_or(memory.blocks, |n| u32::try_from(n).unwrap_or(u32::MAX));
-    let max_model_len = fields.at("vllm.max_model_len").as_u64();
+    let max_model_len = fields.value_at("vllm.max_model_len").as_u64();
     Ok(VllmConfig {
         // One block is vLLM's null block.
         num_gpu_blocks: blocks.saturating_sub(1),
         block_size,
-        max_num_seqs: fields.count("vllm.max_num_seqs")?,
+        max_num_seqs: fields.count_at("vllm.max_num_seqs")?,
         max_num_batched_tokens,
         max_model_len: max_model_len.map_or(u32::MAX, |n| u32::try_from(n).unwrap_or(u32::MAX)),
-        enable_prefix_caching: fields.flag("vllm.enable_prefix_caching"),
-        prefill: PrefillConfig {
-            enable_chunked_prefill: fields.flag("vllm.enable_chunked_prefill"),
-            ..PrefillConfig::default()
+        enable_prefix_caching: fields.flag_at("vllm.enable_prefix_caching"),
+        prefill: ChunkedPrefillConfig {
+            enable_chunked_prefill: fields.flag_at("vllm.enable_chunked_prefill"),
+            ..ChunkedPrefillConfig::default()
         },
         async_scheduling: setup.async_scheduling,
         ..VllmConfig::default()
@@ -331,42 +348,45 @@ fn engine(fields: &RunFields, setup: &RooflineSetup) -> Result<VllmConfig, Valid
 }
 
 /// Builds a workload that sends its prompts in rotation; prompts of one group share their prefix.
-fn shared_prefix(fields: &RunFields, block: u32) -> Result<Vec<Request>, ValidateError> {
-    let prompts = fields.count("workload.prompts.unique_prompts")?;
+fn shared_prefix_requests(
+    fields: &RunJsonFields,
+    block: u32,
+) -> Result<Vec<RecordedRequest>, ValidateError> {
+    let prompts = fields.count_at("workload.prompts.unique_prompts")?;
     let prompts = prompts.clamp(1, MAX_REQUESTS as u32);
-    let groups = fields.count("workload.prompts.groups")?.max(1);
-    let shared = fields.count("workload.prompts.system_prompt_tokens")? / block;
-    let mean = fields.number("workload.prompts.prompt_tokens_estimate")?;
-    let output = fields.count("workload.output_tokens.requested")?;
-    if mean + f64::from(output) > MAX_TOKENS {
-        let problem = format!("is too long: {MAX_TOKENS} tokens with the output at most");
-        return Err(fields.wrong("workload.prompts.prompt_tokens_estimate", problem));
+    let groups = fields.count_at("workload.prompts.groups")?.max(1);
+    let shared = fields.count_at("workload.prompts.system_prompt_tokens")? / block;
+    let mean = fields.number_at("workload.prompts.prompt_tokens_estimate")?;
+    let output = fields.count_at("workload.output_tokens.requested")?;
+    if mean + f64::from(output) > MAX_REQUEST_TOKENS {
+        let problem = format!("is too long: {MAX_REQUEST_TOKENS} tokens with the output at most");
+        return Err(fields.invalid_field("workload.prompts.prompt_tokens_estimate", problem));
     }
-    let stages = fields.at("workload.stages").as_array();
-    let stages = stages.ok_or_else(|| fields.wrong("workload.stages", "must be a list"))?;
+    let stages = fields.value_at("workload.stages").as_array();
+    let stages = stages.ok_or_else(|| fields.invalid_field("workload.stages", "must be a list"))?;
     let lengths: Vec<u32> = (0..prompts)
         .map(|i| {
-            let mut rng = stream(0, i.into(), Purpose::Workload);
-            (mean * (1.0 + LENGTH_SPREAD * (2.0 * rng.unit() - 1.0)))
+            let mut rng = request_rng(0, i.into(), StreamPurpose::Workload);
+            (mean * (1.0 + MAX_LENGTH_DEVIATION * (2.0 * rng.draw_unit_f64() - 1.0)))
                 .round()
                 .max(1.0) as u32
         })
         .collect();
-    let drains = fields.at("score_level").as_str() == Some("stages");
+    let drains = fields.value_at("score_level").as_str() == Some("stages");
     let mut requests = Vec::new();
     let mut start = 0.0;
     for (stage, spec) in stages.iter().enumerate() {
-        let spec = RunFields {
+        let spec = RunJsonFields {
             run: fields.run,
             value: spec,
         };
-        let (rate, count) = (spec.number("rate_rps")?, spec.count("requests")?);
+        let (rate, count) = (spec.number_at("rate_rps")?, spec.count_at("requests")?);
         if rate == 0.0 {
-            return Err(fields.wrong("workload.stages", "has a rate of 0"));
+            return Err(fields.invalid_field("workload.stages", "has a rate of 0"));
         }
         if requests.len() + count as usize > MAX_REQUESTS {
             let problem = format!("has more than {MAX_REQUESTS} requests");
-            return Err(fields.wrong("workload.stages", problem));
+            return Err(fields.invalid_field("workload.stages", problem));
         }
         for i in 0..count {
             let n = requests.len() as u64;
@@ -374,18 +394,18 @@ fn shared_prefix(fields: &RunFields, block: u32) -> Result<Vec<Request>, Validat
             let prompt = lengths[which as usize];
             let keys = (0..(prompt + output) / block).map(|i| {
                 let owner = match i {
-                    _ if i < shared => mix(1, (which % groups).into()),
-                    _ if i < prompt / block => mix(2, which.into()),
-                    _ => mix(3, n),
+                    _ if i < shared => mix_u64_pair(1, (which % groups).into()),
+                    _ if i < prompt / block => mix_u64_pair(2, which.into()),
+                    _ => mix_u64_pair(3, n),
                 };
-                BlockKey(mix(owner, i.into()))
+                BlockKey(mix_u64_pair(owner, i.into()))
             });
-            requests.push(Request {
+            requests.push(RecordedRequest {
                 at: SimTime::from_nanos(((start + f64::from(i) / rate) * 1e9) as u64),
                 stage,
                 prompt,
                 output,
-                plan: plan(keys.collect(), block),
+                plan: block_plan(keys.collect(), block),
             });
         }
         if !drains {
@@ -396,40 +416,48 @@ fn shared_prefix(fields: &RunFields, block: u32) -> Result<Vec<Request>, Validat
 }
 
 /// Builds a workload of recorded requests, with the KV blocks of their prompts.
-fn trace(fields: &RunFields, block: u32) -> Result<Vec<Request>, ValidateError> {
-    let rows = fields.at("workload.trace").as_array();
-    let rows = rows.ok_or_else(|| fields.wrong("workload.trace", "must be a list"))?;
+fn trace_requests(
+    fields: &RunJsonFields,
+    block: u32,
+) -> Result<Vec<RecordedRequest>, ValidateError> {
+    let rows = fields.value_at("workload.trace").as_array();
+    let rows = rows.ok_or_else(|| fields.invalid_field("workload.trace", "must be a list"))?;
     rows.iter()
         .enumerate()
         .map(|(n, row)| {
-            let row = RunFields {
+            let row = RunJsonFields {
                 run: fields.run,
                 value: row,
             };
-            let (prompt, output) = (row.count("input")?, row.count("output")?);
-            if f64::from(prompt) + f64::from(output) > MAX_TOKENS {
-                let problem = format!("is too long: {MAX_TOKENS} tokens with the output at most");
-                return Err(row.wrong("input", problem));
+            let (prompt, output) = (row.count_at("input")?, row.count_at("output")?);
+            if f64::from(prompt) + f64::from(output) > MAX_REQUEST_TOKENS {
+                let problem =
+                    format!("is too long: {MAX_REQUEST_TOKENS} tokens with the output at most");
+                return Err(row.invalid_field("input", problem));
             }
-            let shared = row.at("blocks").as_array().map_or(&[][..], Vec::as_slice);
+            let shared = row
+                .value_at("blocks")
+                .as_array()
+                .map_or(&[][..], Vec::as_slice);
             let keys = (0..prompt.saturating_add(output) / block).map(|i| {
                 let known = shared.get(i as usize).and_then(Value::as_u64);
-                known.map_or(BlockKey(mix(mix(3, n as u64), i.into())), |k| {
-                    BlockKey(mix(4, k))
-                })
+                known.map_or(
+                    BlockKey(mix_u64_pair(mix_u64_pair(3, n as u64), i.into())),
+                    |k| BlockKey(mix_u64_pair(4, k)),
+                )
             });
-            Ok(Request {
-                at: SimTime::from_nanos((row.number("t")? * 1e9) as u64),
+            Ok(RecordedRequest {
+                at: SimTime::from_nanos((row.number_at("t")? * 1e9) as u64),
                 stage: 0,
                 prompt: prompt.max(1),
                 output: output.max(1),
-                plan: plan(keys.collect(), block),
+                plan: block_plan(keys.collect(), block),
             })
         })
         .collect()
 }
 
-fn plan(keys: Vec<BlockKey>, block_size: u32) -> Arc<BlockPlan> {
+fn block_plan(keys: Vec<BlockKey>, block_size: u32) -> Arc<BlockPlan> {
     Arc::new(BlockPlan {
         keys,
         block_size,

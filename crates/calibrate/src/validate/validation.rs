@@ -4,29 +4,29 @@ use std::fmt::Write as _;
 use serde::Serialize;
 use serde_json::Value;
 
-use vllm_sim_engine::latency::Memory;
+use vllm_sim_engine::latency::KvCacheMemory;
 
-use super::client::ClientTiming;
-use super::report::{Curves, Latencies, Prediction, mean, percentile};
+use super::client::RequestTiming;
+use super::report::{LatencyCurves, LatencyPrediction, LatencySummary, mean, percentile};
 use super::spec::RecordedRun;
 
 /// Name and version of the validation report's JSON schema.
-pub const SCHEMA: &str = "vllm-sim/fidelity/1";
+pub const VALIDATION_SCHEMA: &str = "vllm-sim/fidelity/1";
 
 /// JSON key, table label, and reader of one latency metric.
-type Metric = (&'static str, &'static str, fn(&Latencies) -> f64);
-pub(super) const METRICS: [Metric; 3] = [
+type LatencyMetric = (&'static str, &'static str, fn(&LatencySummary) -> f64);
+pub(super) const LATENCY_METRICS: [LatencyMetric; 3] = [
     ("ttft_mean", "TTFT", |latencies| latencies.ttft_mean),
     ("itl_mean", "ITL", |latencies| latencies.itl_mean),
     ("e2e_mean", "E2E", |latencies| latencies.e2e_mean),
 ];
 
 /// Prediction errors in percent, by metric; unmeasured metrics are missing.
-pub(super) type Errors = BTreeMap<&'static str, f64>;
+pub(super) type MetricErrors = BTreeMap<&'static str, f64>;
 
 /// Recorded runs with the predictions of their latencies.
 #[derive(Debug, Clone)]
-pub struct Validation {
+pub struct ValidationReport {
     /// Validated runs, in the order of their files.
     pub runs: Vec<ValidatedRun>,
     /// Ids of skipped runs, with the error of each.
@@ -57,54 +57,54 @@ pub struct ValidatedRun {
     /// Load regime of the run: `stable`, `overload` or `mixed`.
     pub regime: String,
     /// Predicted latencies of the run, in milliseconds.
-    pub predicted: Prediction,
+    pub predicted: LatencyPrediction,
     /// Measured latencies as in the run's file, in milliseconds.
     pub measured: Value,
     /// Signed prediction errors in percent; for a run with several stages, mean absolute errors
     /// over the stages.
-    pub error_percent: Errors,
+    pub error_percent: MetricErrors,
     /// Published absolute errors of other simulators for this run, in percent.
-    pub peer_error_percent: BTreeMap<String, Errors>,
+    pub peer_error_percent: BTreeMap<String, MetricErrors>,
     #[serde(skip)]
-    pub(super) curves: Curves,
+    pub(super) curves: LatencyCurves,
 }
 
 /// Median and mean absolute error of several runs, in percent.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Spread {
+pub(super) struct ErrorSpread {
     pub(super) runs: usize,
     pub(super) median: f64,
     pub(super) mean: f64,
 }
 
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Group {
+pub(super) struct RunGroup {
     /// Name of the property for grouping, such as `GPU` or `regime`.
     pub(super) by: &'static str,
     pub(super) name: String,
     pub(super) runs: usize,
-    pub(super) error_percent: BTreeMap<&'static str, Spread>,
+    pub(super) error_percent: BTreeMap<&'static str, ErrorSpread>,
 }
 
 /// Published prediction errors of another simulator, and this simulator's on the same runs.
 #[derive(Debug, Clone, Serialize)]
-pub(super) struct Peer {
+pub(super) struct PeerSimulator {
     pub(super) name: String,
     pub(super) runs: usize,
-    pub(super) error_percent: BTreeMap<&'static str, Spread>,
-    pub(super) ours_on_these: BTreeMap<&'static str, Spread>,
+    pub(super) error_percent: BTreeMap<&'static str, ErrorSpread>,
+    pub(super) ours_on_these: BTreeMap<&'static str, ErrorSpread>,
 }
 
 impl ValidatedRun {
-    pub(super) fn new(json: &Value, run: &RecordedRun, done: &[ClientTiming]) -> Self {
-        let predicted = Prediction::new(run, done);
+    pub(super) fn new(json: &Value, run: &RecordedRun, done: &[RequestTiming]) -> Self {
+        let predicted = LatencyPrediction::new(run, done);
         let setup = &run.setup;
         let block = (run.engine.block_size, setup.kv_bytes);
         let batched = run.engine.max_num_batched_tokens;
-        let memory = Memory::new(
+        let memory = KvCacheMemory::new(
             &setup.shape,
             &setup.gpu,
-            setup.ranks(),
+            setup.weight_ranks(),
             1.0,
             block,
             batched,
@@ -120,35 +120,37 @@ impl ValidatedRun {
             gpu: setup.gpu.name,
             tp: setup.tp,
             dp: run.ranks,
-            weights: setup.shape.quantization.scheme.weights_name(),
+            weights: setup.shape.quantization.scheme.weight_dtype_name(),
             weight_gb: memory.weight_bytes / 1e9,
             experts: setup.shape.moe.is_some(),
             regime: regime.to_owned(),
-            error_percent: errors(json, &predicted),
-            peer_error_percent: peer_errors(json),
+            error_percent: prediction_errors(json, &predicted),
+            peer_error_percent: published_peer_errors(json),
             measured: json["actual"].clone(),
             predicted,
-            curves: Curves::new(run, done),
+            curves: LatencyCurves::new(run, done),
         }
     }
 }
 
-fn off(predicted: f64, measured: Option<f64>) -> Option<f64> {
+fn percent_error(predicted: f64, measured: Option<f64>) -> Option<f64> {
     let measured = measured.filter(|measured| *measured != 0.0)?;
     Some((predicted / measured - 1.0) * 100.0)
 }
 
-fn errors(json: &Value, prediction: &Prediction) -> Errors {
+fn prediction_errors(json: &Value, prediction: &LatencyPrediction) -> MetricErrors {
     let by_stage = json["score_level"].as_str() == Some("stages");
     let actual = &json["actual"];
-    let pairs: Vec<(&Latencies, &Value)> = match actual["stages"].as_array() {
+    let pairs: Vec<(&LatencySummary, &Value)> = match actual["stages"].as_array() {
         Some(stages) if by_stage => prediction.stages.iter().zip(stages).collect(),
         _ => vec![(&prediction.summary, &actual["summary"])],
     };
-    let error = |(key, _, of): Metric| {
+    let error = |(key, _, of): LatencyMetric| {
         let pairs = pairs.iter();
         let errors: Vec<f64> = pairs
-            .filter_map(|(predicted, measured)| off(of(predicted), measured[key].as_f64()))
+            .filter_map(|(predicted, measured)| {
+                percent_error(of(predicted), measured[key].as_f64())
+            })
             .collect();
         let error = match errors[..] {
             [] => return None,
@@ -157,12 +159,12 @@ fn errors(json: &Value, prediction: &Prediction) -> Errors {
         };
         Some((key, error))
     };
-    METRICS.into_iter().filter_map(error).collect()
+    LATENCY_METRICS.into_iter().filter_map(error).collect()
 }
 
 /// Returns the published errors of other simulators for a run, relative to the part of the run that
 /// they used.
-fn peer_errors(json: &Value) -> BTreeMap<String, Errors> {
+fn published_peer_errors(json: &Value) -> BTreeMap<String, MetricErrors> {
     let peers = json["peers"].as_object().into_iter().flatten();
     let peers = peers.map(|(name, said)| {
         let own = &said["own_actual"];
@@ -170,45 +172,50 @@ fn peer_errors(json: &Value) -> BTreeMap<String, Errors> {
             true => own,
             false => &json["actual"]["summary"],
         };
-        let error = |(key, ..): Metric| {
-            Some((key, off(said[key].as_f64()?, measured[key].as_f64())?.abs()))
+        let error = |(key, ..): LatencyMetric| {
+            Some((
+                key,
+                percent_error(said[key].as_f64()?, measured[key].as_f64())?.abs(),
+            ))
         };
-        let errors: Errors = METRICS.into_iter().filter_map(error).collect();
+        let errors: MetricErrors = LATENCY_METRICS.into_iter().filter_map(error).collect();
         (name.clone(), errors)
     });
     peers.filter(|(_, errors)| !errors.is_empty()).collect()
 }
 
-fn spread<'a>(errors: impl Iterator<Item = &'a Errors>) -> BTreeMap<&'static str, Spread> {
-    let errors: Vec<&Errors> = errors.collect();
-    let of = |(key, ..): Metric| {
+fn error_spread<'a>(
+    errors: impl Iterator<Item = &'a MetricErrors>,
+) -> BTreeMap<&'static str, ErrorSpread> {
+    let errors: Vec<&MetricErrors> = errors.collect();
+    let of = |(key, ..): LatencyMetric| {
         let sizes = errors.iter().filter_map(|errors| errors.get(key));
         let mut sizes: Vec<f64> = sizes.map(|error| error.abs()).collect();
         sizes.sort_by(f64::total_cmp);
-        let spread = Spread {
+        let spread = ErrorSpread {
             runs: sizes.len(),
             median: percentile(&sizes, 0.5),
             mean: mean(&sizes),
         };
         (!sizes.is_empty()).then_some((key, spread))
     };
-    METRICS.into_iter().filter_map(of).collect()
+    LATENCY_METRICS.into_iter().filter_map(of).collect()
 }
 
-impl Validation {
+impl ValidationReport {
     /// Returns the median and mean absolute error of each latency metric, in percent, over the runs
     /// for which `of` returns true.
-    pub(super) fn spread(
+    pub(super) fn error_spread_of(
         &self,
         of: impl Fn(&ValidatedRun) -> bool,
-    ) -> BTreeMap<&'static str, Spread> {
+    ) -> BTreeMap<&'static str, ErrorSpread> {
         let runs = self.runs.iter().filter(|run| of(run));
-        spread(runs.map(|run| &run.error_percent))
+        error_spread(runs.map(|run| &run.error_percent))
     }
 
-    pub(super) fn groups(&self) -> Vec<Group> {
-        type Key = (&'static str, fn(&ValidatedRun) -> String);
-        let keys: [Key; 6] = [
+    pub(super) fn run_groups(&self) -> Vec<RunGroup> {
+        type GroupKey = (&'static str, fn(&ValidatedRun) -> String);
+        let keys: [GroupKey; 6] = [
             ("regime", |run| run.regime.clone()),
             ("GPU", |run| run.gpu.to_owned()),
             ("model", |run| {
@@ -228,10 +235,10 @@ impl Validation {
             let mut names: Vec<String> = self.runs.iter().map(key).collect();
             names.sort();
             names.dedup();
-            groups.extend(names.into_iter().map(|name| Group {
+            groups.extend(names.into_iter().map(|name| RunGroup {
                 by,
                 runs: self.runs.iter().filter(|run| key(run) == name).count(),
-                error_percent: self.spread(|run| key(run) == name),
+                error_percent: self.error_spread_of(|run| key(run) == name),
                 name,
             }));
         }
@@ -239,7 +246,7 @@ impl Validation {
     }
 
     /// Returns the published errors of the other simulators, the one with most runs first.
-    pub(super) fn peers(&self) -> Vec<Peer> {
+    pub(super) fn peer_simulators(&self) -> Vec<PeerSimulator> {
         let names = self
             .runs
             .iter()
@@ -250,14 +257,16 @@ impl Validation {
         let peer = |name: &String| {
             let theirs = |run: &'_ ValidatedRun| run.peer_error_percent.contains_key(name);
             let runs = self.runs.iter();
-            Peer {
+            PeerSimulator {
                 name: name.clone(),
                 runs: runs.clone().filter(|run| theirs(run)).count(),
-                error_percent: spread(runs.filter_map(|run| run.peer_error_percent.get(name))),
-                ours_on_these: self.spread(theirs),
+                error_percent: error_spread(
+                    runs.filter_map(|run| run.peer_error_percent.get(name)),
+                ),
+                ours_on_these: self.error_spread_of(theirs),
             }
         };
-        let mut peers: Vec<Peer> = names.into_iter().map(peer).collect();
+        let mut peers: Vec<PeerSimulator> = names.into_iter().map(peer).collect();
         peers.sort_by_key(|peer| std::cmp::Reverse(peer.runs));
         peers
     }
@@ -265,26 +274,26 @@ impl Validation {
     /// Returns all runs, groups and other simulators as JSON with a schema version.
     pub fn to_json(&self) -> Value {
         serde_json::json!({
-            "schema": SCHEMA,
+            "schema": VALIDATION_SCHEMA,
             "vllm_sim_version": env!("CARGO_PKG_VERSION"),
             "summary": {
-                "stable": self.spread(|run| run.regime == "stable"),
-                "all": self.spread(|_| true),
+                "stable": self.error_spread_of(|run| run.regime == "stable"),
+                "all": self.error_spread_of(|_| true),
             },
-            "groups": self.groups(),
-            "peers": self.peers(),
+            "groups": self.run_groups(),
+            "peers": self.peer_simulators(),
             "runs": self.runs,
         })
     }
 
     /// Renders a text table of the prediction errors per run, with medians and means over the
     /// stable runs and all runs.
-    pub fn table(&self) -> String {
+    pub fn text_table(&self) -> String {
         let width = self.runs.iter().map(|run| run.id.len()).max();
         let width = width.unwrap_or(0).max(24);
         let mut text = String::new();
         let mut line = |name: &str, regime: &str, cell: &dyn Fn(&str) -> Option<f64>| {
-            let cells = METRICS.map(|(key, ..)| match cell(key) {
+            let cells = LATENCY_METRICS.map(|(key, ..)| match cell(key) {
                 Some(percent) => format!(" {percent:>8.1}"),
                 None => format!(" {:>8}", "-"),
             });
@@ -295,9 +304,9 @@ impl Validation {
                 run.error_percent.get(key).copied()
             });
         }
-        let mut sum_up = |name: &str, count: usize, errors: BTreeMap<&'static str, Spread>| {
-            let of = |of: fn(&Spread) -> f64| {
-                move |key: &str, errors: &BTreeMap<_, Spread>| errors.get(key).map(of)
+        let mut sum_up = |name: &str, count: usize, errors: BTreeMap<&'static str, ErrorSpread>| {
+            let of = |of: fn(&ErrorSpread) -> f64| {
+                move |key: &str, errors: &BTreeMap<_, ErrorSpread>| errors.get(key).map(of)
             };
             let (median, mean) = (of(|spread| spread.median), of(|spread| spread.mean));
             line(&format!("median of {count} {name}"), "", &|key| {
@@ -310,9 +319,9 @@ impl Validation {
         let stable = |run: &ValidatedRun| run.regime == "stable";
         let count = self.runs.iter().filter(|run| stable(run)).count();
         if count > 0 {
-            sum_up("stable runs", count, self.spread(stable));
+            sum_up("stable runs", count, self.error_spread_of(stable));
         }
-        sum_up("runs", self.runs.len(), self.spread(|_| true));
+        sum_up("runs", self.runs.len(), self.error_spread_of(|_| true));
         for (run, why) in &self.left_out {
             let _ = writeln!(text, "left out: {run}: {why}");
         }

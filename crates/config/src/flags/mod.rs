@@ -1,6 +1,6 @@
 //! Tables of all flags, one file per subject.
 
-use super::flag::{FlagSpec, Scope};
+use super::flag::{FlagSpec, RuntimeChangeScope};
 
 macro_rules! flags {
     ($($name:ident: $value:ty = $flag:expr;)*) => {
@@ -12,7 +12,7 @@ macro_rules! flags {
 
 macro_rules! words {
     [$(($name:literal, $meaning:expr)),+] => {
-        crate::flag::ChoiceWords { names: &[$($name),+], meanings: &[$($meaning),+] }
+        crate::flag::FlagChoices { names: &[$($name),+], meanings: &[$($meaning),+] }
     };
 }
 
@@ -24,7 +24,7 @@ pub(super) mod kv;
 pub(super) mod model;
 pub(super) mod server;
 
-const TABLES: [&[FlagSpec]; 7] = [
+const FLAG_TABLES: [&[FlagSpec]; 7] = [
     model::TABLE,
     server::TABLE,
     api::TABLE,
@@ -35,21 +35,23 @@ const TABLES: [&[FlagSpec]; 7] = [
 ];
 
 /// Returns every flag that has an effect, table by table.
-pub fn flags() -> impl Iterator<Item = &'static FlagSpec> {
-    TABLES.into_iter().flatten()
+pub fn all_effective_flags() -> impl Iterator<Item = &'static FlagSpec> {
+    FLAG_TABLES.into_iter().flatten()
 }
 
-pub(super) fn long(name: &str) -> Option<&'static FlagSpec> {
-    flags().find(|f| f.name == name || f.aliases.contains(&name))
+pub(super) fn find_long_flag(name: &str) -> Option<&'static FlagSpec> {
+    all_effective_flags().find(|f| f.name == name || f.aliases.contains(&name))
 }
 
-pub(super) fn short(name: &str) -> Option<&'static FlagSpec> {
-    flags().find(|f| f.shorts.contains(&name))
+pub(super) fn find_short_flag(name: &str) -> Option<&'static FlagSpec> {
+    all_effective_flags().find(|f| f.shorts.contains(&name))
 }
 
 /// Returns the flag of an admin API field and its scope, if it can be changed at run time.
-pub fn live(field: &str) -> Option<(&'static FlagSpec, Scope)> {
+pub fn find_runtime_changeable_flag(
+    field: &str,
+) -> Option<(&'static FlagSpec, RuntimeChangeScope)> {
     let name = field.replace('_', "-");
-    let flag = flags().find(|flag| flag.name == name)?;
+    let flag = all_effective_flags().find(|flag| flag.name == name)?;
     Some((flag, flag.live?))
 }

@@ -9,58 +9,59 @@ use crate::read::JsonMap;
 use vllm_sim_observe::metrics::Compat;
 use vllm_sim_tokenizer::ContentFormat;
 
-const STAGGER: &str = "stagger-delay must be -1 (by the number of replicas) or 0 to 3600 seconds";
+const STAGGER_DELAY_ERROR: &str =
+    "stagger-delay must be -1 (by the number of replicas) or 0 to 3600 seconds";
 
 flags! {
     CONFIG: Vec<PathBuf> = Flag::new("config", General, "YAML file of flags; a key is a flag name. Of several files, later ones override earlier ones.");
     STRICT_CONFIG: bool = Flag::new("strict-config", General, "Reject a YAML file with an unknown key. Without this flag, an unknown key is a warning.")
-        .or("false");
+        .with_default("false");
     CLI_MODE: CliMode = Flag::choice("cli-mode", General, words![("llm-d", CliMode::Llmd), ("vllm", CliMode::Vllm)], "Selects the flag defaults: those of `vllm-sim …` (llm-d) or of `vllm-sim serve …` (vllm).")
-        .also(&["door"]).env(&["VLLM_SIM_DOOR"]).hide();
+        .with_aliases(&["door"]).with_env_names(&["VLLM_SIM_DOOR"]).hidden_from_help();
     COMPAT: Compat = Flag::choice("compat", General, words![("vllm", Compat::Vllm), ("llm-d", Compat::Llmd)], "Project to imitate in requests and responses where vLLM and llm-d-inference-sim contradict each other.")
-        .or("vllm");
+        .with_default("vllm");
     VLLM_VERSION: String = Flag::new("vllm-version", General, "vLLM release to imitate.")
-        .or("0.33.0");
+        .with_default("0.33.0");
     REPLICAS: u32 = Flag::new("replicas", General, "Number of independent servers in one process, on consecutive ports.")
-        .or("1").also(&["num-workers"]).range(1, 1024, "replicas must be between 1 and 1024");
+        .with_default("1").with_aliases(&["num-workers"]).with_integer_bounds(1, 1024, "replicas must be between 1 and 1024");
     STAGGER_DELAY: f64 = Flag::new("stagger-delay", General, "Delay between the starts of two replicas, in seconds, plus 2 s after every 32; -1: 0 up to 32 replicas, 0.1 up to 128, else 0.2.")
-        .or("0").within(-1.0, 3600.0, STAGGER);
+        .with_default("0").with_float_bounds(-1.0, 3600.0, STAGGER_DELAY_ERROR);
     MODEL: Option<String> = Flag::new("model", Model, "Model name, or a folder with config.json and tokenizer files. Required; with `serve` it is a positional argument.")
-        .by_mode("", "Qwen/Qwen3-0.6B").also(&["model-path", "model-tag"]).env(&["SIM_MODEL"]);
+        .with_default_by_mode("", "Qwen/Qwen3-0.6B").with_aliases(&["model-path", "model-tag"]).with_env_names(&["SIM_MODEL"]);
     SERVED_MODEL_NAME: Vec<String> = Flag::new("served-model-name", Model, "Model names that requests may use; responses show the first. Default: the model. --lora-modules names adapters.")
-        .also(&["model-name"]);
+        .with_aliases(&["model-name"]);
     MAX_MODEL_LEN: Option<i64> = Flag::new("max-model-len", Model, "Maximum prompt plus output, in tokens. `auto`: from the model's config.json, else 32768.")
-        .by_mode("1024", "auto").suffixed();
+        .with_default_by_mode("1024", "auto").allow_size_suffixes();
     REVISION: Option<String> = Flag::new("revision", Model, "Model revision, shown in responses and used for downloads.");
     HF_CONFIG_PATH: Option<String> = Flag::new("hf-config-path", Model, "Folder or file of config.json, if it is not in the model's folder.");
     HF_OVERRIDES: Option<JsonMap> = Flag::new("hf-overrides", Model, "Values that override those of config.json, as a JSON object.");
     TOKENIZER: Option<String> = Flag::new("tokenizer", Model, "Tokenizer folder, tokenizer.json file, or name on the Hugging Face Hub. Default: the model.");
     TOKENIZER_REVISION: Option<String> = Flag::new("tokenizer-revision", Model, "Revision of a downloaded tokenizer. Default: the model's revision.");
     FORCE_DUMMY_TOKENIZER: bool = Flag::new("force-dummy-tokenizer", Model, "Use the simulated tokenizer even if a real one is available.")
-        .or("false");
+        .with_default("false");
     DOWNLOAD_TOKENIZER: bool = Flag::new("download-tokenizer", Model, "Download a missing tokenizer from the Hugging Face Hub. Without this flag, the simulated tokenizer is used.")
-        .or("false");
+        .with_default("false");
     DOWNLOAD_DIR: Option<PathBuf> = Flag::new("download-dir", Model, "Folder of downloads. Default: the Hugging Face cache.");
     SKIP_TOKENIZER_INIT: bool = Flag::new("skip-tokenizer-init", Model, "Use no tokenizer: prompts must be token ids, and responses contain token ids.")
-        .or("false");
+        .with_default("false");
     HF_TOKEN: Option<String> = Flag::new("hf-token", Model, "Access token for the Hugging Face Hub.")
-        .env(&["HF_TOKEN"]).secret();
+        .with_env_names(&["HF_TOKEN"]).with_secret_value();
     HF_ENDPOINT: Option<String> = Flag::new("hf-endpoint", Model, "URL of the Hugging Face Hub.")
-        .env(&["HF_ENDPOINT"]).hide();
+        .with_env_names(&["HF_ENDPOINT"]).hidden_from_help();
     HF_HOME: Option<PathBuf> = Flag::new("hf-home", Model, "Directory of the Hugging Face cache.")
-        .env(&["HF_HOME"]).hide();
+        .with_env_names(&["HF_HOME"]).hidden_from_help();
     HF_HUB_CACHE: Option<PathBuf> = Flag::new("hf-hub-cache", Model, "Directory of downloads in the Hugging Face cache. Default: `hub` in --hf-home.")
-        .env(&["HF_HUB_CACHE"]).hide();
+        .with_env_names(&["HF_HUB_CACHE"]).hidden_from_help();
     HF_HUB_OFFLINE: bool = Flag::new("hf-hub-offline", Model, "Do not contact the Hugging Face Hub.")
-        .or("false").env(&["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"]).hide();
+        .with_default("false").with_env_names(&["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"]).hidden_from_help();
     CHAT_TEMPLATE: Option<String> = Flag::new("chat-template", Model, "Chat template: a file, or the template itself. Default: the tokenizer's template.");
     CHAT_TEMPLATE_CONTENT_FORMAT: Option<ContentFormat> = Flag::choice("chat-template-content-format", Model, words![("auto", None), ("string", Some(ContentFormat::String)), ("openai", Some(ContentFormat::Openai))], "Format in which the chat template receives message content; auto: detected from the template.")
-        .or("auto");
+        .with_default("auto");
     DEFAULT_CHAT_TEMPLATE_KWARGS: Option<JsonMap> = Flag::new("default-chat-template-kwargs", Model, "Arguments for every chat template call, as a JSON object; arguments of a request override them.");
-    RESPONSE_ROLE: String = Flag::new("response-role", Model, "Role of messages in chat responses.").or("assistant");
+    RESPONSE_ROLE: String = Flag::new("response-role", Model, "Role of messages in chat responses.").with_default("assistant");
     GENERATION_CONFIG: String = Flag::new("generation-config", Model, "Source of sampling defaults: `auto` (the model's generation_config.json), `vllm` (none) or a folder.")
-        .or("auto");
+        .with_default("auto");
     OVERRIDE_GENERATION_CONFIG: Option<JsonMap> = Flag::new("override-generation-config", Model, "Sampling defaults that override those of --generation-config, such as '{\"temperature\": 0.5}'.");
     QUANTIZATION: Option<String> = Flag::new("quantization", Model, "Quantization of the weights; affects step times and memory. Default: from config.json.")
-        .short(&["q"]);
+        .with_short_names(&["q"]);
 }

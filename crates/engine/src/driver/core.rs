@@ -2,28 +2,34 @@
 
 use std::sync::Arc;
 
-use super::observer::Observer;
-use super::progress::Progress;
+use super::observer::EngineObserver;
+use super::progress::SharedProgress;
 use super::record::{SequenceRecord, Submission};
-use crate::{Command, End, Event, Outbox, Scheduler, SeqId, SimTime, Stats, SubmitError};
+use crate::{
+    EngineCommand, EngineStats, Outbox, Scheduler, SchedulerEvent, SeqId, SequenceEndReason,
+    SimTime, SubmitError,
+};
 
 /// Maximum number of engine events before observers are called: a long reply without delay makes
 /// all its events together.
-const MAX_OUTBOX: usize = 4096;
+const MAX_UNDELIVERED_EVENTS: usize = 4096;
 
-pub(super) struct Core {
+pub(super) struct EngineDriver {
     pub engine: Box<dyn Scheduler + Send>,
-    pub observer: Box<dyn Observer>,
+    pub observer: Box<dyn EngineObserver>,
     outbox: Outbox,
     pub records: Vec<Option<SequenceRecord>>,
     free: Vec<u32>,
     generation: u64,
-    stats: Stats,
+    stats: EngineStats,
     pub stopped: bool,
 }
 
-impl Core {
-    pub(super) fn new(engine: Box<dyn Scheduler + Send>, observer: Box<dyn Observer>) -> Self {
+impl EngineDriver {
+    pub(super) fn new(
+        engine: Box<dyn Scheduler + Send>,
+        observer: Box<dyn EngineObserver>,
+    ) -> Self {
         Self {
             engine,
             observer,
@@ -31,7 +37,7 @@ impl Core {
             records: Vec::new(),
             free: Vec::new(),
             generation: 0,
-            stats: Stats::default(),
+            stats: EngineStats::default(),
             stopped: false,
         }
     }
@@ -45,16 +51,16 @@ impl Core {
 
     /// Returns the engine as a data-parallel rank, if it steps together with other ranks and is not
     /// stopped.
-    pub(super) fn rank(&mut self) -> Option<&mut dyn Scheduler> {
+    pub(super) fn lock_step_rank(&mut self) -> Option<&mut dyn Scheduler> {
         match self.stopped || !self.engine.is_in_lock_step() {
             true => None,
             false => Some(&mut *self.engine),
         }
     }
 
-    pub(super) fn command(&mut self, now: SimTime, command: Command) -> bool {
-        let done = self.engine.command(now, command, &mut self.outbox);
-        self.deliver();
+    pub(super) fn apply_command(&mut self, now: SimTime, command: EngineCommand) -> bool {
+        let done = self.engine.apply_command(now, command, &mut self.outbox);
+        self.deliver_events();
         done
     }
 
@@ -62,14 +68,14 @@ impl Core {
         &mut self,
         now: SimTime,
         submission: Submission,
-    ) -> Result<(SeqId, Arc<Progress>), SubmitError> {
+    ) -> Result<(SeqId, Arc<SharedProgress>), SubmitError> {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.records.push(None);
             (self.records.len() - 1) as u32
         });
         self.generation += 1;
         let id = SeqId((self.generation << 32) | u64::from(slot));
-        let progress = Arc::new(Progress::new(submission.arrived));
+        let progress = Arc::new(SharedProgress::new(submission.arrived));
         let mut sequence = submission.sequence;
         sequence.id = id;
         sequence.preparation_time = now.since(submission.arrived);
@@ -97,35 +103,35 @@ impl Core {
             return Err(error);
         }
         if let Some(Some(record)) = self.records.get(slot as usize) {
-            self.observer.on_queued(record);
+            self.observer.on_sequence_queued(record);
         }
         // Otherwise the caller advances the engine next, which delivers these events too.
         if !self.outbox.is_empty() || self.next_wakeup() > now {
-            self.deliver();
+            self.deliver_events();
         }
         Ok((id, progress))
     }
 
-    pub(super) fn abort(&mut self, now: SimTime, id: SeqId) {
-        if self.record(id).is_some() {
+    pub(super) fn abort_sequence(&mut self, now: SimTime, id: SeqId) {
+        if self.sequence_record(id).is_some() {
             self.engine.abort(now, id, &mut self.outbox);
-            self.deliver();
+            self.deliver_events();
         }
     }
 
-    pub(super) fn cancel(&mut self, now: SimTime, id: SeqId) {
-        if self.record(id).is_none() {
+    pub(super) fn cancel_sequence(&mut self, now: SimTime, id: SeqId) {
+        if self.sequence_record(id).is_none() {
             return;
         }
         self.engine.abort(now, id, &mut self.outbox);
         for (_, event) in &mut self.outbox {
-            if let Event::Ended { id: ended, end } = event
+            if let SchedulerEvent::Ended { id: ended, end } = event
                 && *ended == id
             {
-                *end = End::Cancelled;
+                *end = SequenceEndReason::Cancelled;
             }
         }
-        self.deliver();
+        self.deliver_events();
     }
 
     /// Runs the engine up to and including `now` and delivers its events to the observer. Returns
@@ -134,11 +140,11 @@ impl Core {
         let mut events = 0;
         while self.next_wakeup() <= now {
             // Steps of zero duration follow each other: deliver their events in batches.
-            while self.outbox.len() < MAX_OUTBOX && self.next_wakeup() <= now {
+            while self.outbox.len() < MAX_UNDELIVERED_EVENTS && self.next_wakeup() <= now {
                 self.engine.advance(now, &mut self.outbox);
             }
             events += self.outbox.len();
-            self.deliver();
+            self.deliver_events();
         }
         events
     }
@@ -148,36 +154,36 @@ impl Core {
     pub(super) fn advance_once(&mut self, now: SimTime) -> usize {
         self.engine.advance(now, &mut self.outbox);
         let events = self.outbox.len();
-        self.deliver();
+        self.deliver_events();
         events
     }
 
-    fn record(&mut self, id: SeqId) -> Option<&mut SequenceRecord> {
+    fn sequence_record(&mut self, id: SeqId) -> Option<&mut SequenceRecord> {
         self.records
-            .get_mut(slot_of(id))?
+            .get_mut(record_slot(id))?
             .as_mut()
             .filter(|record| record.id == id)
     }
 
-    fn deliver(&mut self) {
+    fn deliver_events(&mut self) {
         while let Some((at, event)) = self.outbox.pop_front() {
-            let Some(id) = event.sequence() else {
-                self.observer.on_engine(at, &event);
+            let Some(id) = event.sequence_id() else {
+                self.observer.on_engine_event(at, &event);
                 continue;
             };
-            let Some(Some(record)) = self.records.get_mut(slot_of(id)) else {
+            let Some(Some(record)) = self.records.get_mut(record_slot(id)) else {
                 continue;
             };
             let since = record.last;
-            record.apply(at, &event);
-            self.observer.on_event(at, &event, record, since);
+            record.apply_event(at, &event);
+            self.observer.on_sequence_event(at, &event, record, since);
             match event {
-                Event::Tokens { .. } => record.progress.wake(),
-                Event::Ended { end, .. } => {
-                    record.progress.end(end);
-                    record.progress.wake();
-                    self.records[slot_of(id)] = None;
-                    self.free.push(slot_of(id) as u32);
+                SchedulerEvent::Tokens { .. } => record.progress.wake_reply(),
+                SchedulerEvent::Ended { end, .. } => {
+                    record.progress.record_end(end);
+                    record.progress.wake_reply();
+                    self.records[record_slot(id)] = None;
+                    self.free.push(record_slot(id) as u32);
                 }
                 _ => {}
             }
@@ -185,13 +191,13 @@ impl Core {
         let stats = self.engine.stats();
         if stats != self.stats {
             self.stats = stats;
-            self.observer.on_stats(&stats);
+            self.observer.on_engine_stats(&stats);
         }
         self.observer.on_events_delivered();
     }
 }
 
 /// Returns the index of a sequence's record: the low 32 bits of the sequence id.
-pub(super) fn slot_of(id: SeqId) -> usize {
+pub(super) fn record_slot(id: SeqId) -> usize {
     (id.0 & 0xffff_ffff) as usize
 }

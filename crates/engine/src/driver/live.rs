@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::core::Core;
-use super::observer::Observer;
-use super::progress::{Progress, SequenceState};
-use super::ranks::Ranks;
+use super::core::EngineDriver;
+use super::observer::EngineObserver;
+use super::progress::{SequenceState, SharedProgress};
+use super::ranks::RankGroup;
 use super::record::{RequestInfo, Submission};
 use super::slack::minimize_timer_slack;
 use crate::SimTime;
-use crate::{CachedBlock, Command, Scheduler, SeqId, Stats, SubmitError};
+use crate::{CachedBlock, EngineCommand, EngineStats, Scheduler, SeqId, SubmitError};
 
 /// Settings for the wakeups of the timer thread that drives engines in real time.
 #[derive(Debug, Clone, Copy)]
@@ -50,7 +50,7 @@ impl Default for TimerTuning {
     clippy::disallowed_methods,
     reason = "the live driver is where the clock enters"
 )]
-pub fn unix_now() -> f64 {
+pub fn unix_now_secs() -> f64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0.0, |since| since.as_secs_f64())
 }
@@ -60,12 +60,12 @@ pub fn unix_now() -> f64 {
     clippy::disallowed_methods,
     reason = "the live driver is where the clock enters"
 )]
-pub fn unix_at(instant: Instant) -> f64 {
-    unix_now() - Instant::now().duration_since(instant).as_secs_f64()
+pub fn unix_secs_at(instant: Instant) -> f64 {
+    unix_now_secs() - Instant::now().duration_since(instant).as_secs_f64()
 }
 
-pub(super) struct Shared {
-    pub ranks: Mutex<Ranks>,
+pub(super) struct SharedRanks {
+    pub ranks: Mutex<RankGroup>,
     pub wake: Condvar,
     pub epoch: Instant,
     tune: TimerTuning,
@@ -74,7 +74,7 @@ pub(super) struct Shared {
 /// Runs an engine in real time. Clones share it; its timer thread ends with [`LiveEngine::stop`].
 #[derive(Clone)]
 pub struct LiveEngine {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<SharedRanks>,
     thread: TimerThread,
     pub(super) rank: usize,
 }
@@ -90,15 +90,15 @@ impl LiveEngine {
         name: &str,
         epoch: Instant,
         engine: Box<dyn Scheduler + Send>,
-        observer: Box<dyn Observer>,
+        observer: Box<dyn EngineObserver>,
         tune: TimerTuning,
     ) -> std::io::Result<Self> {
-        let ranks = Ranks::single(Core::new(engine, observer));
-        let (shared, thread) = Shared::start(name, epoch, ranks, tune)?;
-        Ok(Self::of(shared, thread, 0))
+        let ranks = RankGroup::single_engine(EngineDriver::new(engine, observer));
+        let (shared, thread) = SharedRanks::start_timer_thread(name, epoch, ranks, tune)?;
+        Ok(Self::for_rank(shared, thread, 0))
     }
 
-    pub(super) fn of(shared: Arc<Shared>, thread: TimerThread, rank: usize) -> Self {
+    pub(super) fn for_rank(shared: Arc<SharedRanks>, thread: TimerThread, rank: usize) -> Self {
         Self {
             shared,
             thread,
@@ -121,8 +121,8 @@ impl LiveEngine {
         ranks.advance(now);
         if let [_, _, ..] = submissions[..] {
             let mut job = submissions.iter().map(|submission| &submission.sequence);
-            if let Err(error) = ranks[self.rank].engine.admits(&mut job) {
-                self.shared.settle(ranks);
+            if let Err(error) = ranks[self.rank].engine.check_submissions(&mut job) {
+                self.shared.wake_timer_if_earlier(ranks);
                 return Err(error);
             }
         }
@@ -146,10 +146,10 @@ impl LiveEngine {
         ranks.advance(now);
         if failed.is_some() {
             for handle in &handles {
-                ranks[self.rank].abort(now, handle.id);
+                ranks[self.rank].abort_sequence(now, handle.id);
             }
         }
-        self.shared.settle(ranks);
+        self.shared.wake_timer_if_earlier(ranks);
         match failed {
             Some(error) => Err(error),
             None => Ok(handles),
@@ -158,20 +158,20 @@ impl LiveEngine {
 
     /// Executes an operator command on the engine; returns false if it does not apply to the engine
     /// or its state.
-    pub fn command(&self, command: Command) -> bool {
+    pub fn apply_command(&self, command: EngineCommand) -> bool {
         let mut ranks = self.shared.ranks.lock();
         let now = self.shared.now();
         ranks.advance(now);
-        let done = ranks[self.rank].command(now, command);
+        let done = ranks[self.rank].apply_command(now, command);
         ranks.synchronize_ranks(now);
-        self.shared.settle(ranks);
+        self.shared.wake_timer_if_earlier(ranks);
         done
     }
 
     /// Locks engines and their observers until the returned value is dropped.
-    pub fn lock_all(engines: &[Self]) -> EngineLocks<'_> {
+    pub fn lock_engines(engines: &[Self]) -> EngineLocks<'_> {
         // Ranks of a lock step share a lock.
-        let mut all: Vec<&Shared> = engines.iter().map(|engine| &*engine.shared).collect();
+        let mut all: Vec<&SharedRanks> = engines.iter().map(|engine| &*engine.shared).collect();
         all.sort_by_key(|shared| std::ptr::from_ref(*shared));
         all.dedup_by_key(|shared| std::ptr::from_ref(*shared));
         EngineLocks {
@@ -186,20 +186,20 @@ impl LiveEngine {
     }
 
     /// Returns the engine's gauges for metrics, such as queue lengths and KV cache usage.
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> EngineStats {
         let ranks = self.shared.ranks.lock();
         ranks[self.rank].engine.stats()
     }
 
     /// Reports to the observer that a request for the LoRA adapter `lora` was rejected.
-    pub fn refuse(&self, lora: &Arc<str>) {
+    pub fn report_refused_lora(&self, lora: &Arc<str>) {
         let mut ranks = self.shared.ranks.lock();
-        ranks[self.rank].observer.on_refused(lora);
+        ranks[self.rank].observer.on_lora_refused(lora);
     }
 
     /// Cancels every sequence whose request satisfies `matches`. Returns the number of cancelled
     /// sequences.
-    pub fn cancel_where(&self, matches: impl Fn(&RequestInfo) -> bool) -> usize {
+    pub fn cancel_matching_sequences(&self, matches: impl Fn(&RequestInfo) -> bool) -> usize {
         let mut ranks = self.shared.ranks.lock();
         let now = self.shared.now();
         // Tokens that are already due still belong to these sequences.
@@ -213,9 +213,9 @@ impl LiveEngine {
             .map(|record| record.id)
             .collect();
         for id in &ids {
-            core.cancel(now, *id);
+            core.cancel_sequence(now, *id);
         }
-        self.shared.settle(ranks);
+        self.shared.wake_timer_if_earlier(ranks);
         ids.len()
     }
 
@@ -223,7 +223,7 @@ impl LiveEngine {
     pub fn stop(&self) {
         let mut ranks = self.shared.ranks.lock();
         ranks[self.rank].stopped = true;
-        if !ranks.are_stopped() {
+        if !ranks.are_all_stopped() {
             return;
         }
         drop(ranks);
@@ -235,11 +235,11 @@ impl LiveEngine {
     }
 }
 
-impl Shared {
-    pub(super) fn start(
+impl SharedRanks {
+    pub(super) fn start_timer_thread(
         name: &str,
         epoch: Instant,
-        ranks: Ranks,
+        ranks: RankGroup,
         tune: TimerTuning,
     ) -> std::io::Result<(Arc<Self>, TimerThread)> {
         let shared = Arc::new(Self {
@@ -252,7 +252,7 @@ impl Shared {
         let thread = std::thread::Builder::new()
             .name(name.into())
             .stack_size(256 * 1024)
-            .spawn(move || timer.serve_deadlines())?;
+            .spawn(move || timer.run_timer_loop())?;
         Ok((shared, Arc::new(Mutex::new(Some(thread)))))
     }
 
@@ -269,7 +269,7 @@ impl Shared {
 
     /// Unlocks the engines and wakes the timer thread if an engine's next deadline is earlier than
     /// the end of its sleep.
-    fn settle(&self, ranks: MutexGuard<'_, Ranks>) {
+    fn wake_timer_if_earlier(&self, ranks: MutexGuard<'_, RankGroup>) {
         let earlier = ranks.next_wakeup() < ranks.sleeps_until;
         drop(ranks);
         if earlier {
@@ -277,11 +277,11 @@ impl Shared {
         }
     }
 
-    fn serve_deadlines(&self) {
+    fn run_timer_loop(&self) {
         minimize_timer_slack();
         let quantum = self.tune.quantum.as_nanos() as u64;
         let mut ranks = self.ranks.lock();
-        while !ranks.are_stopped() {
+        while !ranks.are_all_stopped() {
             let now = self.now();
             let served = if ranks.next_wakeup() <= now {
                 ranks.advance(now)
@@ -299,7 +299,7 @@ impl Shared {
         }
     }
 
-    fn sleep_until(&self, ranks: &mut MutexGuard<'_, Ranks>, until: SimTime) {
+    fn sleep_until(&self, ranks: &mut MutexGuard<'_, RankGroup>, until: SimTime) {
         ranks.sleeps_until = until;
         if until == SimTime::MAX {
             self.wake.wait(ranks);
@@ -311,32 +311,32 @@ impl Shared {
         ranks.sleeps_until = SimTime::ZERO;
     }
 
-    fn abort(&self, rank: usize, id: SeqId) {
+    fn abort_sequence(&self, rank: usize, id: SeqId) {
         let mut ranks = self.ranks.lock();
         let now = self.now();
         ranks.advance(now);
-        ranks[rank].abort(now, id);
-        self.settle(ranks);
+        ranks[rank].abort_sequence(now, id);
+        self.wake_timer_if_earlier(ranks);
     }
 }
 
 /// Holds the locks of several engines, which do not advance until it is dropped.
 pub struct EngineLocks<'e> {
-    _locks: Vec<MutexGuard<'e, Ranks>>,
+    _locks: Vec<MutexGuard<'e, RankGroup>>,
 }
 
 /// Owns a submitted sequence. Dropping it before the end aborts the sequence and frees its slot and
 /// blocks.
 pub struct SequenceHandle {
     id: SeqId,
-    progress: Arc<Progress>,
-    live: Arc<Shared>,
+    progress: Arc<SharedProgress>,
+    live: Arc<SharedRanks>,
     rank: usize,
 }
 
 impl SequenceHandle {
     /// Returns the progress of the sequence, shared with the engine.
-    pub fn progress(&self) -> &Arc<Progress> {
+    pub fn progress(&self) -> &Arc<SharedProgress> {
         &self.progress
     }
 
@@ -349,7 +349,7 @@ impl SequenceHandle {
 impl Drop for SequenceHandle {
     fn drop(&mut self) {
         if !matches!(self.progress.state(), SequenceState::Ended(_)) {
-            self.live.abort(self.rank, self.id);
+            self.live.abort_sequence(self.rank, self.id);
         }
     }
 }

@@ -9,12 +9,13 @@ mod record;
 mod slack;
 mod snapshot;
 
-pub use live::{EngineLocks, LiveEngine, SequenceHandle, TimerTuning, unix_at, unix_now};
-pub use observer::{Observer, Observers};
-pub use progress::{Progress, SequenceState};
-pub use ranks::LiveRanks;
+pub use live::{EngineLocks, LiveEngine, SequenceHandle, TimerTuning, unix_now_secs, unix_secs_at};
+pub use observer::{EngineObserver, EngineObservers};
+pub use progress::{SequenceState, SharedProgress};
+pub use ranks::LiveRankGroup;
 pub use record::{
-    KvSource, ParentRequest, PlannedFinish, RequestInfo, SequenceRecord, SpanAttributes, Submission,
+    KvSourceServer, ParentRequestCounters, PlannedFinish, RequestInfo, RequestSpanAttributes,
+    SequenceRecord, Submission,
 };
 pub use slack::minimize_timer_slack;
-pub use snapshot::{BlockMap, LiveSequence, LiveSequences, SequencePhase};
+pub use snapshot::{BlockMapSnapshot, LiveSequenceSnapshot, LiveSequencesSnapshot, SequencePhase};

@@ -5,13 +5,13 @@ use std::task::Waker;
 
 use atomic_waker::AtomicWaker;
 
-use crate::End;
+use crate::SequenceEndReason;
 use crate::SimTime;
 
 type VerifiedDrafts = Mutex<Vec<(u8, u8)>>;
 
 /// Index ranges `start..end` of output tokens that one step released together.
-type TokenGroups = Mutex<VecDeque<(u32, u32)>>;
+type TokenGroupRanges = Mutex<VecDeque<(u32, u32)>>;
 
 /// Progress of a sequence, shared between the engine and the reply.
 ///
@@ -22,7 +22,7 @@ type TokenGroups = Mutex<VecDeque<(u32, u32)>>;
 /// cores exchange it.
 #[derive(Debug)]
 #[repr(C)]
-pub struct Progress {
+pub struct SharedProgress {
     waker: AtomicWaker,
     released: AtomicU32,
     state: AtomicU8,
@@ -30,7 +30,7 @@ pub struct Progress {
     last: AtomicU64,
     /// Groups of output tokens released together, in order: accepted draft tokens and the token
     /// before them. Only for sequences with draft tokens.
-    groups: OnceLock<Box<TokenGroups>>,
+    groups: OnceLock<Box<TokenGroupRanges>>,
     first: AtomicU64,
     scheduled: AtomicU64,
     /// Arrival time of the request, on the engine's clock.
@@ -49,23 +49,23 @@ pub enum SequenceState {
     /// The sequence is in the engine's running batch.
     Running,
     /// The sequence has finished, or was aborted or cancelled.
-    Ended(End),
+    Ended(SequenceEndReason),
 }
 
-const WAITING: u8 = 0;
-const RUNNING: u8 = 1;
-const FINISHED: u8 = 2;
-const ABORTED: u8 = 3;
-const CANCELLED: u8 = 4;
-const THRESHOLD: u8 = 5;
-const FAILED: u8 = 6;
+const STATE_WAITING: u8 = 0;
+const STATE_RUNNING: u8 = 1;
+const STATE_FINISHED: u8 = 2;
+const STATE_ABORTED: u8 = 3;
+const STATE_CANCELLED: u8 = 4;
+const STATE_BELOW_HIT_THRESHOLD: u8 = 5;
+const STATE_FAILED: u8 = 6;
 
-impl Progress {
+impl SharedProgress {
     /// Creates the progress of a sequence that waits in the queue.
     pub fn new(arrived: SimTime) -> Self {
         Self {
             released: AtomicU32::new(0),
-            state: AtomicU8::new(WAITING),
+            state: AtomicU8::new(STATE_WAITING),
             cached: AtomicU32::new(0),
             external: AtomicU32::new(0),
             scheduled: AtomicU64::new(0),
@@ -81,59 +81,59 @@ impl Progress {
     }
 
     /// Returns the number of released output tokens.
-    pub fn released(&self) -> u32 {
+    pub fn released_tokens(&self) -> u32 {
         self.released.load(Ordering::Acquire)
     }
 
-    /// Returns the life-cycle state of the sequence. Read it before [`Self::released`] to see every
+    /// Returns the life-cycle state of the sequence. Read it before [`Self::released_tokens`] to see every
     /// token of an ended sequence.
     pub fn state(&self) -> SequenceState {
         match self.state.load(Ordering::Acquire) {
-            WAITING => SequenceState::Waiting,
-            RUNNING => SequenceState::Running,
-            FINISHED => SequenceState::Ended(End::Finished),
-            ABORTED => SequenceState::Ended(End::Aborted),
-            CANCELLED => SequenceState::Ended(End::Cancelled),
-            FAILED => SequenceState::Ended(End::Failed),
-            _ => SequenceState::Ended(End::Threshold),
+            STATE_WAITING => SequenceState::Waiting,
+            STATE_RUNNING => SequenceState::Running,
+            STATE_FINISHED => SequenceState::Ended(SequenceEndReason::Finished),
+            STATE_ABORTED => SequenceState::Ended(SequenceEndReason::Aborted),
+            STATE_CANCELLED => SequenceState::Ended(SequenceEndReason::Cancelled),
+            STATE_FAILED => SequenceState::Ended(SequenceEndReason::Failed),
+            _ => SequenceState::Ended(SequenceEndReason::Threshold),
         }
     }
 
     /// Returns the number of prompt tokens found in the prefix cache; valid once the sequence runs.
-    pub fn cached(&self) -> u32 {
+    pub fn cached_tokens(&self) -> u32 {
         self.cached.load(Ordering::Acquire)
     }
 
     /// Returns the number of prompt tokens loaded from another engine or from host memory; valid
     /// once the sequence runs.
-    pub fn external(&self) -> u32 {
+    pub fn external_tokens(&self) -> u32 {
         self.external.load(Ordering::Acquire)
     }
 
     /// Returns the number of prompt tokens, of `prompt` in total, that were not computed. The last
     /// token is always computed if others were loaded.
-    pub fn reused(&self, prompt: u32) -> u32 {
-        let cached = self.cached();
+    pub fn reused_tokens(&self, prompt: u32) -> u32 {
+        let cached = self.cached_tokens();
         let others = prompt.saturating_sub(1).saturating_sub(cached);
-        cached + self.external().min(others)
+        cached + self.external_tokens().min(others)
     }
 
     /// Returns the times of the sequence's admission, of its first token and of its latest token.
-    pub fn instants(&self) -> [SimTime; 3] {
+    pub fn admission_first_latest_times(&self) -> [SimTime; 3] {
         [&self.scheduled, &self.first, &self.last]
             .map(|at| SimTime::from_nanos(at.load(Ordering::Acquire)))
     }
 
     /// Returns the ids of the KV blocks kept for another engine to read; valid once the sequence
     /// has ended.
-    pub fn leased(&self) -> Option<&[u32]> {
+    pub fn leased_block_ids(&self) -> Option<&[u32]> {
         self.leased.get().map(AsRef::as_ref)
     }
 
     /// Returns the end index of a chunk of output that starts at token `from` and has at least
     /// `least` tokens. Tokens released together stay in one chunk. The end may be greater than
-    /// [`Self::released`].
-    pub fn part_end(&self, from: u32, least: u32) -> u32 {
+    /// [`Self::released_tokens`].
+    pub fn chunk_end(&self, from: u32, least: u32) -> u32 {
         let wanted = from.saturating_add(least);
         let Some(groups) = self.groups.get() else {
             return wanted;
@@ -152,11 +152,11 @@ impl Progress {
     }
 
     /// Returns whether some output tokens were released together, by accepted draft tokens.
-    pub fn has_groups(&self) -> bool {
+    pub fn has_token_groups(&self) -> bool {
         self.groups.get().is_some()
     }
 
-    pub(super) fn group(&self, from: u32, to: u32) {
+    pub(super) fn record_token_group(&self, from: u32, to: u32) {
         let groups = self.groups.get_or_init(Box::default);
         let mut groups = groups
             .lock()
@@ -166,7 +166,7 @@ impl Progress {
 
     /// Returns the numbers of proposed and of accepted draft tokens, for each step that verified
     /// some.
-    pub fn drafts(&self) -> Vec<(u8, u8)> {
+    pub fn verified_drafts(&self) -> Vec<(u8, u8)> {
         let Some(drafts) = self.drafts.get() else {
             return Vec::new();
         };
@@ -176,7 +176,7 @@ impl Progress {
             .clone()
     }
 
-    pub(super) fn verify(&self, proposed: u32, accepted: u32) {
+    pub(super) fn record_verified_drafts(&self, proposed: u32, accepted: u32) {
         let byte = |n: u32| u8::try_from(n).unwrap_or(u8::MAX);
         let drafts = self.drafts.get_or_init(Box::default).lock();
         let mut drafts = drafts.unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -185,18 +185,18 @@ impl Progress {
 
     /// Registers the reply's waker for the next change of the progress. Check the progress again
     /// after the call.
-    pub fn register(&self, waker: &Waker) {
+    pub fn register_waker(&self, waker: &Waker) {
         self.waker.register(waker);
     }
 
-    pub(super) fn schedule(&self, at: SimTime, cached: u32, external: u32) {
+    pub(super) fn record_admission(&self, at: SimTime, cached: u32, external: u32) {
         self.cached.store(cached, Ordering::Relaxed);
         self.external.store(external, Ordering::Relaxed);
         self.scheduled.store(at.nanos(), Ordering::Relaxed);
-        self.state.store(RUNNING, Ordering::Release);
+        self.state.store(STATE_RUNNING, Ordering::Release);
     }
 
-    pub(super) fn release(&self, at: SimTime, total: u32, first: bool) {
+    pub(super) fn record_released_tokens(&self, at: SimTime, total: u32, first: bool) {
         if first {
             self.first.store(at.nanos(), Ordering::Relaxed);
         }
@@ -204,32 +204,32 @@ impl Progress {
         self.released.store(total, Ordering::Release);
     }
 
-    pub(super) fn end(&self, end: End) {
+    pub(super) fn record_end(&self, end: SequenceEndReason) {
         let state = match end {
-            End::Finished => FINISHED,
-            End::Aborted => ABORTED,
-            End::Cancelled => CANCELLED,
-            End::Threshold => THRESHOLD,
-            End::Failed => FAILED,
+            SequenceEndReason::Finished => STATE_FINISHED,
+            SequenceEndReason::Aborted => STATE_ABORTED,
+            SequenceEndReason::Cancelled => STATE_CANCELLED,
+            SequenceEndReason::Threshold => STATE_BELOW_HIT_THRESHOLD,
+            SequenceEndReason::Failed => STATE_FAILED,
         };
         self.state.store(state, Ordering::Release);
     }
 
     /// Returns whether loading the prompt's KV blocks from elsewhere failed for a part of them.
-    pub fn lost_load(&self) -> bool {
+    pub fn has_lost_kv_load(&self) -> bool {
         self.lost_load.load(Ordering::Acquire)
     }
 
-    pub(super) fn lose_load(&self) {
+    pub(super) fn record_lost_kv_load(&self) {
         self.lost_load.store(true, Ordering::Release);
     }
 
-    pub(super) fn lease(&self, blocks: &[u32]) {
+    pub(super) fn record_leased_blocks(&self, blocks: &[u32]) {
         // A sequence ends only once.
         let _ = self.leased.set(blocks.into());
     }
 
-    pub(super) fn wake(&self) {
+    pub(super) fn wake_reply(&self) {
         self.waker.wake();
     }
 }

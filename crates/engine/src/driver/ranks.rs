@@ -4,22 +4,22 @@ use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::core::Core;
-use super::live::{LiveEngine, Shared, TimerThread, TimerTuning};
-use super::observer::Observer;
-use crate::lock_step::LockStep;
+use super::core::EngineDriver;
+use super::live::{LiveEngine, SharedRanks, TimerThread, TimerTuning};
+use super::observer::EngineObserver;
+use crate::lock_step::RankLockStep;
 use crate::{Scheduler, SimTime};
 
-pub(super) struct Ranks {
-    cores: Vec<Core>,
+pub(super) struct RankGroup {
+    cores: Vec<EngineDriver>,
     /// Whether no further data-parallel rank can join.
     closed: bool,
-    lock_step: Option<LockStep>,
+    lock_step: Option<RankLockStep>,
     pub sleeps_until: SimTime,
 }
 
-impl Ranks {
-    pub(super) fn single(core: Core) -> Self {
+impl RankGroup {
+    pub(super) fn single_engine(core: EngineDriver) -> Self {
         Self {
             cores: vec![core],
             closed: false,
@@ -28,16 +28,16 @@ impl Ranks {
         }
     }
 
-    fn in_step() -> Self {
+    fn lock_step_group() -> Self {
         Self {
             cores: Vec::new(),
             closed: false,
-            lock_step: Some(LockStep::default()),
+            lock_step: Some(RankLockStep::default()),
             sleeps_until: SimTime::ZERO,
         }
     }
 
-    pub(super) fn are_stopped(&self) -> bool {
+    pub(super) fn are_all_stopped(&self) -> bool {
         (self.closed || !self.cores.is_empty()) && self.cores.iter().all(|core| core.stopped)
     }
 
@@ -45,7 +45,7 @@ impl Ranks {
         match &self.cores[..] {
             [core] => core.next_wakeup(),
             cores => {
-                let due = cores.iter().map(Core::next_wakeup);
+                let due = cores.iter().map(EngineDriver::next_wakeup);
                 due.min().unwrap_or(SimTime::MAX)
             }
         }
@@ -75,21 +75,21 @@ impl Ranks {
     /// Synchronizes the steps of all data-parallel ranks at `now`.
     pub(super) fn synchronize_ranks(&mut self, now: SimTime) {
         if let Some(lock_step) = &mut self.lock_step {
-            lock_step.settle(now, &mut self.cores, Core::rank);
+            lock_step.synchronize_steps(now, &mut self.cores, EngineDriver::lock_step_rank);
         }
     }
 }
 
-impl Index<usize> for Ranks {
-    type Output = Core;
+impl Index<usize> for RankGroup {
+    type Output = EngineDriver;
 
-    fn index(&self, rank: usize) -> &Core {
+    fn index(&self, rank: usize) -> &EngineDriver {
         &self.cores[rank]
     }
 }
 
-impl IndexMut<usize> for Ranks {
-    fn index_mut(&mut self, rank: usize) -> &mut Core {
+impl IndexMut<usize> for RankGroup {
+    fn index_mut(&mut self, rank: usize) -> &mut EngineDriver {
         &mut self.cores[rank]
     }
 }
@@ -97,18 +97,19 @@ impl IndexMut<usize> for Ranks {
 /// Group of data-parallel ranks that step together, in one server or several: one lock, one clock,
 /// one timer thread. Clones share them.
 #[derive(Clone)]
-pub struct LiveRanks {
-    shared: Arc<Shared>,
+pub struct LiveRankGroup {
+    shared: Arc<SharedRanks>,
     thread: TimerThread,
 }
 
-impl LiveRanks {
+impl LiveRankGroup {
     /// Starts the timer thread of the ranks. It ends when all joined engines are stopped.
     ///
     /// # Errors
     /// Returns the error of the operating system if the thread cannot start.
     pub fn start(name: &str, epoch: Instant, tune: TimerTuning) -> std::io::Result<Self> {
-        let (shared, thread) = Shared::start(name, epoch, Ranks::in_step(), tune)?;
+        let (shared, thread) =
+            SharedRanks::start_timer_thread(name, epoch, RankGroup::lock_step_group(), tune)?;
         Ok(Self { shared, thread })
     }
 
@@ -125,15 +126,15 @@ impl LiveRanks {
 
     /// Adds an engine to the group as a data-parallel rank. It must have
     /// [`VllmConfig::lock_step`](crate::sched::vllm::VllmConfig::lock_step) set.
-    pub fn join(
+    pub fn join_engine(
         &self,
         engine: Box<dyn Scheduler + Send>,
-        observer: Box<dyn Observer>,
+        observer: Box<dyn EngineObserver>,
     ) -> LiveEngine {
         let mut ranks = self.shared.ranks.lock();
-        ranks.cores.push(Core::new(engine, observer));
+        ranks.cores.push(EngineDriver::new(engine, observer));
         let rank = ranks.cores.len() - 1;
         drop(ranks);
-        LiveEngine::of(self.shared.clone(), self.thread.clone(), rank)
+        LiveEngine::for_rank(self.shared.clone(), self.thread.clone(), rank)
     }
 }

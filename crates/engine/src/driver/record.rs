@@ -1,8 +1,8 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-use super::progress::Progress;
-use crate::{BlockPlan, Event, SeqId, Sequence, SimTime};
+use super::progress::SharedProgress;
+use crate::{BlockPlan, SchedulerEvent, SeqId, Sequence, SimTime};
 
 /// Sequence to run, with the details of its request.
 #[derive(Debug)]
@@ -43,18 +43,18 @@ pub struct RequestInfo {
     /// LoRA adapter of the request, if any.
     pub lora: Option<Arc<str>>,
     /// Counts shared by the sequences of one request; `None` if the request has one sequence.
-    pub parent: Option<Arc<ParentRequest>>,
+    pub parent: Option<Arc<ParentRequestCounters>>,
     /// Prefill server with the prompt's KV blocks, kept there until they are read, if any.
-    pub kv_source: Option<Arc<KvSource>>,
+    pub kv_source: Option<Arc<KvSourceServer>>,
     /// Attributes of the request's trace span; `None` without tracing.
-    pub span: Option<Arc<SpanAttributes>>,
+    pub span: Option<Arc<RequestSpanAttributes>>,
     /// Hashes of the prompt's blocks, if KV events are published.
     pub plan: Option<Arc<BlockPlan>>,
 }
 
 /// Identifies the prefill server that holds the KV blocks of a prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KvSource {
+pub struct KvSourceServer {
     /// ZeroMQ endpoint of the prefill server.
     pub endpoint: String,
     /// Request id on the prefill server.
@@ -63,7 +63,7 @@ pub struct KvSource {
 
 /// Attributes of a request's trace span, in addition to lengths and times.
 #[derive(Debug, Clone, PartialEq)]
-pub struct SpanAttributes {
+pub struct RequestSpanAttributes {
     /// Headers `traceparent` and `tracestate` of the request (W3C trace context).
     pub headers: Option<(Box<str>, Option<Box<str>>)>,
     /// Sampling temperature of the request.
@@ -76,7 +76,7 @@ pub struct SpanAttributes {
 
 /// Counters over the sequences of one request; metrics report them when the last sequence ends.
 #[derive(Debug)]
-pub struct ParentRequest {
+pub struct ParentRequestCounters {
     /// Number of choices that the request asks for (`n`).
     pub n: u32,
     /// Number of the request's unfinished sequences.
@@ -85,7 +85,7 @@ pub struct ParentRequest {
     pub longest: AtomicU32,
 }
 
-impl ParentRequest {
+impl ParentRequestCounters {
     /// Creates the counters of a request with `n` choices per prompt and `sequences` sequences.
     pub fn new(n: u32, sequences: u32) -> Self {
         Self {
@@ -128,50 +128,51 @@ pub struct SequenceRecord {
     pub looked_up: bool,
     /// Details of the request for metrics, traces and KV events.
     pub request: RequestInfo,
-    pub(super) progress: Arc<Progress>,
+    pub(super) progress: Arc<SharedProgress>,
 }
 
 impl SequenceRecord {
     /// Returns whether loading the prompt's KV blocks from elsewhere failed for a part of them.
-    pub fn lost_load(&self) -> bool {
-        self.progress.lost_load()
+    pub fn has_lost_kv_load(&self) -> bool {
+        self.progress.has_lost_kv_load()
     }
 
-    pub(super) fn apply(&mut self, at: SimTime, event: &Event) {
+    pub(super) fn apply_event(&mut self, at: SimTime, event: &SchedulerEvent) {
         match event {
-            Event::Scheduled {
+            SchedulerEvent::Scheduled {
                 cached, external, ..
             } => {
                 self.scheduled = at;
                 self.running = true;
                 (self.cached, self.external) = (*cached, *external);
-                self.progress.schedule(at, *cached, *external);
+                self.progress.record_admission(at, *cached, *external);
             }
-            Event::Tokens { n, .. } => {
+            SchedulerEvent::Tokens { n, .. } => {
                 let first = self.output == 0;
                 if first {
                     self.first = at;
                 }
                 if std::mem::take(&mut self.drafted) && *n > 1 {
-                    self.progress.group(self.output, self.output + n);
+                    self.progress
+                        .record_token_group(self.output, self.output + n);
                 }
                 self.output += n;
                 self.last = at;
-                self.progress.release(at, self.output, first);
+                self.progress.record_released_tokens(at, self.output, first);
             }
-            Event::Drafts {
+            SchedulerEvent::Drafts {
                 proposed, accepted, ..
             } => {
                 self.drafted = true;
-                self.progress.verify(*proposed, *accepted);
+                self.progress.record_verified_drafts(*proposed, *accepted);
             }
-            Event::Preempted { .. } => {
+            SchedulerEvent::Preempted { .. } => {
                 self.preemptions += 1;
                 self.running = false;
             }
-            Event::Resumed { .. } => self.running = true,
-            Event::Leased { blocks, .. } => self.progress.lease(blocks),
-            Event::LoadFailed { .. } => self.progress.lose_load(),
+            SchedulerEvent::Resumed { .. } => self.running = true,
+            SchedulerEvent::Leased { blocks, .. } => self.progress.record_leased_blocks(blocks),
+            SchedulerEvent::LoadFailed { .. } => self.progress.record_lost_kv_load(),
             _ => {}
         }
     }

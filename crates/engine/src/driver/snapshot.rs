@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use parking_lot::MutexGuard;
 
-use super::core::slot_of;
+use super::core::record_slot;
 use super::live::LiveEngine;
 use super::record::SequenceRecord;
-use crate::{BlockUse, SequenceProgress, SimTime, Stats};
+use crate::{EngineStats, KvBlockUsage, SequenceProgress, SimTime};
 
 /// Maximum number of sequences read before the engine's lock is yielded.
 const SEQUENCES_PER_LOCK: usize = 1024;
@@ -34,7 +34,7 @@ pub enum SequencePhase {
 }
 
 impl SequencePhase {
-    /// All sequence phases, in the order of [`LiveSequences::phases`].
+    /// All sequence phases, in the order of [`LiveSequencesSnapshot::phases`].
     pub const ALL: [Self; 5] = [
         Self::Waiting,
         Self::WaitingForRemoteKvs,
@@ -54,7 +54,7 @@ impl SequencePhase {
         }
     }
 
-    fn of(record: &SequenceRecord, progress: Option<SequenceProgress>) -> Self {
+    fn from_record(record: &SequenceRecord, progress: Option<SequenceProgress>) -> Self {
         let known = record.prompt + record.output.saturating_sub(1);
         let behind = progress.is_some_and(|progress| progress.computed < known);
         match record.running {
@@ -71,7 +71,7 @@ impl SequencePhase {
 
 /// Snapshot of a live sequence.
 #[derive(Debug, Clone, PartialEq)]
-pub struct LiveSequence {
+pub struct LiveSequenceSnapshot {
     /// Request id, as shown to the client.
     pub id: Arc<str>,
     /// LoRA adapter of the request, if any.
@@ -98,29 +98,29 @@ pub struct LiveSequence {
 
 /// Snapshot of the live sequences of an engine.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct LiveSequences {
+pub struct LiveSequencesSnapshot {
     /// Number of sequences in each [`SequencePhase`].
     pub phases: [usize; 5],
     /// Details of the newest sequences, latest first.
-    pub newest: Vec<LiveSequence>,
+    pub newest: Vec<LiveSequenceSnapshot>,
 }
 
 /// Snapshot of the KV blocks of an engine, in order of their ids, as cells of equally many blocks.
 #[derive(Debug, Clone, PartialEq)]
-pub struct BlockMap {
+pub struct BlockMapSnapshot {
     /// Gauges of the engine, read before the KV blocks; slightly older than [`Self::cells`].
-    pub stats: Stats,
+    pub stats: EngineStats,
     /// Number of KV blocks per cell; the last cell may have fewer.
     pub blocks_per_cell: u32,
     /// Use of the KV blocks in each cell of [`Self::blocks_per_cell`] blocks.
-    pub cells: Vec<BlockUse>,
+    pub cells: Vec<KvBlockUsage>,
 }
 
 impl LiveEngine {
     /// Returns a snapshot of the live sequences, `most` of them in detail. Changes during the call
     /// may be missed or counted with their previous state.
-    pub fn sequences(&self, most: usize) -> LiveSequences {
-        let mut all = LiveSequences::default();
+    pub fn snapshot_sequences(&self, most: usize) -> LiveSequencesSnapshot {
+        let mut all = LiveSequencesSnapshot::default();
         // Ids increase: the oldest is on top.
         let mut newest = BinaryHeap::new();
         let mut ranks = self.shared.ranks.lock();
@@ -129,7 +129,8 @@ impl LiveEngine {
             let core = &ranks[self.rank];
             let to = core.records.len().min(from + SEQUENCES_PER_LOCK);
             for record in core.records[from..to].iter().flatten() {
-                let phase = SequencePhase::of(record, core.engine.progress(record.id));
+                let phase =
+                    SequencePhase::from_record(record, core.engine.sequence_progress(record.id));
                 all.phases[phase as usize] += 1;
                 newest.push(Reverse(record.id));
                 if newest.len() > most {
@@ -143,16 +144,20 @@ impl LiveEngine {
         let now = self.shared.now();
         let newest = newest.into_sorted_vec().into_iter();
         let found = newest.filter_map(|Reverse(id)| {
-            let record = core.records[slot_of(id)].as_ref();
+            let record = core.records[record_slot(id)].as_ref();
             let record = record.filter(|record| record.id == id)?;
-            Some(detail(record, core.engine.progress(id), now))
+            Some(snapshot_sequence(
+                record,
+                core.engine.sequence_progress(id),
+                now,
+            ))
         });
         all.newest = found.collect();
         all
     }
 
     /// Returns a snapshot of the KV blocks, in at most `most` cells.
-    pub fn block_map(&self, most: u32) -> BlockMap {
+    pub fn snapshot_block_map(&self, most: u32) -> BlockMapSnapshot {
         let mut ranks = self.shared.ranks.lock();
         let stats = ranks[self.rank].engine.stats();
         let end = stats.total_blocks.saturating_add(1);
@@ -160,14 +165,14 @@ impl LiveEngine {
         let (mut cells, mut looked_at) = (Vec::new(), 0_u32);
         for from in (1..end).step_by(blocks_per_cell as usize) {
             let to = end.min(from.saturating_add(blocks_per_cell));
-            cells.push(ranks[self.rank].engine.block_use(from..to));
+            cells.push(ranks[self.rank].engine.block_usage(from..to));
             looked_at = looked_at.saturating_add(blocks_per_cell);
             if looked_at >= BLOCKS_PER_LOCK {
                 looked_at = 0;
                 MutexGuard::bump(&mut ranks);
             }
         }
-        BlockMap {
+        BlockMapSnapshot {
             stats,
             blocks_per_cell,
             cells,
@@ -175,15 +180,15 @@ impl LiveEngine {
     }
 }
 
-fn detail(
+fn snapshot_sequence(
     record: &SequenceRecord,
     progress: Option<SequenceProgress>,
     now: SimTime,
-) -> LiveSequence {
-    LiveSequence {
+) -> LiveSequenceSnapshot {
+    LiveSequenceSnapshot {
         id: record.request.id.clone(),
         lora: record.request.lora.clone(),
-        phase: SequencePhase::of(record, progress),
+        phase: SequencePhase::from_record(record, progress),
         prompt: record.prompt,
         cached: record.cached,
         external: record.external,

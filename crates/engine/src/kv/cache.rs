@@ -11,20 +11,20 @@ use crate::BlockKey;
 ///
 /// **Source:** `BlockHashToBlockMap`, `vllm/v1/core/block_pool.py`.
 #[derive(Debug)]
-pub(super) struct CachedBlocks {
-    slots: Vec<HashSlot>,
+pub(super) struct CachedBlockMap {
+    slots: Vec<BlockHashSlot>,
     /// Number of bits by which a key's hash is shifted right to select a slot.
     shift: u32,
     keys: Vec<BlockKey>,
-    /// Neighbors of each block in the ring of blocks with its key; [`Duplicates::NONE`] if the
+    /// Neighbors of each block in the ring of blocks with its key; [`DuplicateLinks::NONE`] if the
     /// block is the only one with its key.
-    duplicates: Vec<Duplicates>,
+    duplicates: Vec<DuplicateLinks>,
     duplicated: usize,
 }
 
 /// Slot of the hash table; empty if `id` is 0, the null block.
 #[derive(Debug, Clone, Copy, Default)]
-struct HashSlot {
+struct BlockHashSlot {
     hash: u32,
     id: u32,
 }
@@ -32,43 +32,43 @@ struct HashSlot {
 /// Neighbors of a block in the ring of blocks with the same key, which is closed from the newest to
 /// the oldest.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Duplicates {
+struct DuplicateLinks {
     older: u32,
     newer: u32,
 }
 
-impl Duplicates {
+impl DuplicateLinks {
     const NONE: Self = Self { older: 0, newer: 0 };
 }
 
-impl CachedBlocks {
+impl CachedBlockMap {
     pub(super) fn new(num_blocks: usize) -> Self {
         let slots = (2 * num_blocks).next_power_of_two().clamp(2, 1 << 31);
         Self {
-            slots: vec![HashSlot::default(); slots],
+            slots: vec![BlockHashSlot::default(); slots],
             shift: 32 - slots.trailing_zeros(),
             keys: vec![BlockKey(0); num_blocks],
-            duplicates: vec![Duplicates::NONE; num_blocks],
+            duplicates: vec![DuplicateLinks::NONE; num_blocks],
             duplicated: 0,
         }
     }
 
-    pub(super) fn find(&self, key: BlockKey) -> Option<u32> {
-        let at = self.seek(key, hash(key));
+    pub(super) fn find_block(&self, key: BlockKey) -> Option<u32> {
+        let at = self.probe_slot(key, slot_hash(key));
         Some(self.slots[at].id).filter(|&id| id != 0)
     }
 
-    pub(super) fn key(&self, id: u32) -> BlockKey {
+    pub(super) fn block_key(&self, id: u32) -> BlockKey {
         self.keys[id as usize]
     }
 
     pub(super) fn insert(&mut self, key: BlockKey, id: u32) {
-        let hash = hash(key);
-        let at = self.seek(key, hash);
+        let hash = slot_hash(key);
+        let at = self.probe_slot(key, hash);
         self.keys[id as usize] = key;
         match self.slots[at].id {
-            0 => self.slots[at] = HashSlot { hash, id },
-            oldest => self.join(oldest, id),
+            0 => self.slots[at] = BlockHashSlot { hash, id },
+            oldest => self.link_duplicate(oldest, id),
         }
     }
 
@@ -76,10 +76,10 @@ impl CachedBlocks {
         let key = self.keys[id as usize];
         let heir = match self.duplicated {
             0 => None,
-            _ => self.part(id),
+            _ => self.unlink_duplicate(id),
         };
         let mask = self.slots.len() - 1;
-        let mut at = (hash(key) >> self.shift) as usize;
+        let mut at = (slot_hash(key) >> self.shift) as usize;
         loop {
             match self.slots[at].id {
                 // The block is a duplicate, but not the oldest one.
@@ -98,19 +98,19 @@ impl CachedBlocks {
     }
 
     /// Reads the hash-table slots of many keys in advance, so that the CPU's cache misses overlap.
-    pub(super) fn touch(&self, keys: impl Iterator<Item = BlockKey>) {
-        let read = keys.map(|key| self.slots[(hash(key) >> self.shift) as usize].id);
+    pub(super) fn prefetch_slots(&self, keys: impl Iterator<Item = BlockKey>) {
+        let read = keys.map(|key| self.slots[(slot_hash(key) >> self.shift) as usize].id);
         std::hint::black_box(read.fold(0, |all, id| all ^ id));
     }
 
     pub(super) fn clear(&mut self) {
-        self.slots.fill(HashSlot::default());
-        self.duplicates.fill(Duplicates::NONE);
+        self.slots.fill(BlockHashSlot::default());
+        self.duplicates.fill(DuplicateLinks::NONE);
         self.duplicated = 0;
     }
 
     /// Returns the index of the slot that holds `key`, or of the empty slot where it belongs.
-    fn seek(&self, key: BlockKey, hash: u32) -> usize {
+    fn probe_slot(&self, key: BlockKey, hash: u32) -> usize {
         let mask = self.slots.len() - 1;
         let mut at = (hash >> self.shift) as usize;
         loop {
@@ -139,20 +139,20 @@ impl CachedBlocks {
                 hole = at;
             }
         }
-        self.slots[hole] = HashSlot::default();
+        self.slots[hole] = BlockHashSlot::default();
     }
 
-    fn join(&mut self, oldest: u32, id: u32) {
+    fn link_duplicate(&mut self, oldest: u32, id: u32) {
         let ring = self.duplicates[oldest as usize];
         let newest = match ring {
-            Duplicates::NONE => {
+            DuplicateLinks::NONE => {
                 self.duplicated += 1;
                 oldest
             }
             ring => ring.older,
         };
         self.duplicated += 1;
-        self.duplicates[id as usize] = Duplicates {
+        self.duplicates[id as usize] = DuplicateLinks {
             older: newest,
             newer: oldest,
         };
@@ -162,16 +162,16 @@ impl CachedBlocks {
 
     /// Removes a block from the ring of blocks with its key, if any, and returns the next newer
     /// block.
-    fn part(&mut self, id: u32) -> Option<u32> {
-        let ring = std::mem::replace(&mut self.duplicates[id as usize], Duplicates::NONE);
-        if ring == Duplicates::NONE {
+    fn unlink_duplicate(&mut self, id: u32) -> Option<u32> {
+        let ring = std::mem::replace(&mut self.duplicates[id as usize], DuplicateLinks::NONE);
+        if ring == DuplicateLinks::NONE {
             return None;
         }
-        let Duplicates { older, newer } = ring;
+        let DuplicateLinks { older, newer } = ring;
         self.duplicated -= 1;
         if older == newer {
             self.duplicated -= 1;
-            self.duplicates[older as usize] = Duplicates::NONE;
+            self.duplicates[older as usize] = DuplicateLinks::NONE;
         } else {
             self.duplicates[older as usize].newer = newer;
             self.duplicates[newer as usize].older = older;
@@ -182,7 +182,7 @@ impl CachedBlocks {
 
 /// Hashes a block key with one multiplication: keys are hashes already, or small numbers from a
 /// trace.
-fn hash(key: BlockKey) -> u32 {
+fn slot_hash(key: BlockKey) -> u32 {
     // The golden ratio spreads consecutive keys evenly (Knuth, TAOCP 6.4).
     let product = u128::from(key.0 ^ 0xf135_7aea_2e62_a9c5) * 0x9e37_79b9_7f4a_7c15;
     let folded = product as u64 ^ (product >> 64) as u64;
@@ -198,16 +198,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_oldest_of_several_copies_is_found_and_each_can_leave() {
+    fn lookup_finds_oldest_duplicate_and_any_can_be_removed() {
         let key = BlockKey(7);
-        let mut cache = CachedBlocks::new(5);
+        let mut cache = CachedBlockMap::new(5);
         for id in [2, 4, 1, 3] {
             cache.insert(key, id);
         }
-        let mut found = vec![cache.find(key)];
+        let mut found = vec![cache.find_block(key)];
         for id in [4, 2, 3, 1] {
             cache.remove(id);
-            found.push(cache.find(key));
+            found.push(cache.find_block(key));
         }
         assert_eq!(found, [Some(2), Some(2), Some(1), Some(1), None]);
     }
@@ -215,8 +215,8 @@ mod tests {
     proptest! {
         /// Few keys and a full table, so that slots collide.
         #[test]
-        fn it_behaves_as_a_map_of_queues(moves in proptest::collection::vec((1..16u32, 0..8u64), 0..200)) {
-            let mut cache = CachedBlocks::new(16);
+        fn block_map_equals_a_map_of_queues(moves in proptest::collection::vec((1..16u32, 0..8u64), 0..200)) {
+            let mut cache = CachedBlockMap::new(16);
             let mut model: BTreeMap<u64, VecDeque<u32>> = BTreeMap::new();
             let mut held: BTreeMap<u32, u64> = BTreeMap::new();
             for (id, key) in moves {
@@ -230,15 +230,17 @@ mod tests {
                 }
                 for key in 0..8 {
                     let oldest = model.get(&key).and_then(|ids| ids.front().copied());
-                    prop_assert_eq!(cache.find(BlockKey(key)), oldest);
+                    prop_assert_eq!(cache.find_block(BlockKey(key)), oldest);
                 }
             }
         }
     }
 
     #[test]
-    fn small_keys_spread_over_places() {
-        let mut seen: Vec<u32> = (0..4096).map(|key| hash(BlockKey(key)) >> 20).collect();
+    fn small_keys_spread_over_hash_slots() {
+        let mut seen: Vec<u32> = (0..4096)
+            .map(|key| slot_hash(BlockKey(key)) >> 20)
+            .collect();
         seen.sort_unstable();
         seen.dedup();
         assert!(seen.len() > 2000, "{}", seen.len());

@@ -1,57 +1,57 @@
 //! Writes canonical CBOR (RFC 8949, 4.2): definite lengths, shortest heads.
 
-const UNSIGNED: u8 = 0;
-const NEGATIVE: u8 = 1;
-const BYTES: u8 = 2;
-const TEXT: u8 = 3;
-const ARRAY: u8 = 4;
-const MAP: u8 = 5;
+const MAJOR_UNSIGNED: u8 = 0;
+const MAJOR_NEGATIVE: u8 = 1;
+const MAJOR_BYTES: u8 = 2;
+const MAJOR_TEXT: u8 = 3;
+const MAJOR_ARRAY: u8 = 4;
+const MAJOR_MAP: u8 = 5;
 
-pub(super) struct Cbor<'a>(pub(super) &'a mut Vec<u8>);
+pub(super) struct CborWriter<'a>(pub(super) &'a mut Vec<u8>);
 
-impl Cbor<'_> {
-    pub(super) fn null(&mut self) {
+impl CborWriter<'_> {
+    pub(super) fn write_null(&mut self) {
         self.0.push(0xf6);
     }
 
-    pub(super) fn unsigned(&mut self, n: u64) {
-        self.head(UNSIGNED, n);
+    pub(super) fn write_unsigned(&mut self, n: u64) {
+        self.write_header(MAJOR_UNSIGNED, n);
     }
 
-    pub(super) fn integer(&mut self, n: i64) {
+    pub(super) fn write_integer(&mut self, n: i64) {
         match u64::try_from(n) {
-            Ok(n) => self.head(UNSIGNED, n),
+            Ok(n) => self.write_header(MAJOR_UNSIGNED, n),
             // CBOR encodes -1 - n, which is the complement.
-            Err(_) => self.head(NEGATIVE, !n as u64),
+            Err(_) => self.write_header(MAJOR_NEGATIVE, !n as u64),
         }
     }
 
-    pub(super) fn bytes(&mut self, bytes: &[u8]) {
-        self.head(BYTES, bytes.len() as u64);
+    pub(super) fn write_bytes(&mut self, bytes: &[u8]) {
+        self.write_header(MAJOR_BYTES, bytes.len() as u64);
         self.0.extend_from_slice(bytes);
     }
 
-    pub(super) fn text(&mut self, text: &str) {
-        self.head(TEXT, text.len() as u64);
+    pub(super) fn write_text(&mut self, text: &str) {
+        self.write_header(MAJOR_TEXT, text.len() as u64);
         self.0.extend_from_slice(text.as_bytes());
     }
 
-    pub(super) fn array(&mut self, len: usize) {
-        self.head(ARRAY, len as u64);
+    pub(super) fn write_array_header(&mut self, len: usize) {
+        self.write_header(MAJOR_ARRAY, len as u64);
     }
 
-    pub(super) fn map(&mut self, len: usize) {
-        self.head(MAP, len as u64);
+    pub(super) fn write_map_header(&mut self, len: usize) {
+        self.write_header(MAJOR_MAP, len as u64);
     }
 
-    pub(super) fn tokens(&mut self, tokens: &[u32]) {
-        self.array(tokens.len());
+    pub(super) fn write_token_array(&mut self, tokens: &[u32]) {
+        self.write_array_header(tokens.len());
         for &token in tokens {
-            self.unsigned(u64::from(token));
+            self.write_unsigned(u64::from(token));
         }
     }
 
-    fn head(&mut self, major: u8, n: u64) {
+    fn write_header(&mut self, major: u8, n: u64) {
         let major = major << 5;
         let wide = n.to_be_bytes();
         match n {
@@ -77,14 +77,14 @@ impl Cbor<'_> {
 mod tests {
     use super::*;
 
-    fn hex(write: impl Fn(&mut Cbor<'_>)) -> String {
+    fn cbor_hex(write: impl Fn(&mut CborWriter<'_>)) -> String {
         let mut buf = Vec::new();
-        write(&mut Cbor(&mut buf));
+        write(&mut CborWriter(&mut buf));
         buf.iter().map(|b| format!("{b:02x}")).collect()
     }
 
     #[test]
-    fn heads_are_as_short_as_can_be() {
+    fn cbor_headers_use_the_shortest_form() {
         // RFC 8949, appendix A.
         for (n, expected) in [
             (0, "00"),
@@ -98,17 +98,17 @@ mod tests {
             (-1000, "3903e7"),
             (i64::MIN, "3b7fffffffffffffff"),
         ] {
-            assert_eq!(hex(|c| c.integer(n)), expected, "{n}");
+            assert_eq!(cbor_hex(|c| c.write_integer(n)), expected, "{n}");
         }
     }
 
     #[test]
-    fn a_block_is_the_parent_its_tokens_and_a_null() {
-        let written = hex(|c| {
-            c.array(3);
-            c.bytes(&[0; 32]);
-            c.tokens(&[1, 2, 300, 70_000]);
-            c.null();
+    fn block_hash_input_is_parent_tokens_and_null() {
+        let written = cbor_hex(|c| {
+            c.write_array_header(3);
+            c.write_bytes(&[0; 32]);
+            c.write_token_array(&[1, 2, 300, 70_000]);
+            c.write_null();
         });
         let expected = format!("835820{}84010219012c1a00011170f6", "00".repeat(32));
         assert_eq!(written, expected);

@@ -4,28 +4,31 @@
 
 use std::sync::Arc;
 
-use super::groups::{Group, GroupTable, TokenNeed};
-use super::pool::{BlockPool, BlockRequest, BlockTable};
-use crate::{BlockKey, BlockPlan, Event, GroupEvent};
+use super::groups::{GroupBlockTable, LayerGroup, TokenNeed};
+use super::pool::{BlockAllocationRequest, BlockPool, BlockTable};
+use crate::{BlockKey, BlockPlan, LayerGroupCacheEvent, SchedulerEvent};
 
 impl BlockPool {
     #[inline]
-    pub(crate) fn has_groups(&self) -> bool {
+    pub(crate) fn has_layer_groups(&self) -> bool {
         !self.groups.all.is_empty()
     }
 
     /// Returns the number of layer groups after the first. Each may need one block more than an
     /// admission counts.
-    pub(crate) fn further_groups(&self) -> u32 {
+    pub(crate) fn extra_group_count(&self) -> u32 {
         self.groups.all.len() as u32
     }
 
     /// Returns all layer groups, the first one first, for the prefix cache in host memory.
-    pub(crate) fn all_groups(&self) -> Vec<Group> {
+    pub(crate) fn all_layer_groups(&self) -> Vec<LayerGroup> {
         let groups = &self.groups;
-        let sparse = groups.all.iter().filter(|group| !group.sees_all());
+        let sparse = groups
+            .all
+            .iter()
+            .filter(|group| !group.has_full_attention());
         let first = (!groups.is_first_null)
-            .then(|| Group::full(self.config().block_size, sparse.count() as u32));
+            .then(|| LayerGroup::full_attention(self.config().block_size, sparse.count() as u32));
         first
             .into_iter()
             .chain(groups.all.iter().copied())
@@ -33,26 +36,26 @@ impl BlockPool {
     }
 
     /// Returns whether a table holds block `i` of layer group `at` (index in
-    /// [`BlockPool::all_groups`]) and the group keeps that block in the prefix cache.
-    pub(crate) fn is_kept(&self, table: &BlockTable, at: usize, i: u32) -> bool {
+    /// [`BlockPool::all_layer_groups`]) and the group keeps that block in the prefix cache.
+    pub(crate) fn is_kept_in_prefix_cache(&self, table: &BlockTable, at: usize, i: u32) -> bool {
         let Some(at) = (at + usize::from(self.groups.is_first_null)).checked_sub(1) else {
             return true;
         };
         let (group, table_of) = (self.groups.all.get(at), table.groups.get(at));
         group.zip(table_of).is_some_and(|(group, blocks)| {
             group.block_size == self.config().block_size
-                && blocks.get(i) != 0
-                && self.groups.keeps(group, &table.ends, i)
+                && blocks.block_id(i) != 0
+                && self.groups.keeps_block_cached(group, &table.ends, i)
         })
     }
 
-    pub(crate) fn begin_pass(&mut self) {
+    pub(crate) fn begin_scheduling_pass(&mut self) {
         self.groups.fresh.clear();
     }
 
     /// Returns whether a prefix-cache hit of `tokens` tokens ends at a Mamba state that the current
     /// scheduling pass still computes.
-    pub(crate) fn is_fresh(&self, plan: &BlockPlan, tokens: u32) -> bool {
+    pub(crate) fn is_state_still_computing(&self, plan: &BlockPlan, tokens: u32) -> bool {
         let last = (tokens / self.config().block_size).checked_sub(1);
         let key = last.and_then(|last| plan.keys.get(last as usize));
         key.is_some_and(|key| self.groups.fresh.contains(key))
@@ -60,10 +63,10 @@ impl BlockPool {
 
     /// Returns the maximum number of KV blocks that a sequence of `tokens` tokens holds, over all
     /// layer groups.
-    pub(crate) fn most_blocks(&self, tokens: u32) -> u32 {
+    pub(crate) fn max_blocks_for_tokens(&self, tokens: u32) -> u32 {
         let first = match self.groups.is_first_null {
             true => 0,
-            false => self.blocks_for(tokens),
+            false => self.blocks_for_tokens(tokens),
         };
         let others = self.groups.all.iter().map(|group| {
             let all = tokens.div_ceil(group.block_size);
@@ -74,44 +77,49 @@ impl BlockPool {
 
     /// Returns an upper bound of the number of new KV blocks that a table needs for `tokens`
     /// tokens.
-    pub(crate) fn missing(&self, table: &BlockTable, tokens: u32) -> u32 {
-        let first = self.blocks_for(tokens).saturating_sub(table.len());
-        if !self.has_groups() {
+    pub(crate) fn max_new_blocks(&self, table: &BlockTable, tokens: u32) -> u32 {
+        let first = self.blocks_for_tokens(tokens).saturating_sub(table.len());
+        if !self.has_layer_groups() {
             return first;
         }
-        self.missing_in_groups(table, TokenNeed::Step(tokens))
+        self.missing_group_blocks(table, TokenNeed::Step(tokens))
     }
 
     /// Returns the number of KV blocks that a sequence still needs to reach `tokens` tokens.
-    pub(crate) fn owed(&self, table: &BlockTable, tokens: u32) -> u32 {
-        if !self.has_groups() {
-            return self.blocks_for(tokens).saturating_sub(table.len());
+    pub(crate) fn blocks_still_needed(&self, table: &BlockTable, tokens: u32) -> u32 {
+        if !self.has_layer_groups() {
+            return self.blocks_for_tokens(tokens).saturating_sub(table.len());
         }
         let first = match self.groups.is_first_null {
             true => 0,
             false => table.len(),
         };
-        let others = table.groups.iter().map(|table| table.held().count() as u32);
-        self.most_blocks(tokens)
+        let others = table
+            .groups
+            .iter()
+            .map(|table| table.held_block_ids().count() as u32);
+        self.max_blocks_for_tokens(tokens)
             .saturating_sub(first + others.sum::<u32>())
     }
 
-    fn missing_in_groups(&self, table: &BlockTable, need: TokenNeed) -> u32 {
+    fn missing_group_blocks(&self, table: &BlockTable, need: TokenNeed) -> u32 {
         let first = match self.groups.is_first_null {
             true => 0,
-            false => self.blocks_for(need.tokens()).saturating_sub(table.len()),
+            false => self
+                .blocks_for_tokens(need.token_count())
+                .saturating_sub(table.len()),
         };
-        let none = GroupTable::default();
+        let none = GroupBlockTable::default();
         let others = self.groups.all.iter().enumerate().map(|(at, group)| {
             let table = table.groups.get(at).unwrap_or(&none);
-            group.missing(table, need)
+            group.missing_blocks(table, need)
         });
         others.fold(first, u32::saturating_add)
     }
 
     /// Returns the number of leading tokens of `plan` that are cached in all layer groups, and the
     /// number cached in the full-attention groups.
-    pub(crate) fn common_prefix(&self, plan: &BlockPlan, tokens: u32) -> (u32, u32) {
+    pub(crate) fn cached_prefix_in_all_groups(&self, plan: &BlockPlan, tokens: u32) -> (u32, u32) {
         if !self.config().prefix_caching {
             return (0, 0);
         }
@@ -119,11 +127,15 @@ impl BlockPool {
         let size = self.config().block_size;
         let most = (tokens.saturating_sub(1) / size).min(plan.keys.len() as u32);
         let keys = &plan.keys[..most as usize];
-        let (sparse, full): (Vec<&Group>, Vec<&Group>) =
-            groups.all.iter().partition(|group| !group.sees_all());
+        let (sparse, full): (Vec<&LayerGroup>, Vec<&LayerGroup>) = groups
+            .all
+            .iter()
+            .partition(|group| !group.has_full_attention());
         let sees_all = |&&key: &&BlockKey| {
-            (groups.is_first_null || self.is_cached(key))
-                && full.iter().all(|group| self.is_cached(group.key(key)))
+            (groups.is_first_null || self.is_block_cached(key))
+                && full
+                    .iter()
+                    .all(|group| self.is_block_cached(group.salted_key(key)))
         };
         let found = keys.iter().take_while(sees_all).count() as u32;
         let drop = u32::from(groups.drops_last);
@@ -140,7 +152,10 @@ impl BlockPool {
         let (mut end, mut run) = (0, 0);
         for i in (0..most).rev() {
             let key = keys[i as usize];
-            if !sparse.iter().all(|group| self.is_cached(group.key(key))) {
+            if !sparse
+                .iter()
+                .all(|group| self.is_block_cached(group.salted_key(key)))
+            {
                 run = 0;
                 continue;
             }
@@ -158,7 +173,7 @@ impl BlockPool {
     /// Records the block indices of a sequence that later prompts may share: the end of its prompt,
     /// and the point where the full-attention groups had a longer hit (`found` instead of `hit`
     /// tokens).
-    pub(crate) fn record_divergence(
+    pub(crate) fn record_divergence_points(
         &self,
         table: &mut BlockTable,
         prompt: u32,
@@ -181,61 +196,68 @@ impl BlockPool {
         };
     }
 
-    pub(super) fn allocate_in_groups(
+    pub(super) fn allocate_group_blocks(
         &mut self,
         table: &mut BlockTable,
         plan: Option<&Arc<BlockPlan>>,
-        need: &BlockRequest,
-        out: &mut impl FnMut(Event),
+        need: &BlockAllocationRequest,
+        out: &mut impl FnMut(SchedulerEvent),
     ) -> bool {
         let starts = table.is_empty();
         table
             .groups
-            .resize_with(self.groups.all.len(), GroupTable::default);
+            .resize_with(self.groups.all.len(), GroupBlockTable::default);
         let is_found = match starts {
-            true => self.find_in_groups(table, plan, need),
+            true => self.find_prefix_in_groups(table, plan, need),
             false => {
-                self.free_passed(table, need.processed);
+                self.free_blocks_outside_window(table, need.processed);
                 true
             }
         };
         let idle = match starts {
-            true => self.idle_of(table),
+            true => self.idle_block_count(table),
             false => 0,
         };
-        let now = self.missing_now(table, need);
+        let now = self.new_blocks_needed(table, need);
         let whole = match starts {
-            true => self.missing_in_groups(table, TokenNeed::Admission(need.whole)),
+            true => self.missing_group_blocks(table, TokenNeed::Admission(need.whole)),
             false => 0,
         };
         let fresh = now.max(whole).saturating_add(idle);
         let takes = now.saturating_add(idle) > 0;
-        if !is_found || ((starts || takes) && fresh.saturating_add(need.spare) > self.free()) {
+        if !is_found || ((starts || takes) && fresh.saturating_add(need.spare) > self.free_blocks())
+        {
             if starts {
-                self.clear_found(table);
+                self.clear_found_blocks(table);
             }
             return false;
         }
         if starts {
-            self.hold_found(table, need.prefix / self.config().block_size);
+            self.hold_found_blocks(table, need.prefix / self.config().block_size);
         }
-        self.take_in_groups(table, need, out);
+        self.take_group_blocks(table, need, out);
         self.cache_full_blocks(table, plan, need.cache.min(need.tokens), out);
         true
     }
 
-    fn missing_now(&self, table: &BlockTable, need: &BlockRequest) -> u32 {
+    fn new_blocks_needed(&self, table: &BlockTable, need: &BlockAllocationRequest) -> u32 {
         let first = match self.groups.is_first_null {
             true => 0,
-            false => self.blocks_for(need.tokens).saturating_sub(table.len()),
+            false => self
+                .blocks_for_tokens(need.tokens)
+                .saturating_sub(table.len()),
         };
         let others = self.groups.all.iter().zip(&table.groups);
-        let others = others.map(|(group, table)| Self::fresh(group, table, need));
+        let others = others.map(|(group, table)| Self::new_group_blocks(group, table, need));
         others.fold(first, u32::saturating_add)
     }
 
-    fn fresh(group: &Group, table: &GroupTable, need: &BlockRequest) -> u32 {
-        let fresh = group.missing(table, TokenNeed::Step(need.tokens));
+    fn new_group_blocks(
+        group: &LayerGroup,
+        table: &GroupBlockTable,
+        need: &BlockAllocationRequest,
+    ) -> u32 {
+        let fresh = group.missing_blocks(table, TokenNeed::Step(need.tokens));
         if need.is_capped {
             fresh.min(group.most)
         } else {
@@ -245,11 +267,11 @@ impl BlockPool {
 
     /// Adds the cached prefix blocks of all layer groups to an empty table; returns false if part
     /// of the prefix is missing.
-    fn find_in_groups(
+    fn find_prefix_in_groups(
         &self,
         table: &mut BlockTable,
         plan: Option<&Arc<BlockPlan>>,
-        need: &BlockRequest,
+        need: &BlockAllocationRequest,
     ) -> bool {
         let size = self.config().block_size;
         let plan = plan.filter(|_| self.config().prefix_caching);
@@ -262,14 +284,14 @@ impl BlockPool {
             true => table.blocks.resize(hits as usize, 0),
             false => table
                 .blocks
-                .extend(keys.iter().map_while(|&key| self.find(key))),
+                .extend(keys.iter().map_while(|&key| self.find_cached_block(key))),
         }
         let mut is_found = table.len() == hits;
         for (group, table) in self.groups.all.iter().zip(&mut table.groups) {
-            table.first = group.passed(need.processed.max(need.prefix));
+            table.first = group.blocks_outside_window(need.processed.max(need.prefix));
             let keys = keys.iter().skip(table.first as usize);
             // For a state group this is only the last block.
-            let keys = keys.map(|&key| self.find(group.key(key)));
+            let keys = keys.map(|&key| self.find_cached_block(group.salted_key(key)));
             is_found &= keys.clone().all(|id| id.is_some());
             table.blocks.extend(keys.flatten());
         }
@@ -278,64 +300,66 @@ impl BlockPool {
 
     /// Returns the number of blocks in a table that no sequence holds yet; allocating them removes
     /// them from the free queue.
-    fn idle_of(&self, table: &BlockTable) -> u32 {
+    fn idle_block_count(&self, table: &BlockTable) -> u32 {
         let others = table.groups.iter().flat_map(|table| &table.blocks);
         let all = table.blocks.iter().chain(others);
-        all.filter(|&&id| id != 0 && self.is_idle(id)).count() as u32
+        all.filter(|&&id| id != 0 && self.is_block_idle(id)).count() as u32
     }
 
-    fn clear_found(&self, table: &mut BlockTable) {
+    fn clear_found_blocks(&self, table: &mut BlockTable) {
         table.blocks.clear();
-        table.groups.iter_mut().for_each(GroupTable::clear);
+        table.groups.iter_mut().for_each(GroupBlockTable::clear);
     }
 
-    fn hold_found(&mut self, table: &mut BlockTable, hits: u32) {
+    fn hold_found_blocks(&mut self, table: &mut BlockTable, hits: u32) {
         let others = table.groups.iter().flat_map(|table| &table.blocks);
         for &id in table.blocks.iter().chain(others).filter(|&&id| id != 0) {
-            self.hold(id);
+            self.hold_block(id);
         }
-        self.start(table, hits.min(table.len()));
+        self.record_prefix_hit(table, hits.min(table.len()));
     }
 
-    fn take_in_groups(
+    fn take_group_blocks(
         &mut self,
         table: &mut BlockTable,
-        need: &BlockRequest,
-        out: &mut impl FnMut(Event),
+        need: &BlockAllocationRequest,
+        out: &mut impl FnMut(SchedulerEvent),
     ) {
-        let fresh = self.blocks_for(need.tokens).saturating_sub(table.len());
+        let fresh = self
+            .blocks_for_tokens(need.tokens)
+            .saturating_sub(table.len());
         match self.groups.is_first_null {
             true => table.blocks.resize(table.blocks.len() + fresh as usize, 0),
-            false => self.take(&mut table.blocks, 0, fresh, out),
+            false => self.take_free_blocks(&mut table.blocks, 0, fresh, out),
         }
         for at in 0..self.groups.all.len() {
             let group = self.groups.all[at];
             let table = &mut table.groups[at];
             let owner = at as u8 + 1;
             if !group.is_state {
-                let fresh = Self::fresh(&group, table, need);
-                self.take(&mut table.blocks, owner, fresh, out);
+                let fresh = Self::new_group_blocks(&group, table, need);
+                self.take_free_blocks(&mut table.blocks, owner, fresh, out);
                 continue;
             }
             let spare = group.spare - table.spare.len() as u32;
-            self.take(&mut table.spare, owner, spare, out);
+            self.take_free_blocks(&mut table.spare, owner, spare, out);
             let all = need.tokens.div_ceil(group.block_size);
             if all > table.len() {
                 if table.blocks.is_empty() {
                     table.first = all - 1;
                 }
                 table.blocks.resize((all - 1 - table.first) as usize, 0);
-                self.take(&mut table.blocks, owner, 1, out);
+                self.take_free_blocks(&mut table.blocks, owner, 1, out);
             }
         }
     }
 
     /// Frees the KV blocks that no layer of a group will read again after `processed` tokens.
-    fn free_passed(&mut self, table: &mut BlockTable, processed: u32) {
+    fn free_blocks_outside_window(&mut self, table: &mut BlockTable, processed: u32) {
         for at in 0..self.groups.all.len() {
             let group = self.groups.all[at];
             let table = &mut table.groups[at];
-            let upto = group.passed(processed).min(table.len());
+            let upto = group.blocks_outside_window(processed).min(table.len());
             let passed = upto.saturating_sub(table.first);
             if passed == 0 {
                 continue;
@@ -347,14 +371,14 @@ impl BlockPool {
                 table.first += 1;
             }
             ids.retain(|&id| id != 0);
-            self.give_back(&ids);
+            self.release_block_ids(&ids);
         }
     }
 
-    pub(super) fn release_groups(&mut self, table: &mut BlockTable) {
+    pub(super) fn release_group_blocks(&mut self, table: &mut BlockTable) {
         for table in &mut table.groups {
-            let ids: Vec<u32> = table.held().collect();
-            self.give_back(&ids);
+            let ids: Vec<u32> = table.held_block_ids().collect();
+            self.release_block_ids(&ids);
             table.clear();
         }
         table.ends = [0; 4];
@@ -362,23 +386,23 @@ impl BlockPool {
 
     /// Adds blocks `from..to` of a table to the prefix cache, except those that their layer groups
     /// do not keep.
-    pub(super) fn cache_in_groups(
+    pub(super) fn cache_group_blocks(
         &mut self,
         table: &BlockTable,
         plan: &Arc<BlockPlan>,
         (from, to): (u32, u32),
-        out: &mut impl FnMut(Event),
+        out: &mut impl FnMut(SchedulerEvent),
     ) {
         for at in 0..self.groups.all.len() {
             let group = self.groups.all[at];
             let mut kept = Vec::new();
             for i in from..to {
-                let id = table.groups[at].get(i);
-                if id == 0 || !self.groups.keeps(&group, &table.ends, i) {
+                let id = table.groups[at].block_id(i);
+                if id == 0 || !self.groups.keeps_block_cached(&group, &table.ends, i) {
                     continue;
                 }
                 let key = plan.keys[i as usize];
-                self.remember(id, group.key(key), plan, i as usize);
+                self.add_to_prefix_cache(id, group.salted_key(key), plan, i as usize);
                 kept.push(i);
                 if group.is_state && at == 0 {
                     self.groups.fresh.push(key);
@@ -392,23 +416,23 @@ impl BlockPool {
                 for run in kept.chunk_by(|a, b| a + 1 == *b) {
                     let (plan, from) = (Arc::clone(&plan), run[0]);
                     let to = from + run.len() as u32;
-                    out(Event::Stored { plan, from, to });
+                    out(SchedulerEvent::Stored { plan, from, to });
                 }
                 continue;
             }
             let group = group.index;
-            let stored = GroupEvent::Stored {
+            let stored = LayerGroupCacheEvent::Stored {
                 group,
                 plan,
                 from,
                 to,
                 kept,
             };
-            out(Event::Group(Box::new(stored)));
+            out(SchedulerEvent::Group(Box::new(stored)));
         }
     }
 
-    pub(super) fn settled_in_groups(&self, table: &BlockTable) -> u32 {
+    pub(super) fn settled_tokens_in_groups(&self, table: &BlockTable) -> u32 {
         let tables = self.groups.all.iter().zip(&table.groups);
         let settled = tables.map(|(group, table)| {
             let room = table.len().saturating_mul(group.block_size);
@@ -419,27 +443,27 @@ impl BlockPool {
     }
 
     /// Emits events for blocks removed from the prefix cache, in order, grouped by layer group.
-    pub(super) fn report_removed(
+    pub(super) fn emit_removed_block_events(
         &self,
         removed: Vec<(BlockKey, Option<[u8; 32]>)>,
         owners: &[u8],
-        out: &mut impl FnMut(Event),
+        out: &mut impl FnMut(SchedulerEvent),
     ) {
         let plain = |owner: u8| owner == 0 || (owner == 1 && self.groups.is_first_null);
         let mut removed = removed.into_iter();
         for run in owners.chunk_by(|a, b| a == b) {
             let keys = removed.by_ref().take(run.len()).collect();
-            out(match self.group_of(run[0]) {
+            out(match self.group_of_owner(run[0]) {
                 Some(group) if !plain(run[0]) => {
                     let group = group.index;
-                    Event::Group(Box::new(GroupEvent::Removed { group, keys }))
+                    SchedulerEvent::Group(Box::new(LayerGroupCacheEvent::Removed { group, keys }))
                 }
-                _ => Event::Removed { keys },
+                _ => SchedulerEvent::Removed { keys },
             });
         }
     }
 
-    fn group_of(&self, owner: u8) -> Option<&Group> {
+    fn group_of_owner(&self, owner: u8) -> Option<&LayerGroup> {
         usize::from(owner)
             .checked_sub(1)
             .and_then(|at| self.groups.all.get(at))
@@ -447,7 +471,8 @@ impl BlockPool {
 
     /// Returns the block plan's key of a block that the prefix cache holds under `name`, which
     /// contains the salt of the block's layer group.
-    pub(super) fn plan_key(&self, owner: u8, name: BlockKey) -> BlockKey {
-        self.group_of(owner).map_or(name, |group| group.key(name))
+    pub(super) fn unsalted_block_key(&self, owner: u8, name: BlockKey) -> BlockKey {
+        self.group_of_owner(owner)
+            .map_or(name, |group| group.salted_key(name))
     }
 }

@@ -37,7 +37,7 @@ pub enum SparseLayerKind {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct GroupLimits {
+pub(crate) struct LayerGroupLimits {
     /// Maximum number of scheduled tokens whose steps have not ended.
     pub in_flight: u32,
     pub max_model_len: u32,
@@ -56,7 +56,7 @@ pub(super) enum TokenNeed {
 }
 
 impl TokenNeed {
-    pub(super) fn tokens(self) -> u32 {
+    pub(super) fn token_count(self) -> u32 {
         match self {
             Self::Step(tokens) | Self::Admission(tokens) => tokens,
         }
@@ -64,7 +64,7 @@ impl TokenNeed {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Group {
+pub(crate) struct LayerGroup {
     /// Attention window of the group's layers, in tokens, including the newest.
     pub(super) window: u32,
     pub(super) block_size: u32,
@@ -86,8 +86,8 @@ pub(crate) struct Group {
 
 /// Holds all layer groups except the first, if the first has full attention.
 #[derive(Debug, Default)]
-pub(super) struct Groups {
-    pub(super) all: Vec<Group>,
+pub(super) struct ExtraLayerGroups {
+    pub(super) all: Vec<LayerGroup>,
     /// Whether no group has full attention. Then the block table of the first group holds null
     /// blocks.
     pub(super) is_first_null: bool,
@@ -98,7 +98,7 @@ pub(super) struct Groups {
 }
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct GroupTable {
+pub(super) struct GroupBlockTable {
     /// Index in the sequence of the first block in `blocks`.
     pub(super) first: u32,
     /// KV block ids of the group; 0 for a missing block.
@@ -106,12 +106,12 @@ pub(super) struct GroupTable {
     pub(super) spare: Vec<u32>,
 }
 
-impl GroupTable {
+impl GroupBlockTable {
     pub(super) fn len(&self) -> u32 {
         self.first + self.blocks.len() as u32
     }
 
-    pub(super) fn get(&self, block: u32) -> u32 {
+    pub(super) fn block_id(&self, block: u32) -> u32 {
         let at = block.checked_sub(self.first);
         at.and_then(|at| self.blocks.get(at as usize))
             .copied()
@@ -119,7 +119,7 @@ impl GroupTable {
     }
 
     /// Iterates over the KV block ids of the table without missing ones.
-    pub(super) fn held(&self) -> impl Iterator<Item = u32> {
+    pub(super) fn held_block_ids(&self) -> impl Iterator<Item = u32> {
         let there = self.blocks.iter().chain(&self.spare).copied();
         there.filter(|&id| id != 0)
     }
@@ -131,8 +131,8 @@ impl GroupTable {
     }
 }
 
-impl Group {
-    pub(super) const fn full(block_size: u32, index: u32) -> Self {
+impl LayerGroup {
+    pub(super) const fn full_attention(block_size: u32, index: u32) -> Self {
         Self {
             window: u32::MAX,
             block_size,
@@ -147,21 +147,21 @@ impl Group {
         }
     }
 
-    pub(super) const fn sees_all(&self) -> bool {
+    pub(super) const fn has_full_attention(&self) -> bool {
         self.window == u32::MAX
     }
 
-    pub(super) fn key(&self, key: BlockKey) -> BlockKey {
+    pub(super) fn salted_key(&self, key: BlockKey) -> BlockKey {
         BlockKey(key.0 ^ self.salt)
     }
 
     /// Returns the number of leading blocks outside the attention window after `processed` tokens.
-    pub(super) fn passed(&self, processed: u32) -> u32 {
+    pub(super) fn blocks_outside_window(&self, processed: u32) -> u32 {
         processed.saturating_sub(self.window - 1) / self.block_size
     }
 
     /// Returns the blocks that the table lacks for these tokens.
-    pub(super) fn missing(&self, table: &GroupTable, need: TokenNeed) -> u32 {
+    pub(super) fn missing_blocks(&self, table: &GroupBlockTable, need: TokenNeed) -> u32 {
         let all = match need {
             TokenNeed::Step(tokens) => tokens.div_ceil(self.block_size),
             TokenNeed::Admission(tokens) => tokens.div_ceil(self.block_size).min(self.cap),
@@ -174,27 +174,27 @@ impl Group {
     }
 }
 
-impl Groups {
+impl ExtraLayerGroups {
     pub(super) fn new(
         groups: &LayerGroups,
         block_size: u32,
         caching: bool,
-        limits: &GroupLimits,
+        limits: &LayerGroupLimits,
     ) -> Self {
-        let &GroupLimits {
+        let &LayerGroupLimits {
             in_flight,
             max_model_len,
             drafts,
             drops_last,
         } = limits;
-        let full = Group::full(block_size, 0);
+        let full = LayerGroup::full_attention(block_size, 0);
         let sparse = match groups.kind {
             SparseLayerKind::Window(tokens) => {
                 let window = tokens.clamp(1, u32::MAX - 1);
                 let kept = (window - 1).saturating_add(in_flight).min(max_model_len);
                 // The window may begin inside a block.
                 let cap = kept.div_ceil(block_size).saturating_add(1);
-                Group {
+                LayerGroup {
                     window,
                     cap,
                     most: cap,
@@ -203,7 +203,7 @@ impl Groups {
                     ..full
                 }
             }
-            SparseLayerKind::State(most) => Group {
+            SparseLayerKind::State(most) => LayerGroup {
                 window: 2,
                 // Without a prefix cache there is one block of any length.
                 block_size: if caching { block_size } else { u32::MAX },
@@ -224,7 +224,7 @@ impl Groups {
         let further = groups.full.saturating_sub(1) as usize;
         let kinds = std::iter::repeat_n(sparse, groups.sparse as usize);
         let kinds = kinds.chain(std::iter::repeat_n(full, further));
-        let all = (0_u32..).zip(kinds).map(|(at, group)| Group {
+        let all = (0_u32..).zip(kinds).map(|(at, group)| LayerGroup {
             salt: (u64::from(at) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15),
             index: at + u32::from(!is_first_null && at >= groups.sparse),
             ..group
@@ -240,8 +240,8 @@ impl Groups {
 
     /// Returns whether the prefix cache keeps block `i` of a group. `ends` are the block indices at
     /// which later prompts may diverge from the sequence.
-    pub(super) fn keeps(&self, group: &Group, ends: &[u32], i: u32) -> bool {
-        let Some(interval) = self.interval.filter(|_| !group.sees_all()) else {
+    pub(super) fn keeps_block_cached(&self, group: &LayerGroup, ends: &[u32], i: u32) -> bool {
+        let Some(interval) = self.interval.filter(|_| !group.has_full_attention()) else {
             return true;
         };
         let need = group.run + group.peek;

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use sha2::{Digest as _, Sha256};
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::cbor::Cbor;
-use super::pickle::Pickle;
+use super::cbor::CborWriter;
+use super::pickle::PickleWriter;
 use crate::{BlockKey, BlockPlan, ExtraKey, LoraId};
 
 /// Selects the hash algorithm for KV blocks.
@@ -86,9 +86,9 @@ impl HashAlgo {
     }
 }
 
-/// Configures the block hashes that a [`Hasher`] computes.
+/// Configures the block hashes that a [`BlockHasher`] computes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct HashConfig {
+pub struct BlockHashConfig {
     /// Hash algorithm.
     pub algo: HashAlgo,
     /// Value of PYTHONHASHSEED or `--hash-seed`.
@@ -110,7 +110,7 @@ pub struct HashConfig {
 
 /// Describes a LoRA adapter for hashes and events.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lora {
+pub struct LoraAdapter {
     /// Adapter number, from 1.
     pub id: LoraId,
     /// Served model name of the adapter.
@@ -134,7 +134,7 @@ pub struct MediaSpan {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExtraKeys {
     /// LoRA adapter of the request, if any.
-    pub lora: Option<Lora>,
+    pub lora: Option<LoraAdapter>,
     /// First served model name; root of llm-d's hashes if there is no adapter.
     pub model: Arc<str>,
     /// `cache_salt` of the request.
@@ -144,12 +144,12 @@ pub struct ExtraKeys {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Hash {
+struct BlockHash {
     bytes: [u8; 32],
     len: usize,
 }
 
-impl Hash {
+impl BlockHash {
     fn new(digest: &[u8]) -> Self {
         let mut bytes = [0; 32];
         bytes[..digest.len()].copy_from_slice(digest);
@@ -164,7 +164,7 @@ impl Hash {
     }
 
     /// Returns the last eight bytes of the hash as a big-endian number (vLLM's integer form).
-    fn key(&self) -> u64 {
+    fn low_u64(&self) -> u64 {
         self.bytes[self.len - 8..self.len]
             .iter()
             .fold(0, |key, &byte| key << 8 | u64::from(byte))
@@ -174,41 +174,41 @@ impl Hash {
 /// Computes the KV block hashes of sequences as a [`BlockPlan`]. All requests of a model share one
 /// hasher.
 #[derive(Debug, Clone)]
-pub struct Hasher {
-    config: HashConfig,
+pub struct BlockHasher {
+    config: BlockHashConfig,
     /// Parent hash of the first block (vLLM's NONE_HASH; in llm-d the hashed seed, before the model
     /// name).
-    none: Hash,
+    none: BlockHash,
 }
 
-impl Hasher {
+impl BlockHasher {
     /// Creates a hasher of KV blocks and computes its root hash.
-    pub fn new(config: HashConfig) -> Self {
+    pub fn new(config: BlockHashConfig) -> Self {
         let mut buf = Vec::new();
         let none = match config.algo {
             HashAlgo::LlmdFnv => {
                 let seed = config.seed.as_deref().unwrap_or_default();
-                Hash::new(&fnv1a(seed.as_bytes()).to_be_bytes())
+                BlockHash::new(&fnv1a_64(seed.as_bytes()).to_be_bytes())
             }
             HashAlgo::LlmdSha256 => {
-                Cbor(&mut buf).text(config.seed.as_deref().unwrap_or_default());
-                digest(config.algo, &buf)
+                CborWriter(&mut buf).write_text(config.seed.as_deref().unwrap_or_default());
+                hash_bytes(config.algo, &buf)
             }
             algo => {
                 let seed = config.seed.as_deref().unwrap_or("vllm-none-hash");
                 match algo {
                     HashAlgo::Sha256 | HashAlgo::Xxhash => {
-                        let mut pickle = Pickle::new(&mut buf);
-                        pickle.text(seed);
+                        let mut pickle = PickleWriter::new(&mut buf);
+                        pickle.write_text(seed);
                         pickle.finish();
                     }
-                    _ => Cbor(&mut buf).text(seed),
+                    _ => CborWriter(&mut buf).write_text(seed),
                 }
-                digest(algo, &buf)
+                hash_bytes(algo, &buf)
             }
         };
         let is_llmd = matches!(config.algo, HashAlgo::LlmdFnv | HashAlgo::LlmdSha256);
-        let config = HashConfig {
+        let config = BlockHashConfig {
             block_size: config.block_size.max(1),
             lookahead: if is_llmd { 0 } else { config.lookahead },
             ..config
@@ -217,7 +217,7 @@ impl Hasher {
     }
 
     /// Returns the configuration of the block hashes.
-    pub const fn config(&self) -> &HashConfig {
+    pub const fn config(&self) -> &BlockHashConfig {
         &self.config
     }
 
@@ -227,7 +227,7 @@ impl Hasher {
     }
 
     /// Returns the approximate memory of a block plan for `tokens` tokens, in bytes.
-    pub const fn plan_bytes(&self, tokens: u64) -> u64 {
+    pub const fn estimate_plan_bytes(&self, tokens: u64) -> u64 {
         let config = &self.config;
         let token = if config.keep_tokens { 4 } else { 0 };
         let block = if config.keep_hashes { 8 + 32 } else { 8 };
@@ -235,9 +235,9 @@ impl Hasher {
     }
 
     /// Computes the block plan of a sequence; `tokens` are its prompt and output tokens.
-    pub fn plan(&self, tokens: &[u32], extras: &ExtraKeys) -> BlockPlan {
-        let mut chain = self.chain(extras, tokens.len());
-        chain.extend(tokens);
+    pub fn block_plan(&self, tokens: &[u32], extras: &ExtraKeys) -> BlockPlan {
+        let mut chain = self.begin_block_plan(extras, tokens.len());
+        chain.append_tokens(tokens);
         chain.finish()
     }
 
@@ -245,7 +245,11 @@ impl Hasher {
     ///
     /// Sequences with the same prompt need to hash it only once: append the prompt, then clone the
     /// builder.
-    pub fn chain<'a>(&'a self, extras: &'a ExtraKeys, tokens: usize) -> BlockPlanBuilder<'a> {
+    pub fn begin_block_plan<'a>(
+        &'a self,
+        extras: &'a ExtraKeys,
+        tokens: usize,
+    ) -> BlockPlanBuilder<'a> {
         let mut chain = BlockPlanBuilder {
             hasher: self,
             extras,
@@ -267,12 +271,12 @@ impl Hasher {
                 .lora
                 .as_ref()
                 .map_or(&extras.model, |lora| &lora.name);
-            let mut cbor = Cbor(&mut chain.buf);
-            cbor.array(3);
-            cbor.unsigned(self.none.key());
-            cbor.null();
-            cbor.text(model);
-            chain.parent = digest(self.config.algo, &chain.buf);
+            let mut cbor = CborWriter(&mut chain.buf);
+            cbor.write_array_header(3);
+            cbor.write_unsigned(self.none.low_u64());
+            cbor.write_null();
+            cbor.write_text(model);
+            chain.parent = hash_bytes(self.config.algo, &chain.buf);
         }
         chain
     }
@@ -281,38 +285,38 @@ impl Hasher {
 /// Builds a [`BlockPlan`] token by token.
 #[derive(Debug, Clone)]
 pub struct BlockPlanBuilder<'a> {
-    hasher: &'a Hasher,
+    hasher: &'a BlockHasher,
     extras: &'a ExtraKeys,
-    parent: Hash,
+    parent: BlockHash,
     plan: BlockPlan,
     buf: Vec<u8>,
 }
 
 impl BlockPlanBuilder<'_> {
     /// Appends tokens to the block plan and hashes the blocks that become full.
-    pub fn extend(&mut self, tokens: &[u32]) {
+    pub fn append_tokens(&mut self, tokens: &[u32]) {
         self.plan.tokens.extend_from_slice(tokens);
         let size = self.plan.block_size as usize;
         let ahead = self.plan.lookahead as usize;
         let full = self.plan.tokens.len().saturating_sub(ahead) / size;
         for block in self.plan.keys.len()..full {
-            let extra_keys = extra_keys(self.extras, block * size, size + ahead);
+            let extra_keys = extra_keys_of_block(self.extras, block * size, size + ahead);
             self.buf.clear();
             let (start, end) = (block * size, (block + 1) * size);
-            let content = BlockContent {
+            let content = BlockHashInput {
                 parent: &self.parent,
                 tokens: &self.plan.tokens[start..end],
                 extra_keys: &extra_keys,
                 ahead: &self.plan.tokens[end..end + ahead],
             };
-            content.encode(self.hasher.config.algo, &mut self.buf);
-            self.parent = digest(self.hasher.config.algo, &self.buf);
-            self.plan.keys.push(BlockKey(self.parent.key()));
+            content.encode_hash_input(self.hasher.config.algo, &mut self.buf);
+            self.parent = hash_bytes(self.hasher.config.algo, &self.buf);
+            self.plan.keys.push(BlockKey(self.parent.low_u64()));
             if self.hasher.config.keep_hashes {
                 self.plan.hashes.push(self.parent.bytes);
             }
             if self.hasher.config.keep_tokens {
-                self.show(block, &extra_keys);
+                self.store_extra_keys(block, &extra_keys);
             }
         }
     }
@@ -326,7 +330,7 @@ impl BlockPlanBuilder<'_> {
     }
 
     /// Stores the extra keys of a block in the plan, in the form that KV events have.
-    fn show(&mut self, block: usize, extra_keys: &[BlockExtraKey<'_>]) {
+    fn store_extra_keys(&mut self, block: usize, extra_keys: &[ExtraKeyPart<'_>]) {
         if extra_keys.is_empty() {
             // The list stays empty until a block has extra keys.
             if !self.plan.extra_keys.is_empty() {
@@ -335,20 +339,20 @@ impl BlockPlanBuilder<'_> {
             return;
         }
         self.plan.extra_keys.resize(block, None);
-        let shown = extra_keys.iter().map(BlockExtraKey::shown).collect();
+        let shown = extra_keys.iter().map(ExtraKeyPart::to_event_key).collect();
         self.plan.extra_keys.push(Some(shown));
     }
 }
 
 #[derive(Debug, Clone, Copy)]
-enum BlockExtraKey<'a> {
-    Lora(&'a Lora),
+enum ExtraKeyPart<'a> {
+    Lora(&'a LoraAdapter),
     Media(&'a Arc<str>, i64),
     Salt(&'a Arc<str>),
 }
 
-impl BlockExtraKey<'_> {
-    fn shown(&self) -> ExtraKey {
+impl ExtraKeyPart<'_> {
+    fn to_event_key(&self) -> ExtraKey {
         match *self {
             Self::Lora(lora) => ExtraKey::Text(Arc::clone(&lora.name)),
             Self::Media(identifier, offset) => ExtraKey::Media {
@@ -362,31 +366,31 @@ impl BlockExtraKey<'_> {
 
 /// Returns the extra keys of the block that starts at token `start`, in vLLM's order
 /// (`generate_block_hash_extra_keys`).
-fn extra_keys(extras: &ExtraKeys, start: usize, size: usize) -> Vec<BlockExtraKey<'_>> {
-    let lora = extras.lora.iter().map(BlockExtraKey::Lora);
+fn extra_keys_of_block(extras: &ExtraKeys, start: usize, size: usize) -> Vec<ExtraKeyPart<'_>> {
+    let lora = extras.lora.iter().map(ExtraKeyPart::Lora);
     let media = extras.media.iter().filter_map(|item| {
         let offset = i64::from(item.start) - start as i64;
         let overlaps = offset < size as i64 && offset + i64::from(item.len) > 0;
-        overlaps.then_some(BlockExtraKey::Media(&item.identifier, offset))
+        overlaps.then_some(ExtraKeyPart::Media(&item.identifier, offset))
     });
     let salt = extras
         .salt
         .iter()
         .filter(|_| start == 0)
-        .map(BlockExtraKey::Salt);
+        .map(ExtraKeyPart::Salt);
     lora.chain(media).chain(salt).collect()
 }
 
-struct BlockContent<'a> {
-    parent: &'a Hash,
+struct BlockHashInput<'a> {
+    parent: &'a BlockHash,
     tokens: &'a [u32],
-    extra_keys: &'a [BlockExtraKey<'a>],
+    extra_keys: &'a [ExtraKeyPart<'a>],
     /// Tokens after the block that its hash covers too, with `lookahead`.
     ahead: &'a [u32],
 }
 
-impl BlockContent<'_> {
-    fn encode(&self, algo: HashAlgo, buf: &mut Vec<u8>) {
+impl BlockHashInput<'_> {
+    fn encode_hash_input(&self, algo: HashAlgo, buf: &mut Vec<u8>) {
         let &Self {
             parent,
             tokens,
@@ -394,15 +398,15 @@ impl BlockContent<'_> {
             ..
         } = self;
         match algo {
-            HashAlgo::Sha256 | HashAlgo::Xxhash => self.pickle(buf),
-            HashAlgo::Sha256Cbor | HashAlgo::XxhashCbor => self.cbor(buf),
-            HashAlgo::LlmdFnv => llmd_block(parent, tokens, extra_keys, buf),
-            HashAlgo::LlmdSha256 => llmd_block(parent, tokens, &[], buf),
-            HashAlgo::Internal => self.internal(buf),
+            HashAlgo::Sha256 | HashAlgo::Xxhash => self.encode_pickle(buf),
+            HashAlgo::Sha256Cbor | HashAlgo::XxhashCbor => self.encode_cbor(buf),
+            HashAlgo::LlmdFnv => encode_llmd(parent, tokens, extra_keys, buf),
+            HashAlgo::LlmdSha256 => encode_llmd(parent, tokens, &[], buf),
+            HashAlgo::Internal => self.encode_internal(buf),
         }
     }
 
-    fn internal(&self, buf: &mut Vec<u8>) {
+    fn encode_internal(&self, buf: &mut Vec<u8>) {
         let (parent, tokens, extra_keys) = (self.parent, self.tokens, self.extra_keys);
         // Reserve once: the parent, and four bytes per token.
         buf.reserve(parent.len + 4 * (tokens.len() + self.ahead.len()));
@@ -416,103 +420,103 @@ impl BlockContent<'_> {
             }
         }
         if !extra_keys.is_empty() {
-            cbor_extra_keys(&mut Cbor(buf), extra_keys);
+            cbor_extra_keys(&mut CborWriter(buf), extra_keys);
         }
     }
 
-    fn pickle(&self, buf: &mut Vec<u8>) {
-        let mut pickle = Pickle::new(buf);
-        pickle.tuple(3, |p| {
-            p.bytes(self.parent.as_slice());
-            p.tuple(self.tokens.len(), |p| {
+    fn encode_pickle(&self, buf: &mut Vec<u8>) {
+        let mut pickle = PickleWriter::new(buf);
+        pickle.write_tuple(3, |p| {
+            p.write_bytes(self.parent.as_slice());
+            p.write_tuple(self.tokens.len(), |p| {
                 for &token in self.tokens {
-                    p.integer(i64::from(token));
+                    p.write_integer(i64::from(token));
                 }
             });
             if self.ahead.is_empty() {
                 pickle_extra_keys(p, self.extra_keys);
                 return;
             }
-            p.tuple(1 + self.ahead.len(), |p| {
+            p.write_tuple(1 + self.ahead.len(), |p| {
                 pickle_extra_keys(p, self.extra_keys);
                 for &token in self.ahead {
-                    p.integer(i64::from(token));
+                    p.write_integer(i64::from(token));
                 }
             });
         });
         pickle.finish();
     }
 
-    fn cbor(&self, buf: &mut Vec<u8>) {
-        let mut cbor = Cbor(buf);
-        cbor.array(3);
-        cbor.bytes(self.parent.as_slice());
-        cbor.tokens(self.tokens);
+    fn encode_cbor(&self, buf: &mut Vec<u8>) {
+        let mut cbor = CborWriter(buf);
+        cbor.write_array_header(3);
+        cbor.write_bytes(self.parent.as_slice());
+        cbor.write_token_array(self.tokens);
         if !self.ahead.is_empty() {
-            cbor.array(1 + self.ahead.len());
+            cbor.write_array_header(1 + self.ahead.len());
         }
         match self.extra_keys {
-            [] => cbor.null(),
+            [] => cbor.write_null(),
             keys => cbor_extra_keys(&mut cbor, keys),
         }
         for &token in self.ahead {
-            cbor.unsigned(u64::from(token));
+            cbor.write_unsigned(u64::from(token));
         }
     }
 }
 
-fn pickle_extra_keys(p: &mut Pickle<'_>, extra_keys: &[BlockExtraKey<'_>]) {
+fn pickle_extra_keys(p: &mut PickleWriter<'_>, extra_keys: &[ExtraKeyPart<'_>]) {
     if extra_keys.is_empty() {
-        p.none();
+        p.write_none();
         return;
     }
     // Python's literal "mm" is one object, so its second use is a reference.
     let mut mm = None;
-    p.tuple(extra_keys.len(), |p| {
+    p.write_tuple(extra_keys.len(), |p| {
         for extra in extra_keys {
             match extra {
-                BlockExtraKey::Lora(lora) => p.tuple(3, |p| {
-                    p.text("lora");
-                    p.text(&lora.name);
-                    p.text(&lora.path);
+                ExtraKeyPart::Lora(lora) => p.write_tuple(3, |p| {
+                    p.write_text("lora");
+                    p.write_text(&lora.name);
+                    p.write_text(&lora.path);
                 }),
-                BlockExtraKey::Media(identifier, offset) => p.tuple(3, |p| {
+                ExtraKeyPart::Media(identifier, offset) => p.write_tuple(3, |p| {
                     match mm {
-                        Some(mm) => p.again(mm),
-                        None => mm = Some(p.text("mm")),
+                        Some(mm) => p.write_memo_reference(mm),
+                        None => mm = Some(p.write_text("mm")),
                     }
-                    p.text(identifier);
-                    p.integer(*offset);
+                    p.write_text(identifier);
+                    p.write_integer(*offset);
                 }),
-                BlockExtraKey::Salt(salt) => p.tuple(2, |p| {
-                    p.text("cache_salt");
-                    p.text(salt);
+                ExtraKeyPart::Salt(salt) => p.write_tuple(2, |p| {
+                    p.write_text("cache_salt");
+                    p.write_text(salt);
                 }),
             }
         }
     });
 }
 
-fn cbor_extra_keys(cbor: &mut Cbor<'_>, extra_keys: &[BlockExtraKey<'_>]) {
-    cbor.array(extra_keys.len());
+fn cbor_extra_keys(cbor: &mut CborWriter<'_>, extra_keys: &[ExtraKeyPart<'_>]) {
+    cbor.write_array_header(extra_keys.len());
     for extra in extra_keys {
         match extra {
-            BlockExtraKey::Lora(lora) => {
-                cbor.array(3);
-                cbor.text("lora");
-                cbor.text(&lora.name);
-                cbor.text(&lora.path);
+            ExtraKeyPart::Lora(lora) => {
+                cbor.write_array_header(3);
+                cbor.write_text("lora");
+                cbor.write_text(&lora.name);
+                cbor.write_text(&lora.path);
             }
-            BlockExtraKey::Media(identifier, offset) => {
-                cbor.array(3);
-                cbor.text("mm");
-                cbor.text(identifier);
-                cbor.integer(*offset);
+            ExtraKeyPart::Media(identifier, offset) => {
+                cbor.write_array_header(3);
+                cbor.write_text("mm");
+                cbor.write_text(identifier);
+                cbor.write_integer(*offset);
             }
-            BlockExtraKey::Salt(salt) => {
-                cbor.array(2);
-                cbor.text("cache_salt");
-                cbor.text(salt);
+            ExtraKeyPart::Salt(salt) => {
+                cbor.write_array_header(2);
+                cbor.write_text("cache_salt");
+                cbor.write_text(salt);
             }
         }
     }
@@ -522,41 +526,46 @@ fn cbor_extra_keys(cbor: &mut Cbor<'_>, extra_keys: &[BlockExtraKey<'_>]) {
 /// only the root hash. A cache salt is hashed like a media item, as llm-d's router does.
 ///
 /// **Source:** llm-d-router `pkg/kvcache/kvblock/token_processor.go`, `ParseRawExtraKeys`.
-fn llmd_block(parent: &Hash, tokens: &[u32], extra_keys: &[BlockExtraKey<'_>], buf: &mut Vec<u8>) {
+fn encode_llmd(
+    parent: &BlockHash,
+    tokens: &[u32],
+    extra_keys: &[ExtraKeyPart<'_>],
+    buf: &mut Vec<u8>,
+) {
     let hashed = extra_keys.iter().filter_map(|extra| match *extra {
-        BlockExtraKey::Media(identifier, _) => Some(identifier),
-        BlockExtraKey::Salt(salt) => Some(salt),
-        BlockExtraKey::Lora(_) => None,
+        ExtraKeyPart::Media(identifier, _) => Some(identifier),
+        ExtraKeyPart::Salt(salt) => Some(salt),
+        ExtraKeyPart::Lora(_) => None,
     });
-    let mut cbor = Cbor(buf);
-    cbor.array(3);
-    cbor.unsigned(parent.key());
-    cbor.tokens(tokens);
+    let mut cbor = CborWriter(buf);
+    cbor.write_array_header(3);
+    cbor.write_unsigned(parent.low_u64());
+    cbor.write_token_array(tokens);
     match hashed.clone().count() {
-        0 => cbor.null(),
+        0 => cbor.write_null(),
         n => {
-            cbor.array(n);
+            cbor.write_array_header(n);
             for identifier in hashed {
-                cbor.map(1);
-                cbor.text("Hash");
-                cbor.text(identifier);
+                cbor.write_map_header(1);
+                cbor.write_text("Hash");
+                cbor.write_text(identifier);
             }
         }
     }
 }
 
-fn digest(algo: HashAlgo, bytes: &[u8]) -> Hash {
+fn hash_bytes(algo: HashAlgo, bytes: &[u8]) -> BlockHash {
     match algo {
-        HashAlgo::Sha256 | HashAlgo::Sha256Cbor => Hash::new(&Sha256::digest(bytes)),
+        HashAlgo::Sha256 | HashAlgo::Sha256Cbor => BlockHash::new(&Sha256::digest(bytes)),
         HashAlgo::Xxhash | HashAlgo::XxhashCbor | HashAlgo::Internal => {
-            Hash::new(&xxh3_128(bytes).to_be_bytes())
+            BlockHash::new(&xxh3_128(bytes).to_be_bytes())
         }
-        HashAlgo::LlmdFnv => Hash::new(&fnv1a(bytes).to_be_bytes()),
-        HashAlgo::LlmdSha256 => Hash::new(&Sha256::digest(bytes)[24..]),
+        HashAlgo::LlmdFnv => BlockHash::new(&fnv1a_64(bytes).to_be_bytes()),
+        HashAlgo::LlmdSha256 => BlockHash::new(&Sha256::digest(bytes)[24..]),
     }
 }
 
-fn fnv1a(bytes: &[u8]) -> u64 {
+fn fnv1a_64(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     })

@@ -12,31 +12,31 @@ use crate::{SimTime, TimerQueue};
 /// **Source:** `request_finished` of
 /// `vllm/distributed/kv_transfer/kv_connector/v1/nixl/pull_scheduler.py`, 0.33.
 #[derive(Debug, Default)]
-pub(crate) struct Leases {
+pub(crate) struct BlockLeases {
     tables: BTreeMap<SeqId, BlockTable>,
     ends: TimerQueue<SeqId>,
 }
 
-impl Leases {
+impl BlockLeases {
     /// Keeps the KV blocks of a finished prefill from `now` for `term`. Returns their ids in token
     /// order.
-    pub(crate) fn hold(
+    pub(crate) fn lease_blocks(
         &mut self,
         now: SimTime,
         term: Duration,
         id: SeqId,
         table: BlockTable,
     ) -> Box<[u32]> {
-        let ids = table.ids().into();
+        let ids = table.block_ids().into();
         self.tables.insert(id, table);
-        self.ends.set(now + term, id);
+        self.ends.schedule(now + term, id);
         ids
     }
 
-    pub(crate) fn release(&mut self, id: SeqId, pool: &mut BlockPool) -> bool {
+    pub(crate) fn release_lease(&mut self, id: SeqId, pool: &mut BlockPool) -> bool {
         let table = self.tables.remove(&id);
         if let Some(mut table) = table {
-            pool.release(&mut table);
+            pool.release_table(&mut table);
             return true;
         }
         false
@@ -46,18 +46,22 @@ impl Leases {
         self.tables.is_empty()
     }
 
-    pub(crate) fn holds(&self, id: SeqId) -> bool {
+    pub(crate) fn has_lease(&self, id: SeqId) -> bool {
         self.tables.contains_key(&id)
     }
 
-    pub(crate) fn next_due(&self) -> Option<SimTime> {
+    pub(crate) fn next_expiry(&self) -> Option<SimTime> {
         self.ends.next_due()
     }
 
     /// Ends the first lease of KV blocks that expires by `now`. Returns its expiry, and whether
     /// blocks were freed.
-    pub(crate) fn expire(&mut self, now: SimTime, pool: &mut BlockPool) -> Option<(SimTime, bool)> {
+    pub(crate) fn expire_next_lease(
+        &mut self,
+        now: SimTime,
+        pool: &mut BlockPool,
+    ) -> Option<(SimTime, bool)> {
         let (at, id) = self.ends.pop_due(now)?;
-        Some((at, self.release(id, pool)))
+        Some((at, self.release_lease(id, pool)))
     }
 }

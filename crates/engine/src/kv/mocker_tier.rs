@@ -13,7 +13,7 @@ use crate::{BlockKey, SeqId, SimTime};
 
 /// Configures the prefix cache in host memory of Dynamo's mocker.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct MockerTierConfig {
+pub struct MockerHostCacheConfig {
     /// Capacity of host memory, in KV blocks; at least 1.
     pub blocks: u32,
     /// Fixed time before a copy transfers data; other copies in its direction proceed during that
@@ -24,18 +24,18 @@ pub struct MockerTierConfig {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum MockerBlock {
+pub(crate) enum MockerHostBlockState {
     Missing,
     Busy,
     Ready,
 }
 
-pub(crate) type CopyId = u64;
+pub(crate) type HostCopyId = u64;
 
 /// Copy of KV blocks between GPU and host memory. Of copies that end at the same time, those to
 /// host memory end first.
 #[derive(Debug)]
-pub(crate) struct MockerCopy {
+pub(crate) struct MockerHostCopy {
     pub(crate) seq: SeqId,
     pub(crate) to_host: bool,
     keys: Vec<BlockKey>,
@@ -43,7 +43,7 @@ pub(crate) struct MockerCopy {
 }
 
 #[derive(Debug, Default)]
-struct Entry {
+struct MockerHostCacheEntry {
     storing: bool,
     pins: u32,
     /// Counter value at the last use of the block; `None` while it cannot be evicted.
@@ -51,25 +51,25 @@ struct Entry {
 }
 
 #[derive(Debug)]
-pub(crate) struct MockerTier {
-    config: MockerTierConfig,
-    entries: HashMap<BlockKey, Entry>,
+pub(crate) struct MockerHostCache {
+    config: MockerHostCacheConfig,
+    entries: HashMap<BlockKey, MockerHostCacheEntry>,
     /// Evictable blocks in host memory, least recently used first.
     oldest: BTreeSet<(u64, BlockKey)>,
     clock: u64,
-    copies: BTreeMap<(SimTime, bool, CopyId), MockerCopy>,
-    ends: HashMap<CopyId, SimTime>,
+    copies: BTreeMap<(SimTime, bool, HostCopyId), MockerHostCopy>,
+    ends: HashMap<HostCopyId, SimTime>,
     /// Copies to host memory that start at the end of the current scheduling pass.
-    prepared: Vec<(CopyId, MockerCopy)>,
+    prepared: Vec<(HostCopyId, MockerHostCopy)>,
     /// Ends of the last queued copies: to host memory, and to the GPU.
     tails: (SimTime, SimTime),
     /// End of the last copy from each GPU block.
     read: HashMap<u32, SimTime>,
-    next: CopyId,
+    next: HostCopyId,
 }
 
-impl MockerTier {
-    pub(crate) fn new(config: MockerTierConfig) -> Self {
+impl MockerHostCache {
+    pub(crate) fn new(config: MockerHostCacheConfig) -> Self {
         Self {
             config,
             entries: HashMap::new(),
@@ -84,19 +84,19 @@ impl MockerTier {
         }
     }
 
-    pub(crate) fn state(&self, key: BlockKey) -> MockerBlock {
+    pub(crate) fn block_state(&self, key: BlockKey) -> MockerHostBlockState {
         match self.entries.get(&key) {
-            None => MockerBlock::Missing,
-            Some(entry) if entry.storing || entry.pins > 0 => MockerBlock::Busy,
-            Some(_) => MockerBlock::Ready,
+            None => MockerHostBlockState::Missing,
+            Some(entry) if entry.storing || entry.pins > 0 => MockerHostBlockState::Busy,
+            Some(_) => MockerHostBlockState::Ready,
         }
     }
 
     /// Marks the blocks of a prompt in host memory as used, the last first, so that the first is
     /// evicted last. Skips blocks that are being copied.
-    pub(crate) fn touch(&mut self, keys: &[BlockKey]) {
+    pub(crate) fn mark_prompt_used(&mut self, keys: &[BlockKey]) {
         for key in keys.iter().rev() {
-            if self.state(*key) == MockerBlock::Ready {
+            if self.block_state(*key) == MockerHostBlockState::Ready {
                 self.clock += 1;
                 self.make_evictable(*key);
             }
@@ -115,7 +115,11 @@ impl MockerTier {
 
     /// Prepares a copy to host memory of the prompt blocks missing there, from their GPU blocks.
     /// Returns `None` if they do not all fit.
-    pub(crate) fn prepare(&mut self, seq: SeqId, blocks: &[(BlockKey, u32)]) -> Option<CopyId> {
+    pub(crate) fn prepare_store(
+        &mut self,
+        seq: SeqId,
+        blocks: &[(BlockKey, u32)],
+    ) -> Option<HostCopyId> {
         let kept: HashSet<BlockKey> = blocks.iter().map(|(key, _)| *key).collect();
         let mut missing: Vec<(BlockKey, u32)> = Vec::new();
         for (key, block) in blocks {
@@ -136,15 +140,15 @@ impl MockerTier {
             self.entries.remove(&victim.1);
         }
         for (key, _) in &missing {
-            let entry = Entry {
+            let entry = MockerHostCacheEntry {
                 storing: true,
-                ..Entry::default()
+                ..MockerHostCacheEntry::default()
             };
             self.entries.insert(*key, entry);
         }
-        let id = self.named();
+        let id = self.next_copy_id();
         let (keys, sources) = missing.into_iter().unzip();
-        let copy = MockerCopy {
+        let copy = MockerHostCopy {
             seq,
             to_host: true,
             keys,
@@ -154,21 +158,21 @@ impl MockerTier {
         Some(id)
     }
 
-    fn named(&mut self) -> CopyId {
+    fn next_copy_id(&mut self) -> HostCopyId {
         self.next += 1;
         self.next
     }
 
-    pub(crate) fn submit(&mut self, now: SimTime) {
+    pub(crate) fn start_prepared_stores(&mut self, now: SimTime) {
         for (id, copy) in std::mem::take(&mut self.prepared) {
-            let end = self.begin(now, id, copy);
+            let end = self.start_copy(now, id, copy);
             for block in &self.copies[&(end, false, id)].sources {
                 self.read.insert(*block, end);
             }
         }
     }
 
-    fn begin(&mut self, from: SimTime, id: CopyId, copy: MockerCopy) -> SimTime {
+    fn start_copy(&mut self, from: SimTime, id: HostCopyId, copy: MockerHostCopy) -> SimTime {
         let (tail, block) = match copy.to_host {
             true => (&mut self.tails.0, self.config.block_ns.0),
             false => (&mut self.tails.1, self.config.block_ns.1),
@@ -183,13 +187,18 @@ impl MockerTier {
     }
 
     /// Returns the time at which the last copy that reads these GPU blocks ends.
-    pub(crate) fn read_until(&self, blocks: &[u32]) -> SimTime {
+    pub(crate) fn last_read_end(&self, blocks: &[u32]) -> SimTime {
         let ends = blocks.iter().filter_map(|block| self.read.get(block));
         ends.copied().max().unwrap_or(SimTime::ZERO)
     }
 
     /// Starts to copy blocks from host memory to the GPU, at `from` or later.
-    pub(crate) fn load(&mut self, seq: SeqId, keys: Vec<BlockKey>, from: SimTime) -> CopyId {
+    pub(crate) fn start_load(
+        &mut self,
+        seq: SeqId,
+        keys: Vec<BlockKey>,
+        from: SimTime,
+    ) -> HostCopyId {
         for key in &keys {
             if let Some(entry) = self.entries.get_mut(key) {
                 entry.pins += 1;
@@ -198,47 +207,47 @@ impl MockerTier {
                 }
             }
         }
-        let id = self.named();
-        let copy = MockerCopy {
+        let id = self.next_copy_id();
+        let copy = MockerHostCopy {
             seq,
             to_host: false,
             keys,
             sources: Vec::new(),
         };
-        self.begin(from, id, copy);
+        self.start_copy(from, id, copy);
         id
     }
 
     /// Cancels a copy to the GPU. Later copies in its direction still wait for its planned end.
-    pub(crate) fn cancel(&mut self, id: CopyId) {
+    pub(crate) fn cancel_load(&mut self, id: HostCopyId) {
         let Some(end) = self.ends.remove(&id) else {
             return;
         };
         if let Some(copy) = self.copies.remove(&(end, true, id)) {
-            self.unpin(&copy.keys);
+            self.unpin_blocks(&copy.keys);
         }
     }
 
-    pub(crate) fn end_of(&self, id: CopyId) -> Option<SimTime> {
+    pub(crate) fn copy_end(&self, id: HostCopyId) -> Option<SimTime> {
         self.ends.get(&id).copied()
     }
 
-    pub(crate) fn is_unfinished(&self, id: CopyId) -> bool {
+    pub(crate) fn is_copy_unfinished(&self, id: HostCopyId) -> bool {
         self.ends.contains_key(&id) || self.prepared.iter().any(|(other, _)| *other == id)
     }
 
-    pub(crate) fn next_due(&self) -> Option<SimTime> {
+    pub(crate) fn next_copy_end(&self) -> Option<SimTime> {
         self.copies.first_key_value().map(|((end, ..), _)| *end)
     }
 
     /// Completes and returns the next copy between GPU and host memory that ends at or before
     /// `now`.
-    pub(crate) fn pop_due(&mut self, now: SimTime) -> Option<MockerCopy> {
-        self.next_due().filter(|end| *end <= now)?;
+    pub(crate) fn pop_finished_copy(&mut self, now: SimTime) -> Option<MockerHostCopy> {
+        self.next_copy_end().filter(|end| *end <= now)?;
         let ((end, _, id), copy) = self.copies.pop_first()?;
         self.ends.remove(&id);
         if !copy.to_host {
-            self.unpin(&copy.keys);
+            self.unpin_blocks(&copy.keys);
             return Some(copy);
         }
         for block in &copy.sources {
@@ -259,7 +268,7 @@ impl MockerTier {
 
     /// Ends the reads of blocks in host memory. Blocks without further readers become evictable,
     /// with equal time of last use.
-    fn unpin(&mut self, keys: &[BlockKey]) {
+    fn unpin_blocks(&mut self, keys: &[BlockKey]) {
         self.clock += 1;
         for key in keys {
             let Some(entry) = self.entries.get_mut(key) else {

@@ -20,15 +20,16 @@ mod tests;
 #[cfg(test)]
 mod vectors;
 
-pub(crate) use groups::{Group, GroupLimits};
+pub(crate) use groups::{LayerGroup, LayerGroupLimits};
 pub use groups::{LayerGroups, SparseLayerKind};
 pub use hash::{
-    BlockPlanBuilder, ExtraKeys, HashAlgo, HashConfig, Hasher, Lora, MediaSpan, UnknownHashAlgo,
+    BlockHashConfig, BlockHasher, BlockPlanBuilder, ExtraKeys, HashAlgo, LoraAdapter, MediaSpan,
+    UnknownHashAlgo,
 };
-pub use host::{HostCounts, HostEviction, HostRules, HostTierConfig};
-pub(crate) use host::{HostHit, HostRequest, HostTier, LoadEnded, StoreCopy};
-pub(crate) use lease::Leases;
-pub use mocker_tier::MockerTierConfig;
-pub(crate) use mocker_tier::{CopyId, MockerBlock, MockerTier};
-pub use pool::{BlockCounts, BlockPool, KvConfig};
-pub(crate) use pool::{BlockRequest, BlockTable};
+pub(crate) use host::{EndedLoad, HostCache, HostLookupRequest, HostLookupResult, HostStoreCopy};
+pub use host::{HostCacheConfig, HostChunkCounts, HostEvictionPolicy, OffloadConnector};
+pub(crate) use lease::BlockLeases;
+pub use mocker_tier::MockerHostCacheConfig;
+pub(crate) use mocker_tier::{HostCopyId, MockerHostBlockState, MockerHostCache};
+pub(crate) use pool::{BlockAllocationRequest, BlockTable};
+pub use pool::{BlockCounts, BlockPool, BlockPoolConfig};

@@ -1,28 +1,28 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::cache::CachedBlocks;
-use super::groups::{GroupLimits, GroupTable, Groups, LayerGroups};
-use super::queue::FreeQueue;
-use crate::{BlockKey, BlockPlan, BlockUse, CachedBlock, Event};
+use super::cache::CachedBlockMap;
+use super::groups::{ExtraLayerGroups, GroupBlockTable, LayerGroupLimits, LayerGroups};
+use super::queue::FreeBlockQueue;
+use crate::{BlockKey, BlockPlan, CachedBlock, KvBlockUsage, SchedulerEvent};
 
 /// Configures a [`BlockPool`], the KV cache of one engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KvConfig {
+pub struct BlockPoolConfig {
     /// Number of KV blocks, including vLLM's null block, which is not usable.
     pub num_blocks: u32,
     /// Number of tokens per KV block; 0 counts as 1.
     pub block_size: u32,
     /// Whether full KV blocks are kept for later prompts.
     pub prefix_caching: bool,
-    /// Whether the pool emits [`Event::Stored`], [`Event::Removed`] and [`Event::Cleared`].
+    /// Whether the pool emits [`SchedulerEvent::Stored`], [`SchedulerEvent::Removed`] and [`SchedulerEvent::Cleared`].
     pub events: bool,
 }
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct BlockTable {
     pub(super) blocks: Vec<u32>,
-    pub(super) groups: Vec<GroupTable>,
+    pub(super) groups: Vec<GroupBlockTable>,
     /// Block indices at which later prompts may diverge from the sequence, for sparse layer groups.
     pub(super) ends: [u32; 4],
     cached: u32,
@@ -40,28 +40,28 @@ impl BlockTable {
         self.blocks.is_empty()
     }
 
-    pub(crate) fn ids(&self) -> &[u32] {
+    pub(crate) fn block_ids(&self) -> &[u32] {
         &self.blocks
     }
 
     /// Returns the end of the prefix-cache hit in the full-attention groups, in tokens, if it was
     /// longer than the hit in all groups; else 0.
-    pub(crate) fn divergence(&self, block_size: u32) -> u32 {
+    pub(crate) fn divergence_tokens(&self, block_size: u32) -> u32 {
         self.ends[3] * block_size
     }
 
     /// Returns the number of tokens up to which the sequence needs no new KV block and fills none.
     ///
     /// A scheduler may skip the allocation in steps that stay at or below it.
-    pub(crate) const fn settled(&self) -> u32 {
+    pub(crate) const fn settled_tokens(&self) -> u32 {
         self.settled
     }
 }
 
 /// Arguments of [`BlockPool::allocate`], in tokens except `spare`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct BlockRequest {
-    /// Number of cached prompt tokens from [`BlockPool::cached_prefix`]; used while the table is
+pub(crate) struct BlockAllocationRequest {
+    /// Number of cached prompt tokens from [`BlockPool::cached_prefix_tokens`]; used while the table is
     /// empty.
     pub prefix: u32,
     /// Number of tokens that need blocks: computed, new and lookahead tokens.
@@ -94,7 +94,7 @@ pub struct BlockCounts {
 }
 
 #[derive(Debug, Clone, Default)]
-struct Block {
+struct BlockState {
     refs: u32,
     cached: bool,
 }
@@ -106,58 +106,58 @@ struct Block {
 /// **Source:** `vllm/v1/core/{block_pool,kv_cache_manager}.py`, 0.33.
 #[derive(Debug)]
 pub struct BlockPool {
-    config: KvConfig,
-    blocks: Vec<Block>,
+    config: BlockPoolConfig,
+    blocks: Vec<BlockState>,
     /// Full hash of each cached block, if block plans have full hashes.
     hashes: Vec<Option<[u8; 32]>>,
-    free: FreeQueue,
-    cache: CachedBlocks,
+    free: FreeBlockQueue,
+    cache: CachedBlockMap,
     idle: u32,
     epoch: u32,
-    pub(super) groups: Groups,
+    pub(super) groups: ExtraLayerGroups,
     /// Number of the layer group of each block, if there are several groups; 0 is the first.
     owners: Vec<u8>,
 }
 
 impl BlockPool {
-    pub(crate) fn new(config: KvConfig) -> Self {
-        let config = KvConfig {
+    pub(crate) fn new(config: BlockPoolConfig) -> Self {
+        let config = BlockPoolConfig {
             num_blocks: config.num_blocks.max(1),
             block_size: config.block_size.max(1),
             ..config
         };
         Self {
             config,
-            blocks: vec![Block::default(); config.num_blocks as usize],
+            blocks: vec![BlockState::default(); config.num_blocks as usize],
             hashes: Vec::new(),
-            free: FreeQueue::full(config.num_blocks - 1),
-            cache: CachedBlocks::new(config.num_blocks as usize),
+            free: FreeBlockQueue::with_all_blocks(config.num_blocks - 1),
+            cache: CachedBlockMap::new(config.num_blocks as usize),
             idle: 0,
             epoch: 0,
-            groups: Groups::default(),
+            groups: ExtraLayerGroups::default(),
             owners: Vec::new(),
         }
     }
 
     #[must_use]
-    pub(crate) fn with_groups(self, groups: &LayerGroups, limits: &GroupLimits) -> Self {
-        let KvConfig {
+    pub(crate) fn with_layer_groups(self, groups: &LayerGroups, limits: &LayerGroupLimits) -> Self {
+        let BlockPoolConfig {
             block_size,
             prefix_caching,
             ..
         } = self.config;
         Self {
-            groups: Groups::new(groups, block_size, prefix_caching, limits),
+            groups: ExtraLayerGroups::new(groups, block_size, prefix_caching, limits),
             owners: vec![0; self.blocks.len()],
             ..self
         }
     }
 
-    pub(crate) const fn config(&self) -> &KvConfig {
+    pub(crate) const fn config(&self) -> &BlockPoolConfig {
         &self.config
     }
 
-    pub(crate) const fn blocks_for(&self, tokens: u32) -> u32 {
+    pub(crate) const fn blocks_for_tokens(&self, tokens: u32) -> u32 {
         tokens.div_ceil(self.config.block_size)
     }
 
@@ -166,26 +166,26 @@ impl BlockPool {
     ///
     /// `tokens` is the length of the sequence (after a preemption with output). Its last token must
     /// always be computed, so at most `tokens - 1` are found.
-    pub(crate) fn cached_prefix(&self, plan: &BlockPlan, tokens: u32) -> u32 {
+    pub(crate) fn cached_prefix_tokens(&self, plan: &BlockPlan, tokens: u32) -> u32 {
         if !self.config.prefix_caching {
             return 0;
         }
         let most = tokens.saturating_sub(1) / self.config.block_size;
         let hits = plan.keys.iter().take(most as usize);
-        let hits = hits.take_while(|&&key| self.cache.find(key).is_some());
+        let hits = hits.take_while(|&&key| self.cache.find_block(key).is_some());
         hits.count() as u32 * self.config.block_size
     }
 
-    pub(crate) fn is_cached(&self, key: BlockKey) -> bool {
-        self.cache.find(key).is_some()
+    pub(crate) fn is_block_cached(&self, key: BlockKey) -> bool {
+        self.cache.find_block(key).is_some()
     }
 
     /// Returns how many of the first `blocks` KV blocks of `plan` are cached and held by sequences,
     /// counted up to the first that is not.
-    pub(crate) fn held_prefix(&self, plan: &BlockPlan, blocks: u32) -> u32 {
+    pub(crate) fn held_prefix_blocks(&self, plan: &BlockPlan, blocks: u32) -> u32 {
         let keys = plan.keys.iter().take(blocks as usize);
         let held = keys.take_while(|&&key| {
-            let found = self.cache.find(key);
+            let found = self.cache.find_block(key);
             found.is_some_and(|id| self.blocks[id as usize].refs > 0)
         });
         held.count() as u32
@@ -196,38 +196,40 @@ impl BlockPool {
     ///
     /// Returns false without any change if there are too few free blocks or the prefix was evicted.
     #[must_use]
-    pub(crate) fn allocate(
+    pub(crate) fn allocate_blocks(
         &mut self,
         table: &mut BlockTable,
         plan: Option<&Arc<BlockPlan>>,
-        need: &BlockRequest,
-        out: &mut impl FnMut(Event),
+        need: &BlockAllocationRequest,
+        out: &mut impl FnMut(SchedulerEvent),
     ) -> bool {
         if need.tokens <= table.settled {
             return true;
         }
-        if self.has_groups() {
-            return self.allocate_in_groups(table, plan, need, out);
+        if self.has_layer_groups() {
+            return self.allocate_group_blocks(table, plan, need, out);
         }
-        if table.is_empty() && !self.admit(table, plan, need) {
+        if table.is_empty() && !self.take_cached_prefix(table, plan, need) {
             return false;
         }
-        let fresh = self.blocks_for(need.tokens).saturating_sub(table.len());
+        let fresh = self
+            .blocks_for_tokens(need.tokens)
+            .saturating_sub(table.len());
         if fresh > 0 {
             if fresh.saturating_add(need.spare) > self.free.len() {
                 return false;
             }
-            self.take(&mut table.blocks, 0, fresh, out);
+            self.take_free_blocks(&mut table.blocks, 0, fresh, out);
         }
         self.cache_full_blocks(table, plan, need.cache.min(need.tokens), out);
         true
     }
 
-    fn admit(
+    fn take_cached_prefix(
         &mut self,
         table: &mut BlockTable,
         plan: Option<&Arc<BlockPlan>>,
-        need: &BlockRequest,
+        need: &BlockAllocationRequest,
     ) -> bool {
         let hits = match plan {
             Some(plan) if self.config.prefix_caching => {
@@ -235,7 +237,7 @@ impl BlockPool {
                 let keys = plan.keys.iter().take(hits as usize);
                 table
                     .blocks
-                    .extend(keys.map_while(|&key| self.cache.find(key)));
+                    .extend(keys.map_while(|&key| self.cache.find_block(key)));
                 hits
             }
             _ => 0,
@@ -247,7 +249,7 @@ impl BlockPool {
             .filter(|&&id| self.blocks[id as usize].refs == 0);
         let taken = idle.count() as u32;
         let fresh = self
-            .blocks_for(need.tokens.max(need.whole))
+            .blocks_for_tokens(need.tokens.max(need.whole))
             .saturating_sub(hits);
         let wanted = taken.saturating_add(fresh).saturating_add(need.spare);
         if table.len() != hits || wanted > self.free.len() {
@@ -255,21 +257,21 @@ impl BlockPool {
             return false;
         }
         for &id in &table.blocks {
-            self.hold(id);
+            self.hold_block(id);
         }
-        self.start(table, hits);
+        self.record_prefix_hit(table, hits);
         true
     }
 
-    pub(super) fn find(&self, key: BlockKey) -> Option<u32> {
-        self.cache.find(key)
+    pub(super) fn find_cached_block(&self, key: BlockKey) -> Option<u32> {
+        self.cache.find_block(key)
     }
 
-    pub(super) fn is_idle(&self, id: u32) -> bool {
+    pub(super) fn is_block_idle(&self, id: u32) -> bool {
         self.blocks[id as usize].refs == 0
     }
 
-    pub(super) fn hold(&mut self, id: u32) {
+    pub(super) fn hold_block(&mut self, id: u32) {
         let block = &mut self.blocks[id as usize];
         if block.refs == 0 {
             self.free.remove(id);
@@ -278,24 +280,25 @@ impl BlockPool {
         block.refs += 1;
     }
 
-    pub(super) fn start(&self, table: &mut BlockTable, hits: u32) {
+    pub(super) fn record_prefix_hit(&self, table: &mut BlockTable, hits: u32) {
         (table.cached, table.epoch) = (hits, self.epoch);
     }
 
     /// Moves `n` free KV blocks into a table of layer group `owner`. The caller has checked that
     /// there are enough.
-    pub(super) fn take(
+    pub(super) fn take_free_blocks(
         &mut self,
         table: &mut Vec<u32>,
         owner: u8,
         n: u32,
-        out: &mut impl FnMut(Event),
+        out: &mut impl FnMut(SchedulerEvent),
     ) {
         let (mut removed, mut owners) = (Vec::new(), Vec::new());
         if n > 4 {
             let ids = self.free.iter().take(n as usize);
             let cached = ids.filter(|&id| self.blocks[id as usize].cached);
-            self.cache.touch(cached.map(|id| self.cache.key(id)));
+            self.cache
+                .prefetch_slots(cached.map(|id| self.cache.block_key(id)));
         }
         table.reserve(n as usize);
         for _ in 0..n {
@@ -312,16 +315,16 @@ impl BlockPool {
                 self.idle -= 1;
                 if self.config.events {
                     let hash = self.hashes.get_mut(id as usize).and_then(Option::take);
-                    let key = last.map_or(name, |last| self.plan_key(last, name));
+                    let key = last.map_or(name, |last| self.unsalted_block_key(last, name));
                     removed.push((key, hash));
                     owners.extend(last);
                 }
             }
         }
         if !owners.is_empty() {
-            self.report_removed(removed, &owners, out);
+            self.emit_removed_block_events(removed, &owners, out);
         } else if !removed.is_empty() {
-            out(Event::Removed { keys: removed });
+            out(SchedulerEvent::Removed { keys: removed });
         }
     }
 
@@ -334,7 +337,7 @@ impl BlockPool {
         table: &mut BlockTable,
         plan: Option<&Arc<BlockPlan>>,
         upto: u32,
-        out: &mut impl FnMut(Event),
+        out: &mut impl FnMut(SchedulerEvent),
     ) {
         let size = self.config.block_size;
         let room = table.len().saturating_mul(size);
@@ -342,7 +345,7 @@ impl BlockPool {
         // never be found.
         let plan = plan.filter(|_| self.config.prefix_caching && table.epoch == self.epoch);
         let Some(plan) = plan else {
-            table.settled = self.settled(table, room);
+            table.settled = self.compute_settled_tokens(table, room);
             return;
         };
         let keys = u32::try_from(plan.keys.len()).unwrap_or(u32::MAX);
@@ -351,24 +354,24 @@ impl BlockPool {
         if from < full {
             if full - from > 4 {
                 let keys = &plan.keys[from as usize..full as usize];
-                self.cache.touch(keys.iter().copied());
+                self.cache.prefetch_slots(keys.iter().copied());
             }
             if !self.groups.is_first_null {
                 for i in from as usize..full as usize {
-                    self.remember(table.blocks[i], plan.keys[i], plan, i);
+                    self.add_to_prefix_cache(table.blocks[i], plan.keys[i], plan, i);
                 }
             }
             table.cached = full;
             if self.config.events && !self.groups.is_first_null {
                 let plan = Arc::clone(plan);
-                out(Event::Stored {
+                out(SchedulerEvent::Stored {
                     plan,
                     from,
                     to: full,
                 });
             }
-            if self.has_groups() {
-                self.cache_in_groups(table, plan, (from, full), out);
+            if self.has_layer_groups() {
+                self.cache_group_blocks(table, plan, (from, full), out);
             }
         }
         let settled = if table.cached < keys {
@@ -377,20 +380,26 @@ impl BlockPool {
         } else {
             room
         };
-        table.settled = self.settled(table, settled);
+        table.settled = self.compute_settled_tokens(table, settled);
     }
 
     /// Returns the number of tokens up to which no layer group needs a new block or fills one
     /// ([`BlockTable::settled`]).
-    fn settled(&self, table: &BlockTable, first: u32) -> u32 {
-        match self.has_groups() {
-            true => first.min(self.settled_in_groups(table)),
+    fn compute_settled_tokens(&self, table: &BlockTable, first: u32) -> u32 {
+        match self.has_layer_groups() {
+            true => first.min(self.settled_tokens_in_groups(table)),
             false => first,
         }
     }
 
     /// Adds a KV block to the prefix cache under `key`, as block `i` of `plan`.
-    pub(super) fn remember(&mut self, id: u32, key: BlockKey, plan: &BlockPlan, i: usize) {
+    pub(super) fn add_to_prefix_cache(
+        &mut self,
+        id: u32,
+        key: BlockKey,
+        plan: &BlockPlan,
+        i: usize,
+    ) {
         self.blocks[id as usize].cached = true;
         self.cache.insert(key, id);
         if let (true, Some(&hash)) = (self.config.events, plan.hashes.get(i)) {
@@ -402,8 +411,8 @@ impl BlockPool {
     }
 
     /// Frees the KV blocks of `table` that `tokens` tokens do not need and that are not cached.
-    pub(crate) fn trim(&mut self, table: &mut BlockTable, tokens: u32) {
-        let keep = self.blocks_for(tokens).max(table.cached);
+    pub(crate) fn free_blocks_beyond(&mut self, table: &mut BlockTable, tokens: u32) {
+        let keep = self.blocks_for_tokens(tokens).max(table.cached);
         while table.len() > keep {
             let Some(id) = table.blocks.pop() else {
                 break;
@@ -421,18 +430,18 @@ impl BlockPool {
     ///
     /// Cached blocks are appended to the free queue, last block first, so that a prefix is evicted
     /// after its continuation. Other blocks go to the front.
-    pub(crate) fn release(&mut self, table: &mut BlockTable) {
+    pub(crate) fn release_table(&mut self, table: &mut BlockTable) {
         if !self.groups.is_first_null {
-            self.give_back(&table.blocks);
+            self.release_block_ids(&table.blocks);
         }
-        if self.has_groups() {
-            self.release_groups(table);
+        if self.has_layer_groups() {
+            self.release_group_blocks(table);
         }
         table.blocks.clear();
         (table.cached, table.settled) = (0, 0);
     }
 
-    pub(super) fn give_back(&mut self, ids: &[u32]) {
+    pub(super) fn release_block_ids(&mut self, ids: &[u32]) {
         for &id in ids {
             let block = &mut self.blocks[id as usize];
             if !block.cached {
@@ -456,17 +465,17 @@ impl BlockPool {
 
     /// Empties the prefix cache (vLLM's `reset_prefix_cache`). Returns false without any change if
     /// sequences hold blocks.
-    pub(crate) fn reset(&mut self, out: &mut impl FnMut(Event)) -> bool {
-        let unheld = self.used() == 0;
+    pub(crate) fn reset_prefix_cache(&mut self, out: &mut impl FnMut(SchedulerEvent)) -> bool {
+        let unheld = self.used_blocks() == 0;
         if unheld {
-            self.forget(out);
+            self.forget_prefix_cache(out);
         }
         unheld
     }
 
     /// Empties the prefix cache. Sequences keep their blocks, but later prompts cannot find the
     /// present or later blocks of these sequences.
-    pub(crate) fn forget(&mut self, out: &mut impl FnMut(Event)) {
+    pub(crate) fn forget_prefix_cache(&mut self, out: &mut impl FnMut(SchedulerEvent)) {
         self.cache.clear();
         self.hashes.clear();
         for block in &mut self.blocks {
@@ -475,20 +484,20 @@ impl BlockPool {
         self.idle = 0;
         self.epoch = self.epoch.wrapping_add(1);
         if self.config.events {
-            out(Event::Cleared);
+            out(SchedulerEvent::Cleared);
         }
     }
 
-    pub(crate) fn set_caching(&mut self, on: bool) {
+    pub(crate) fn set_prefix_caching(&mut self, on: bool) {
         self.config.prefix_caching = on;
     }
 
     pub(crate) fn cached_blocks(&self) -> Vec<CachedBlock> {
         let blocks = (0..).zip(&self.blocks).filter(|(_, block)| block.cached);
-        let named = |(id, block): (u32, &Block)| CachedBlock {
-            key: self.plan_key(
+        let named = |(id, block): (u32, &BlockState)| CachedBlock {
+            key: self.unsalted_block_key(
                 self.owners.get(id as usize).copied().unwrap_or(0),
-                self.cache.key(id),
+                self.cache.block_key(id),
             ),
             block: id,
             users: block.refs,
@@ -496,10 +505,10 @@ impl BlockPool {
         blocks.map(named).collect()
     }
 
-    pub(crate) fn block_use(&self, numbers: Range<u32>) -> BlockUse {
+    pub(crate) fn block_usage(&self, numbers: Range<u32>) -> KvBlockUsage {
         let blocks = self.blocks.iter().take(numbers.end as usize);
         // The null block does not count.
-        let mut all = BlockUse::default();
+        let mut all = KvBlockUsage::default();
         for block in blocks.skip(numbers.start.max(1) as usize) {
             match (block.refs, block.cached) {
                 (0, true) => all.cached += 1,
@@ -515,25 +524,25 @@ impl BlockPool {
     }
 
     /// Returns the number of KV blocks without the null block.
-    pub const fn usable(&self) -> u32 {
+    pub const fn usable_blocks(&self) -> u32 {
         self.config.num_blocks - 1
     }
 
     /// Returns the number of free KV blocks, including those in the prefix cache.
-    pub const fn free(&self) -> u32 {
+    pub const fn free_blocks(&self) -> u32 {
         self.free.len()
     }
 
-    pub(crate) const fn used(&self) -> u32 {
-        self.usable() - self.free.len()
+    pub(crate) const fn used_blocks(&self) -> u32 {
+        self.usable_blocks() - self.free.len()
     }
 
     /// Returns the numbers of KV blocks by state; their sum is [`BlockPool::usable`].
-    pub const fn counts(&self) -> BlockCounts {
+    pub const fn block_counts(&self) -> BlockCounts {
         BlockCounts {
             unused: self.free.len() - self.idle,
             idle: self.idle,
-            used: self.used(),
+            used: self.used_blocks(),
         }
     }
 }

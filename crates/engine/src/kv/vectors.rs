@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use super::{ExtraKeys, HashAlgo, HashConfig, Hasher, Lora, MediaSpan};
+use super::{BlockHashConfig, BlockHasher, ExtraKeys, HashAlgo, LoraAdapter, MediaSpan};
 use crate::{BlockPlan, ExtraKey, LoraId};
 
-fn hasher(algo: HashAlgo, seed: Option<&str>, block_size: u32) -> Hasher {
-    Hasher::new(HashConfig {
+fn block_hasher(algo: HashAlgo, seed: Option<&str>, block_size: u32) -> BlockHasher {
+    BlockHasher::new(BlockHashConfig {
         algo,
         seed: seed.map(str::to_owned),
         block_size,
         keep_hashes: true,
         keep_tokens: true,
-        ..HashConfig::default()
+        ..BlockHashConfig::default()
     })
 }
 
@@ -20,15 +20,15 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-fn lora(name: &str, path: &str) -> Lora {
-    Lora {
+fn lora_adapter(name: &str, path: &str) -> LoraAdapter {
+    LoraAdapter {
         id: LoraId(1),
         name: name.into(),
         path: path.into(),
     }
 }
 
-fn media(identifier: &str, start: u32, len: u32) -> MediaSpan {
+fn media_span(identifier: &str, start: u32, len: u32) -> MediaSpan {
     MediaSpan {
         identifier: identifier.into(),
         start,
@@ -37,7 +37,7 @@ fn media(identifier: &str, start: u32, len: u32) -> MediaSpan {
 }
 
 /// Returns the hash of each block in hexadecimal digits, and its key.
-fn blocks(plan: &BlockPlan, len: usize) -> Vec<(String, u64)> {
+fn hashes_and_keys(plan: &BlockPlan, len: usize) -> Vec<(String, u64)> {
     let keys = plan.keys.iter().map(|key| key.0);
     plan.hashes
         .iter()
@@ -46,7 +46,7 @@ fn blocks(plan: &BlockPlan, len: usize) -> Vec<(String, u64)> {
         .collect()
 }
 
-struct Published {
+struct PublishedVector {
     algo: HashAlgo,
     seed: Option<&'static str>,
     block_size: u32,
@@ -56,52 +56,56 @@ struct Published {
     blocks: &'static [(&'static str, u64)],
 }
 
-impl Published {
+impl PublishedVector {
     fn check(&self) {
-        let hasher = hasher(self.algo, self.seed, self.block_size);
-        let plan = hasher.plan(&self.tokens, &self.extras);
+        let hasher = block_hasher(self.algo, self.seed, self.block_size);
+        let plan = hasher.block_plan(&self.tokens, &self.extras);
         let expected: Vec<_> = self
             .blocks
             .iter()
             .map(|&(h, n)| (h.to_owned(), n))
             .collect();
         assert_eq!(hex(hasher.none_hash()), self.none);
-        assert_eq!(blocks(&plan, self.algo.hash_len()), expected);
+        assert_eq!(hashes_and_keys(&plan, self.algo.hash_len()), expected);
     }
 }
 
-fn twelve() -> Vec<u32> {
+fn twelve_tokens() -> Vec<u32> {
     (1..=12).collect()
 }
 
-fn edges() -> Vec<u32> {
+fn tokens_at_encoding_limits() -> Vec<u32> {
     [0, 23, 24, 255, 256, 65_535, 65_536, 100_000].repeat(2)
 }
 
-fn formula() -> Vec<u32> {
+fn tokens_by_formula() -> Vec<u32> {
     (0..100).map(|i| (7 * i + 11) % 4000).collect()
 }
 
-fn salt(salt: &str) -> ExtraKeys {
+fn cache_salt(salt: &str) -> ExtraKeys {
     ExtraKeys {
         salt: Some(salt.into()),
         ..ExtraKeys::default()
     }
 }
 
-const SHA_ZERO: &str = "1973e23848344dc43a988a9b478663803cfffe1243480253f9a3cf004b14aa7c";
-const SHA_UNSET: &str = "066b1e8987e027138e98701c46128929378935f9b6cd1549105ae6b4f0d71198";
-const CBOR_ZERO: &str = "4e1195df020de59e0d65a33a4279f1183e7ae4e5d980e309f8b55adff2e61c3e";
-const CBOR_UNSET: &str = "9bd96a485ad84efdafb72ee48a1d7a69bcead0f8f0433173941b276b9581eef0";
+const SHA256_NONE_HASH_SEED_0: &str =
+    "1973e23848344dc43a988a9b478663803cfffe1243480253f9a3cf004b14aa7c";
+const SHA256_NONE_HASH_NO_SEED: &str =
+    "066b1e8987e027138e98701c46128929378935f9b6cd1549105ae6b4f0d71198";
+const CBOR_NONE_HASH_SEED_0: &str =
+    "4e1195df020de59e0d65a33a4279f1183e7ae4e5d980e309f8b55adff2e61c3e";
+const CBOR_NONE_HASH_NO_SEED: &str =
+    "9bd96a485ad84efdafb72ee48a1d7a69bcead0f8f0433173941b276b9581eef0";
 
 #[test]
-fn a_root_is_the_hash_of_the_seed_as_text() {
-    let root = |algo, seed| hex(hasher(algo, seed, 16).none_hash());
+fn none_hash_is_the_hash_of_pythonhashseed() {
+    let root = |algo, seed| hex(block_hasher(algo, seed, 16).none_hash());
     for (algo, seed, expected) in [
-        (HashAlgo::Sha256, Some("0"), SHA_ZERO),
-        (HashAlgo::Sha256, None, SHA_UNSET),
-        (HashAlgo::Sha256Cbor, Some("0"), CBOR_ZERO),
-        (HashAlgo::Sha256Cbor, None, CBOR_UNSET),
+        (HashAlgo::Sha256, Some("0"), SHA256_NONE_HASH_SEED_0),
+        (HashAlgo::Sha256, None, SHA256_NONE_HASH_NO_SEED),
+        (HashAlgo::Sha256Cbor, Some("0"), CBOR_NONE_HASH_SEED_0),
+        (HashAlgo::Sha256Cbor, None, CBOR_NONE_HASH_NO_SEED),
         (
             HashAlgo::Sha256,
             Some("42"),
@@ -138,14 +142,14 @@ fn a_root_is_the_hash_of_the_seed_as_text() {
 }
 
 #[test]
-fn v1_cbor() {
-    Published {
+fn sha256_cbor_hashes_equal_vllm() {
+    PublishedVector {
         algo: HashAlgo::Sha256Cbor,
         seed: Some("0"),
         block_size: 4,
         extras: ExtraKeys::default(),
-        tokens: twelve(),
-        none: CBOR_ZERO,
+        tokens: twelve_tokens(),
+        none: CBOR_NONE_HASH_SEED_0,
         blocks: &[
             (
                 "c9d58ba695280d69b243e1e0df813136ca9196b286fb1a021e0b2e028ef071cb",
@@ -165,14 +169,14 @@ fn v1_cbor() {
 }
 
 #[test]
-fn v2_pickle() {
-    Published {
+fn sha256_pickle_hashes_equal_vllm() {
+    PublishedVector {
         algo: HashAlgo::Sha256,
         seed: Some("0"),
         block_size: 4,
         extras: ExtraKeys::default(),
-        tokens: twelve(),
-        none: SHA_ZERO,
+        tokens: twelve_tokens(),
+        none: SHA256_NONE_HASH_SEED_0,
         blocks: &[
             (
                 "762b2e7e1520febd3a0aedb7358e8602facf3924440e18538fce057e23bae91d",
@@ -192,27 +196,27 @@ fn v2_pickle() {
 }
 
 #[test]
-fn v3_and_v4_tokens_of_every_width() {
-    Published {
+fn token_ids_of_every_width_hash_as_in_vllm() {
+    PublishedVector {
         algo: HashAlgo::Sha256Cbor,
         seed: None,
         block_size: 16,
         extras: ExtraKeys::default(),
-        tokens: edges(),
-        none: CBOR_UNSET,
+        tokens: tokens_at_encoding_limits(),
+        none: CBOR_NONE_HASH_NO_SEED,
         blocks: &[(
             "9d65fe6a0e68edabb53099b82cc59363decb96c2a61214a408a0afe8cfba2d19",
             621_690_163_029_486_873,
         )],
     }
     .check();
-    Published {
+    PublishedVector {
         algo: HashAlgo::Sha256,
         seed: None,
         block_size: 16,
         extras: ExtraKeys::default(),
-        tokens: edges(),
-        none: SHA_UNSET,
+        tokens: tokens_at_encoding_limits(),
+        none: SHA256_NONE_HASH_NO_SEED,
         blocks: &[(
             "1e95b480ef136dd02407eb1fd7da487cbb522d6834e3a1ade2a99960449faf3a",
             16_332_754_162_383_040_314,
@@ -222,14 +226,14 @@ fn v3_and_v4_tokens_of_every_width() {
 }
 
 #[test]
-fn v5_blocks_of_32() {
-    Published {
+fn blocks_of_32_tokens_hash_as_in_vllm() {
+    PublishedVector {
         algo: HashAlgo::Sha256Cbor,
         seed: Some("0"),
         block_size: 32,
         extras: ExtraKeys::default(),
-        tokens: formula(),
-        none: CBOR_ZERO,
+        tokens: tokens_by_formula(),
+        none: CBOR_NONE_HASH_SEED_0,
         blocks: &[
             (
                 "3ae87e5c48342c909ae4e8307a1ebc0fb94cdab54f4d36a6cbd3231b880fcba9",
@@ -249,14 +253,14 @@ fn v5_blocks_of_32() {
 }
 
 #[test]
-fn v6_a_salt_changes_every_block() {
-    Published {
+fn cache_salt_changes_every_block_hash() {
+    PublishedVector {
         algo: HashAlgo::Sha256,
         seed: None,
         block_size: 32,
-        extras: salt("pepper"),
-        tokens: formula(),
-        none: SHA_UNSET,
+        extras: cache_salt("pepper"),
+        tokens: tokens_by_formula(),
+        none: SHA256_NONE_HASH_NO_SEED,
         blocks: &[
             (
                 "0feb3e472b1edfeba987af97b3c52f04bf664472a2ee89cc4e469052b0046d27",
@@ -276,17 +280,17 @@ fn v6_a_salt_changes_every_block() {
 }
 
 #[test]
-fn v7_an_adapter_and_a_salt() {
-    Published {
+fn lora_and_cache_salt_hash_as_in_vllm() {
+    PublishedVector {
         algo: HashAlgo::Sha256Cbor,
         seed: Some("0"),
         block_size: 32,
         extras: ExtraKeys {
-            lora: Some(lora("sql-lora", "adapters/sql-lora")),
-            ..salt("pepper")
+            lora: Some(lora_adapter("sql-lora", "adapters/sql-lora")),
+            ..cache_salt("pepper")
         },
-        tokens: formula(),
-        none: CBOR_ZERO,
+        tokens: tokens_by_formula(),
+        none: CBOR_NONE_HASH_SEED_0,
         blocks: &[
             (
                 "1ab3d2d0f4c135280bc23faec4367a70c57ecb19a315792c2e6bb9486a8f6121",
@@ -306,13 +310,13 @@ fn v7_an_adapter_and_a_salt() {
 }
 
 #[test]
-fn v8_xxhash_over_cbor() {
-    Published {
+fn xxhash_cbor_hashes_equal_vllm() {
+    PublishedVector {
         algo: HashAlgo::XxhashCbor,
         seed: Some("0"),
         block_size: 4,
         extras: ExtraKeys::default(),
-        tokens: twelve(),
+        tokens: twelve_tokens(),
         none: "1ebe36576dcb573f26b99533a20aaeca",
         blocks: &[
             (
@@ -333,13 +337,13 @@ fn v8_xxhash_over_cbor() {
 }
 
 #[test]
-fn v9_xxhash_over_pickle() {
-    Published {
+fn xxhash_pickle_hashes_equal_vllm() {
+    PublishedVector {
         algo: HashAlgo::Xxhash,
         seed: Some("42"),
         block_size: 4,
         extras: ExtraKeys::default(),
-        tokens: twelve(),
+        tokens: twelve_tokens(),
         none: "b6cdd80ea04b31ad0b9fc22fff500882",
         blocks: &[
             (
@@ -360,18 +364,21 @@ fn v9_xxhash_over_pickle() {
 }
 
 #[test]
-fn v10_media() {
+fn media_identifiers_hash_as_in_vllm() {
     let tokens = vec![
         128_000, 9906, 11, 1917, 0, 128_009, 882, 271, 15_339, 1917, 13, 128_009, 78_191, 128_007,
         271, 40, 128_000, 9906, 11, 1917, 0, 128_009, 882, 271, 15_339, 1917, 13, 128_009, 78_191,
         128_007, 271, 40,
     ];
-    Published {
+    PublishedVector {
         algo: HashAlgo::Sha256Cbor,
         seed: Some("random"),
         block_size: 16,
         extras: ExtraKeys {
-            media: vec![media("img-hash-1", 6, 12), media("img-hash-2", 20, 4)],
+            media: vec![
+                media_span("img-hash-1", 6, 12),
+                media_span("img-hash-2", 20, 4),
+            ],
             ..ExtraKeys::default()
         },
         tokens,
@@ -391,7 +398,7 @@ fn v10_media() {
 }
 
 #[test]
-fn llmd_blocks_are_rooted_in_the_model() {
+fn llmd_root_hash_depends_on_the_model() {
     let extras = |media: Vec<MediaSpan>| ExtraKeys {
         model: "my_model".into(),
         media,
@@ -399,7 +406,7 @@ fn llmd_blocks_are_rooted_in_the_model() {
     };
     let keys = |seed, size, extras: &ExtraKeys| -> Vec<u64> {
         let tokens: Vec<u32> = (1..=16).collect();
-        let plan = hasher(HashAlgo::LlmdFnv, Some(seed), size).plan(&tokens, extras);
+        let plan = block_hasher(HashAlgo::LlmdFnv, Some(seed), size).block_plan(&tokens, extras);
         plan.keys.iter().map(|key| key.0).collect()
     };
     let plain = extras(vec![]);
@@ -412,7 +419,7 @@ fn llmd_blocks_are_rooted_in_the_model() {
         keys("42", 8, &plain),
         [7_120_184_760_178_095_809, 8_967_364_386_575_195_016]
     );
-    let image = extras(vec![media("abc", 2, 3)]);
+    let image = extras(vec![media_span("abc", 2, 3)]);
     assert_eq!(
         keys("", 8, &image),
         [7_103_571_041_084_167_398, 911_194_152_905_941_944]
@@ -433,7 +440,8 @@ fn llmd_v06_block_hashes_ignore_the_model() {
     // The expected values are from fxamacker/cbor, as used by llm-d-kv-cache-manager v0.3.0.
     let keys = |seed| -> Vec<u64> {
         let tokens: Vec<u32> = (1..=16).collect();
-        let plan = hasher(HashAlgo::LlmdSha256, Some(seed), 8).plan(&tokens, &ExtraKeys::default());
+        let plan = block_hasher(HashAlgo::LlmdSha256, Some(seed), 8)
+            .block_plan(&tokens, &ExtraKeys::default());
         plan.keys.iter().map(|key| key.0).collect()
     };
     assert_eq!(
@@ -447,19 +455,19 @@ fn llmd_v06_block_hashes_ignore_the_model() {
 }
 
 #[test]
-fn events_are_shown_untagged_extra_keys() {
+fn kv_events_contain_untagged_extra_keys() {
     let extras = ExtraKeys {
-        lora: Some(lora("sql-lora", "p")),
-        media: vec![media("img", 3, 4)],
-        ..salt("pepper")
+        lora: Some(lora_adapter("sql-lora", "p")),
+        media: vec![media_span("img", 3, 4)],
+        ..cache_salt("pepper")
     };
     let text = |text: &str| ExtraKey::Text(text.into());
     let img = |offset| ExtraKey::Media {
         identifier: "img".into(),
         offset,
     };
-    let shown = hasher(HashAlgo::Sha256, None, 4)
-        .plan(&twelve(), &extras)
+    let shown = block_hasher(HashAlgo::Sha256, None, 4)
+        .block_plan(&twelve_tokens(), &extras)
         .extra_keys;
     let expected: Vec<Option<Arc<[ExtraKey]>>> = vec![
         Some([text("sql-lora"), img(3), text("pepper")].into()),
@@ -467,34 +475,34 @@ fn events_are_shown_untagged_extra_keys() {
         Some([text("sql-lora")].into()),
     ];
     assert_eq!(shown, expected);
-    let salted = hasher(HashAlgo::Sha256, None, 4)
-        .plan(&twelve(), &salt("s"))
+    let salted = block_hasher(HashAlgo::Sha256, None, 4)
+        .block_plan(&twelve_tokens(), &cache_salt("s"))
         .extra_keys;
     assert_eq!(salted, [Some([text("s")].into()), None, None]);
 }
 
 #[test]
-fn a_plan_made_in_pieces_is_the_same() {
-    let hasher = hasher(HashAlgo::Sha256Cbor, None, 4);
-    let extras = salt("s");
-    let whole = hasher.plan(&formula(), &extras);
-    let mut prompt = hasher.chain(&extras, 0);
-    prompt.extend(&formula()[..37]);
+fn block_plan_built_incrementally_is_equal() {
+    let hasher = block_hasher(HashAlgo::Sha256Cbor, None, 4);
+    let extras = cache_salt("s");
+    let whole = hasher.block_plan(&tokens_by_formula(), &extras);
+    let mut prompt = hasher.begin_block_plan(&extras, 0);
+    prompt.append_tokens(&tokens_by_formula()[..37]);
     let mut reply = prompt.clone();
-    formula()[37..]
+    tokens_by_formula()[37..]
         .iter()
-        .for_each(|&token| reply.extend(&[token]));
+        .for_each(|&token| reply.append_tokens(&[token]));
     assert_eq!(reply.finish(), whole);
     assert_eq!(prompt.finish().keys, whole.keys[..9]);
 }
 
 #[test]
-fn plan_parts_without_a_reader_are_not_kept() {
-    let plan = Hasher::new(HashConfig {
+fn block_plan_omits_parts_that_nothing_reads() {
+    let plan = BlockHasher::new(BlockHashConfig {
         block_size: 4,
-        ..HashConfig::default()
+        ..BlockHashConfig::default()
     })
-    .plan(&twelve(), &salt("s"));
+    .block_plan(&twelve_tokens(), &cache_salt("s"));
     assert_eq!(plan.keys.len(), 3);
     assert_eq!(
         plan.tokens.len() + plan.hashes.len() + plan.extra_keys.len(),

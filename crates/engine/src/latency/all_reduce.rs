@@ -1,7 +1,7 @@
 //! Models the time of a tensor-parallel all-reduce by message size.
 
 /// Message sizes of the all-reduce measurements, in bytes.
-const BYTES: [f64; 10] = [
+const MESSAGE_SIZES_BYTES: [f64; 10] = [
     32.0 * 1024.0,
     128.0 * 1024.0,
     256.0 * 1024.0,
@@ -19,31 +19,32 @@ const BYTES: [f64; 10] = [
 ///
 /// A fixed time plus a bandwidth does not fit: small messages take one exchange, larger ones two,
 /// and NCCL's rings are used from 8 MiB.
-pub type AllReduce = [Row; 3];
+pub type AllReduceTable = [AllReduceRow; 3];
 
-pub(super) type Row = [f64; BYTES.len()];
+pub(super) type AllReduceRow = [f64; MESSAGE_SIZES_BYTES.len()];
 
 /// Returns the time of an all-reduce of `bytes`, in us, interpolated in the measured `row`.
-pub(super) fn time(row: &Row, bytes: f64) -> f64 {
-    if bytes <= BYTES[0] {
+pub(super) fn all_reduce_us(row: &AllReduceRow, bytes: f64) -> f64 {
+    if bytes <= MESSAGE_SIZES_BYTES[0] {
         return row[0];
     }
-    let inside = BYTES.iter().position(|end| bytes <= *end);
-    let end = inside.unwrap_or(BYTES.len() - 1);
-    let share = (bytes - BYTES[end - 1]) / (BYTES[end] - BYTES[end - 1]);
+    let inside = MESSAGE_SIZES_BYTES.iter().position(|end| bytes <= *end);
+    let end = inside.unwrap_or(MESSAGE_SIZES_BYTES.len() - 1);
+    let share = (bytes - MESSAGE_SIZES_BYTES[end - 1])
+        / (MESSAGE_SIZES_BYTES[end] - MESSAGE_SIZES_BYTES[end - 1]);
     row[end - 1] + share * (row[end] - row[end - 1])
 }
 
 /// Estimates an all-reduce table from a fixed time in us and a bandwidth in GB/s over 2, 4 and 8
 /// GPUs, where no measurements exist.
-pub(super) const fn guess(rows: [(f64, f64); 3]) -> AllReduce {
-    let mut table = [[0.0; BYTES.len()]; 3];
+pub(super) const fn estimated_table(rows: [(f64, f64); 3]) -> AllReduceTable {
+    let mut table = [[0.0; MESSAGE_SIZES_BYTES.len()]; 3];
     let mut row = 0;
     while row < rows.len() {
         let mut point = 0;
-        while point < BYTES.len() {
+        while point < MESSAGE_SIZES_BYTES.len() {
             let (fixed, gbs) = rows[row];
-            table[row][point] = fixed + BYTES[point] / (gbs * 1e3);
+            table[row][point] = fixed + MESSAGE_SIZES_BYTES[point] / (gbs * 1e3);
             point += 1;
         }
         row += 1;
@@ -51,7 +52,7 @@ pub(super) const fn guess(rows: [(f64, f64); 3]) -> AllReduce {
     table
 }
 
-pub(super) fn row(gpus: u32) -> usize {
+pub(super) fn row_of_gpu_count(gpus: u32) -> usize {
     match gpus {
         0..=2 => 0,
         3..=4 => 1,
@@ -61,22 +62,22 @@ pub(super) fn row(gpus: u32) -> usize {
 
 // Rounded from the `custom_allreduce_perf` tables of ai-dynamo/aiconfigurator 0.12 (vLLM's own
 // all-reduce in a CUDA graph).
-pub(super) const H100: AllReduce = [
+pub(super) const H100_ALL_REDUCE: AllReduceTable = [
     [4.4, 4.8, 5.2, 6.3, 8.3, 12.4, 20.2, 45.0, 81.4, 156.3],
     [4.9, 5.8, 7.2, 11.4, 12.8, 18.6, 30.2, 53.5, 98.8, 173.7],
     [5.6, 7.9, 10.8, 12.0, 15.0, 19.4, 30.8, 50.7, 92.4, 177.8],
 ];
-pub(super) const H200: AllReduce = [
+pub(super) const H200_ALL_REDUCE: AllReduceTable = [
     [4.6, 4.8, 5.2, 6.3, 8.4, 12.4, 20.5, 43.0, 76.6, 144.8],
     [4.9, 5.8, 7.0, 10.5, 12.1, 17.8, 29.8, 51.8, 93.8, 172.0],
     [5.7, 7.9, 10.1, 11.1, 14.1, 18.1, 28.4, 48.4, 87.2, 165.9],
 ];
-pub(super) const A100: AllReduce = [
+pub(super) const A100_ALL_REDUCE: AllReduceTable = [
     [5.2, 5.7, 6.6, 8.0, 10.7, 15.2, 25.2, 89.7, 126.3, 222.2],
     [6.0, 7.8, 9.9, 14.5, 18.3, 26.0, 41.5, 118.0, 182.5, 288.1],
     [6.9, 11.4, 17.1, 18.9, 21.7, 27.9, 45.4, 129.0, 214.2, 364.3],
 ];
-pub(super) const L40S: AllReduce = [
+pub(super) const L40S_ALL_REDUCE: AllReduceTable = [
     [
         7.4, 11.0, 18.1, 32.1, 60.2, 116.8, 229.4, 449.9, 891.9, 1776.9,
     ],
@@ -87,7 +88,7 @@ pub(super) const L40S: AllReduce = [
         48.4, 108.3, 207.1, 444.5, 582.6, 2079.9, 4014.5, 8167.5, 15805.9, 30062.3,
     ],
 ];
-pub(super) const RTX_PRO_6000: AllReduce = [
+pub(super) const RTX_PRO_6000_ALL_REDUCE: AllReduceTable = [
     [5.4, 8.2, 11.1, 17.6, 30.1, 55.7, 106.0, 244.5, 474.9, 933.0],
     [
         15.8, 25.0, 57.3, 76.5, 87.7, 145.8, 246.9, 462.0, 886.9, 1792.1,
@@ -98,15 +99,15 @@ pub(super) const RTX_PRO_6000: AllReduce = [
 ];
 /// All-reduce times of the B200, in us. Those over eight GPUs from 256 KiB to 1 MiB were measured
 /// longer than at 1 MiB; they are lowered to its time.
-pub(super) const B200: AllReduce = [
+pub(super) const B200_ALL_REDUCE: AllReduceTable = [
     [7.0, 7.4, 7.7, 9.4, 13.1, 25.3, 33.7, 45.4, 57.4, 87.2],
     [7.4, 8.1, 8.6, 18.0, 18.4, 23.8, 30.0, 43.2, 68.0, 119.0],
     [8.2, 9.4, 17.2, 17.2, 17.2, 20.7, 26.3, 39.2, 63.2, 111.3],
 ];
-pub(super) const GB200: AllReduce = [
+pub(super) const GB200_ALL_REDUCE: AllReduceTable = [
     [5.4, 5.8, 6.6, 8.0, 10.1, 15.2, 24.7, 62.2, 114.7, 216.7],
     [5.5, 6.0, 7.0, 11.1, 12.5, 17.6, 25.5, 50.6, 77.6, 113.4],
-    B200[2],
+    B200_ALL_REDUCE[2],
 ];
 
 #[cfg(test)]
@@ -114,22 +115,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn between_two_sizes_lies_a_straight_line() {
-        let row = &H100[0];
-        assert_eq!(time(row, 0.0), 4.4);
-        assert_eq!(time(row, BYTES[4]), 8.3);
-        let middle = (BYTES[8] + BYTES[9]) / 2.0;
-        assert!((time(row, middle) - (81.4 + 156.3) / 2.0).abs() < 1e-9);
+    fn all_reduce_time_is_linear_between_sizes() {
+        let row = &H100_ALL_REDUCE[0];
+        assert_eq!(all_reduce_us(row, 0.0), 4.4);
+        assert_eq!(all_reduce_us(row, MESSAGE_SIZES_BYTES[4]), 8.3);
+        let middle = (MESSAGE_SIZES_BYTES[8] + MESSAGE_SIZES_BYTES[9]) / 2.0;
+        assert!((all_reduce_us(row, middle) - (81.4 + 156.3) / 2.0).abs() < 1e-9);
         // Beyond the last size the last bandwidth goes on.
-        let twice = time(row, 2.0 * BYTES[9]);
+        let twice = all_reduce_us(row, 2.0 * MESSAGE_SIZES_BYTES[9]);
         assert!((twice - (156.3 + 2.0 * (156.3 - 81.4))).abs() < 1e-9);
     }
 
     #[test]
-    fn a_guess_is_a_fixed_time_and_a_bandwidth() {
-        let table = guess([(5.0, 100.0), (6.0, 100.0), (7.0, 100.0)]);
+    fn estimated_all_reduce_is_latency_plus_bandwidth() {
+        let table = estimated_table([(5.0, 100.0), (6.0, 100.0), (7.0, 100.0)]);
         let mib = 1024.0 * 1024.0;
-        assert!((time(&table[row(2)], mib) - (5.0 + mib / 1e5)).abs() < 1e-9);
-        assert_eq!([row(1), row(3), row(4), row(16)], [0, 1, 1, 2]);
+        assert!((all_reduce_us(&table[row_of_gpu_count(2)], mib) - (5.0 + mib / 1e5)).abs() < 1e-9);
+        assert_eq!(
+            [
+                row_of_gpu_count(1),
+                row_of_gpu_count(3),
+                row_of_gpu_count(4),
+                row_of_gpu_count(16)
+            ],
+            [0, 1, 1, 2]
+        );
     }
 }

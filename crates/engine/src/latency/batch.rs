@@ -1,6 +1,6 @@
 /// Sums up the computation of one engine step over its sequences, as input of latency models.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Batch {
+pub struct BatchWork {
     /// Number of decoding sequences in the step.
     pub decodes: u32,
     /// Number of tokens computed for decoding sequences; several each with speculative decoding.
@@ -25,7 +25,7 @@ pub struct Batch {
     pub chunk_pairs_clipped: u64,
 }
 
-impl Batch {
+impl BatchWork {
     /// Adds a decoding sequence with `context` tokens to the batch; `tokens` of them are computed
     /// in this step.
     #[inline]
@@ -39,7 +39,7 @@ impl Batch {
     /// Adds a chunk of `new` prompt tokens after `past` earlier tokens of the same prompt to the
     /// batch.
     #[inline]
-    pub fn add_chunk(&mut self, new: u32, past: u32, window: Option<u32>) {
+    pub fn add_prompt_chunk(&mut self, new: u32, past: u32, window: Option<u32>) {
         let (new, past) = (u64::from(new), u64::from(past));
         self.chunks += 1;
         self.chunk_tokens += new;
@@ -57,17 +57,17 @@ impl Batch {
     }
 
     /// Returns the number of tokens that the step computes.
-    pub fn tokens(&self) -> u64 {
+    pub fn computed_tokens(&self) -> u64 {
         u64::from(self.decode_tokens) + self.chunk_tokens
     }
 
     /// Returns the number of decoding sequences and prompt chunks.
-    pub fn sequences(&self) -> u32 {
+    pub fn sequence_count(&self) -> u32 {
         self.decodes + self.chunks
     }
 
     /// Returns one of `parts` equal parts of this batch, with all counts rounded up.
-    pub(super) fn part(&self, parts: u32) -> Self {
+    pub(super) fn equal_share(&self, parts: u32) -> Self {
         let (few, many) = (parts.max(1), u64::from(parts.max(1)));
         Self {
             decodes: self.decodes.div_ceil(few),
@@ -96,11 +96,11 @@ impl Batch {
 
     /// Returns whether the batch has no sequences.
     pub fn is_empty(&self) -> bool {
-        self.sequences() == 0
+        self.sequence_count() == 0
     }
 }
 
-impl std::ops::AddAssign for Batch {
+impl std::ops::AddAssign for BatchWork {
     fn add_assign(&mut self, other: Self) {
         self.decodes += other.decodes;
         self.decode_tokens += other.decode_tokens;
@@ -114,7 +114,7 @@ impl std::ops::AddAssign for Batch {
     }
 }
 
-impl std::ops::SubAssign for Batch {
+impl std::ops::SubAssign for BatchWork {
     fn sub_assign(&mut self, other: Self) {
         self.decodes -= other.decodes;
         self.decode_tokens -= other.decode_tokens;
@@ -135,8 +135,8 @@ mod tests {
     #[test]
     fn pairs_of_a_chunk_are_clipped_to_the_window() {
         let clipped = |new, past| {
-            let mut batch = Batch::default();
-            batch.add_chunk(new, past, Some(10));
+            let mut batch = BatchWork::default();
+            batch.add_prompt_chunk(new, past, Some(10));
             batch.chunk_pairs_clipped
         };
         // Within; across: 4 tokens as before, 6 that see 10; beyond.

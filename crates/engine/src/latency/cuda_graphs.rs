@@ -20,7 +20,7 @@ pub struct CudaGraphs {
 
 /// Holds the settings from which vLLM computes its default CUDA graph sizes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GraphLimits {
+pub struct CudaGraphLimits {
     /// Maximum number of running sequences (`max_num_seqs`).
     pub seqs: u32,
     /// Token budget of a step (`max_num_batched_tokens`).
@@ -38,7 +38,7 @@ pub struct GraphLimits {
 
 impl Default for CudaGraphs {
     fn default() -> Self {
-        Self::usual(GraphLimits {
+        Self::vllm_default_sizes(CudaGraphLimits {
             seqs: 256,
             tokens: 2048,
             drafts: 0,
@@ -51,11 +51,11 @@ impl Default for CudaGraphs {
 
 impl CudaGraphs {
     /// Configuration without CUDA graphs.
-    pub const EAGER: Self = Self { sizes: Vec::new() };
+    pub const NO_GRAPHS: Self = Self { sizes: Vec::new() };
 
     /// Creates the list of captured batch sizes from configured `sizes`, without those above
     /// `tokens`.
-    pub fn typed(mut sizes: Vec<u32>, tokens: u32) -> Self {
+    pub fn from_configured_sizes(mut sizes: Vec<u32>, tokens: u32) -> Self {
         sizes.retain(|size| (1..=tokens).contains(size));
         sizes.sort_unstable();
         sizes.dedup();
@@ -63,7 +63,7 @@ impl CudaGraphs {
     }
 
     /// Creates the list of captured batch sizes that vLLM uses by default.
-    pub fn usual(limits: GraphLimits) -> Self {
+    pub fn vllm_default_sizes(limits: CudaGraphLimits) -> Self {
         let ceiling = if limits.blackwell { 1024 } else { 512 };
         let rows = limits.drafts + 1;
         let usual = limits
@@ -73,17 +73,22 @@ impl CudaGraphs {
             .min(ceiling);
         let most = limits.most.unwrap_or(usual).min(limits.tokens);
         let mut sizes = match limits.dense {
-            true => (1..=most.min(32)).chain(spaced(most)).collect(),
+            true => (1..=most.min(32))
+                .chain(default_sizes_up_to(most))
+                .collect(),
             false => [1, 2, 4]
                 .into_iter()
-                .chain(spaced(most))
+                .chain(default_sizes_up_to(most))
                 .collect::<Vec<_>>(),
         };
         sizes.push(limits.tokens);
         if limits.most.is_none() {
             // Steps in which all sequences have all their drafts.
             let most = limits.seqs.min(ceiling);
-            let counts = [1, 2, 4].into_iter().chain(spaced(most)).chain([most]);
+            let counts = [1, 2, 4]
+                .into_iter()
+                .chain(default_sizes_up_to(most))
+                .chain([most]);
             let widths = counts
                 .filter(|count| *count <= most)
                 .map(|count| count * rows);
@@ -93,27 +98,27 @@ impl CudaGraphs {
             }
         }
         sizes.retain(|size| *size <= most);
-        Self::typed(sizes, limits.tokens)
+        Self::from_configured_sizes(sizes, limits.tokens)
     }
 
     /// Returns the captured batch sizes in tokens, ascending.
-    pub fn sizes(&self) -> &[u32] {
+    pub fn captured_sizes(&self) -> &[u32] {
         &self.sizes
     }
 
     #[inline]
-    pub(super) fn padded(&self, tokens: u64) -> u64 {
+    pub(super) fn padded_tokens(&self, tokens: u64) -> u64 {
         let tokens32 = u32::try_from(tokens).unwrap_or(u32::MAX);
         let at = self.sizes.partition_point(|size| *size < tokens32);
         self.sizes.get(at).map_or(tokens, |size| u64::from(*size))
     }
 
-    pub(super) fn launches(&self, tokens: u64) -> bool {
+    pub(super) fn is_launch_bound(&self, tokens: u64) -> bool {
         self.sizes.is_empty() && tokens <= LAUNCH_BOUND_TOKENS
     }
 }
 
-fn spaced(most: u32) -> impl Iterator<Item = u32> {
+fn default_sizes_up_to(most: u32) -> impl Iterator<Item = u32> {
     let fine = (8..=most.min(255)).step_by(8);
     fine.chain((256..=most).step_by(16))
 }
@@ -122,7 +127,7 @@ fn spaced(most: u32) -> impl Iterator<Item = u32> {
 mod tests {
     use super::*;
 
-    const SERVER: GraphLimits = GraphLimits {
+    const SERVER: CudaGraphLimits = CudaGraphLimits {
         seqs: 1024,
         tokens: 8192,
         drafts: 0,
@@ -132,43 +137,43 @@ mod tests {
     };
 
     #[test]
-    fn sizes_are_vllms() {
-        let graphs = CudaGraphs::usual(SERVER);
-        assert_eq!(graphs.sizes()[..5], [1, 2, 4, 8, 16]);
-        assert_eq!(graphs.sizes().last(), Some(&512));
-        let padded = [1, 3, 9, 250, 257, 512, 513].map(|tokens| graphs.padded(tokens));
+    fn default_cuda_graph_sizes_equal_vllm() {
+        let graphs = CudaGraphs::vllm_default_sizes(SERVER);
+        assert_eq!(graphs.captured_sizes()[..5], [1, 2, 4, 8, 16]);
+        assert_eq!(graphs.captured_sizes().last(), Some(&512));
+        let padded = [1, 3, 9, 250, 257, 512, 513].map(|tokens| graphs.padded_tokens(tokens));
         assert_eq!(padded, [1, 4, 16, 256, 272, 512, 513]);
-        let blackwell = CudaGraphs::usual(GraphLimits {
+        let blackwell = CudaGraphs::vllm_default_sizes(CudaGraphLimits {
             blackwell: true,
             ..SERVER
         });
-        assert_eq!(blackwell.sizes().last(), Some(&1024));
-        let few = CudaGraphs::usual(GraphLimits { seqs: 5, ..SERVER });
-        assert_eq!(few.sizes(), [1, 2, 4, 5, 8]);
+        assert_eq!(blackwell.captured_sizes().last(), Some(&1024));
+        let few = CudaGraphs::vllm_default_sizes(CudaGraphLimits { seqs: 5, ..SERVER });
+        assert_eq!(few.captured_sizes(), [1, 2, 4, 5, 8]);
     }
 
     #[test]
     fn drafts_have_separate_graph_sizes() {
-        let drafting = CudaGraphs::usual(GraphLimits {
+        let drafting = CudaGraphs::vllm_default_sizes(CudaGraphLimits {
             drafts: 2,
             ..SERVER
         });
-        let padded = [3, 6, 9].map(|tokens| drafting.padded(tokens));
+        let padded = [3, 6, 9].map(|tokens| drafting.padded_tokens(tokens));
         assert_eq!(padded, [3, 6, 12]);
-        let dense = CudaGraphs::usual(GraphLimits {
+        let dense = CudaGraphs::vllm_default_sizes(CudaGraphLimits {
             dense: true,
             ..SERVER
         });
-        assert_eq!((dense.padded(27), dense.padded(35)), (27, 40));
+        assert_eq!((dense.padded_tokens(27), dense.padded_tokens(35)), (27, 40));
     }
 
     #[test]
-    fn typed_sizes_are_sorted_and_eager_has_none() {
-        let typed = CudaGraphs::typed(vec![64, 8, 8, 9000], 2048);
-        assert_eq!(typed.sizes(), [8, 64]);
-        assert_eq!((typed.padded(3), typed.padded(65)), (8, 65));
-        let eager = CudaGraphs::EAGER;
-        assert!(eager.launches(1) && !eager.launches(4096));
-        assert!(!typed.launches(100));
+    fn configured_cuda_graph_sizes_are_sorted() {
+        let typed = CudaGraphs::from_configured_sizes(vec![64, 8, 8, 9000], 2048);
+        assert_eq!(typed.captured_sizes(), [8, 64]);
+        assert_eq!((typed.padded_tokens(3), typed.padded_tokens(65)), (8, 65));
+        let eager = CudaGraphs::NO_GRAPHS;
+        assert!(eager.is_launch_bound(1) && !eager.is_launch_bound(4096));
+        assert!(!typed.is_launch_bound(100));
     }
 }

@@ -4,22 +4,22 @@ use std::time::Duration;
 
 use super::memory::weight_bytes;
 use super::{
-    Batch, Coefficients, ModelShape, Moe, Roofline, RooflineError, RooflineSetup, Speed,
-    WeightRanks, divide,
+    BatchWork, ExpertsShape, ModelShape, Roofline, RooflineCoefficients, RooflineError,
+    RooflineSetup, SpeedFactors, WeightRanks, divide_duration,
 };
 
 /// Vocabulary size of EAGLE-3's own output head.
 const EAGLE3_VOCAB: u32 = 32_000;
 /// Number of layers of a draft model that drafts all tokens in one pass. Assumed from the published
 /// models for 8 billion weights.
-const BLOCK_LAYERS: u32 = 5;
+const PARALLEL_DRAFT_LAYERS: u32 = 5;
 /// Time to launch a pass of the draft model with CUDA graphs, in us. Assumed: 60 to 150 are usual.
-const PASS_US: f64 = 100.0;
+const DRAFT_PASS_LAUNCH_US: f64 = 100.0;
 /// Time of an n-gram lookup on the CPU, in us: fixed, and per sequence. Assumed: 0.1 to 1 ms are
 /// usual for large batches.
-const LOOKUP_US: (f64, f64) = (100.0, 3.0);
+const NGRAM_LOOKUP_US: (f64, f64) = (100.0, 3.0);
 /// Time of an n-gram lookup on the GPU, in us. Assumed.
-const GPU_LOOKUP_US: f64 = 100.0;
+const NGRAM_GPU_LOOKUP_US: f64 = 100.0;
 
 /// Method of proposing draft tokens in speculative decoding.
 #[derive(Debug, Clone, PartialEq)]
@@ -50,7 +50,7 @@ impl Drafter {
     /// Heads on the target's hidden states (eagle, eagle3, mtp) have one layer like the target's
     /// and a projection. Eagle and mtp share the target's embeddings and output head. A draft model
     /// has its own.
-    pub fn of(
+    pub fn for_method(
         method: &str,
         target: &ModelShape,
         own: Option<&ModelShape>,
@@ -64,15 +64,15 @@ impl Drafter {
                 let own = own?;
                 (own.clone(), own.vocab)
             }
-            "eagle" => (dense_layers(target, own, 1, 2), 0),
+            "eagle" => (dense_draft_layers(target, own, 1, 2), 0),
             "eagle3" => {
-                let mut shape = dense_layers(target, own, 1, 3);
+                let mut shape = dense_draft_layers(target, own, 1, 3);
                 shape.vocab = EAGLE3_VOCAB.min(target.vocab);
                 let rows = shape.vocab;
                 (shape, rows)
             }
-            "dflash" | "dspark" => (dense_layers(target, own, BLOCK_LAYERS, 3), 0),
-            name if name.ends_with("mtp") => (mtp(target), 0),
+            "dflash" | "dspark" => (dense_draft_layers(target, own, PARALLEL_DRAFT_LAYERS, 3), 0),
+            name if name.ends_with("mtp") => (mtp_draft_layer(target), 0),
             _ => return None,
         };
         let at_once = parallel || matches!(method, "dflash" | "dspark");
@@ -111,7 +111,7 @@ impl Drafter {
     }
 
     /// Returns the number of layers that compute drafts; 0 for lookups.
-    pub fn layers(&self) -> u32 {
+    pub fn layer_count(&self) -> u32 {
         match self {
             Self::Lookup { .. } => 0,
             Self::Layers(layers) => layers.shape.layers,
@@ -122,10 +122,12 @@ impl Drafter {
     ///
     /// # Errors
     /// Returns the errors of [`Roofline::new`].
-    pub fn timed(&self, target: &RooflineSetup) -> Result<DraftLatency, RooflineError> {
+    pub fn latency_model(&self, target: &RooflineSetup) -> Result<DraftLatency, RooflineError> {
         Ok(match self {
-            Self::Lookup { on_gpu: true } => DraftLatency::Lookup(GPU_LOOKUP_US, 0.0),
-            Self::Lookup { on_gpu: false } => DraftLatency::Lookup(LOOKUP_US.0, LOOKUP_US.1),
+            Self::Lookup { on_gpu: true } => DraftLatency::Lookup(NGRAM_GPU_LOOKUP_US, 0.0),
+            Self::Lookup { on_gpu: false } => {
+                DraftLatency::Lookup(NGRAM_LOOKUP_US.0, NGRAM_LOOKUP_US.1)
+            }
             Self::Layers(layers) => {
                 let setup = RooflineSetup {
                     shape: layers.shape.clone(),
@@ -133,8 +135,8 @@ impl Drafter {
                     async_scheduling: true,
                     truncated_sampling: false,
                     penalized_sampling: false,
-                    coefficients: Coefficients {
-                        step_us: PASS_US,
+                    coefficients: RooflineCoefficients {
+                        step_us: DRAFT_PASS_LAUNCH_US,
                         sequence_us: 0.0,
                         mixed_us: 0.0,
                         ..target.coefficients
@@ -153,7 +155,7 @@ impl Drafter {
 
 /// Returns the shape of `layers` dense draft layers like the target's, which read `states` of its
 /// hidden states. The projection counts as a wider MLP with as many weights.
-fn dense_layers(
+fn dense_draft_layers(
     target: &ModelShape,
     own: Option<&ModelShape>,
     layers: u32,
@@ -180,14 +182,14 @@ fn dense_layers(
 
 /// Returns the shape of an MTP draft layer: one layer like the target's last, plus a projection of
 /// two hidden states.
-fn mtp(target: &ModelShape) -> ModelShape {
+fn mtp_draft_layer(target: &ModelShape) -> ModelShape {
     let projection = 2 * target.hidden / 3;
     ModelShape {
         layers: 1,
         intermediate: target.intermediate + projection,
         tied: true,
         window: None,
-        moe: target.moe.map(|moe| Moe {
+        moe: target.moe.map(|moe| ExpertsShape {
             layers: 1,
             shared: moe.shared + projection,
             ..moe
@@ -216,62 +218,65 @@ pub enum DraftLatency {
 
 impl DraftLatency {
     /// Returns the time to draft tokens after a step of the target model, divided by `speed`.
-    pub fn step(&self, batch: &Batch, speed: Speed) -> Duration {
+    pub fn draft_time(&self, batch: &BatchWork, speed: SpeedFactors) -> Duration {
         let time = match self {
             _ if batch.is_empty() => Duration::ZERO,
             Self::Lookup(fixed, each) => {
-                let us = fixed + each * f64::from(batch.sequences());
+                let us = fixed + each * f64::from(batch.sequence_count());
                 Duration::from_nanos((us * 1e3) as u64)
             }
             Self::Passes { pass, passes, rows } => {
                 let more = passes.saturating_sub(1);
                 let mut first = *batch;
                 if *rows > 1 {
-                    first.decode_tokens += batch.sequences() * (rows - 1);
+                    first.decode_tokens += batch.sequence_count() * (rows - 1);
                 }
-                pass.step(&first) + pass.step(&one_each(batch)) * more
+                pass.step_time(&first) + pass.step_time(&one_token_per_sequence(batch)) * more
             }
         };
-        divide(time, speed.all)
+        divide_duration(time, speed.all)
     }
 }
 
-fn one_each(batch: &Batch) -> Batch {
+fn one_token_per_sequence(batch: &BatchWork) -> BatchWork {
     let prompts = batch.chunk_past + batch.chunk_tokens;
-    Batch {
-        decodes: batch.sequences(),
-        decode_tokens: batch.sequences(),
+    BatchWork {
+        decodes: batch.sequence_count(),
+        decode_tokens: batch.sequence_count(),
         context: batch.context + prompts,
         clipped: batch.clipped + prompts,
-        ..Batch::default()
+        ..BatchWork::default()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::latency::{gpu, model};
+    use crate::latency::{find_gpu, known_model_shape};
 
     use super::*;
 
     fn share(target: &str, tp: u32, method: &str, own: Option<&str>) -> f64 {
-        let shape = model(target).unwrap();
-        let own = own.map(|name| model(name).unwrap());
+        let shape = known_model_shape(target).unwrap();
+        let own = own.map(|name| known_model_shape(name).unwrap());
         let setup = RooflineSetup {
             tp,
-            ..RooflineSetup::new(shape.clone(), gpu("H100").unwrap().clone())
+            ..RooflineSetup::new(shape.clone(), find_gpu("H100").unwrap().clone())
         };
-        let drafter = Drafter::of(method, &shape, own.as_ref(), 1, false).unwrap();
-        let mut batch = Batch::default();
+        let drafter = Drafter::for_method(method, &shape, own.as_ref(), 1, false).unwrap();
+        let mut batch = BatchWork::default();
         batch.add_decode(1000, 1, None);
-        let speed = Speed::default();
-        let drafting = drafter.timed(&setup).unwrap().step(&batch, speed);
-        let step = Roofline::new(&setup).unwrap().step(&batch);
+        let speed = SpeedFactors::default();
+        let drafting = drafter
+            .latency_model(&setup)
+            .unwrap()
+            .draft_time(&batch, speed);
+        let step = Roofline::new(&setup).unwrap().step_time(&batch);
         drafting.as_secs_f64() / step.as_secs_f64()
     }
 
     /// Against the shares of a decode step that are usual at batch 1.
     #[test]
-    fn a_pass_takes_a_usual_share_of_a_step() {
+    fn draft_pass_takes_a_realistic_share_of_a_step() {
         let llama = "meta-llama/Llama-3.1-8B";
         let eagle = share(llama, 1, "eagle3", None);
         assert!((0.04..0.09).contains(&eagle), "{eagle}");
@@ -284,35 +289,37 @@ mod tests {
 
     #[test]
     fn more_drafts_take_more_passes_unless_drafted_together() {
-        let shape = model("meta-llama/Llama-3.1-8B").unwrap();
-        let setup = RooflineSetup::new(shape.clone(), gpu("H100").unwrap().clone());
-        let mut batch = Batch::default();
+        let shape = known_model_shape("meta-llama/Llama-3.1-8B").unwrap();
+        let setup = RooflineSetup::new(shape.clone(), find_gpu("H100").unwrap().clone());
+        let mut batch = BatchWork::default();
         batch.add_decode(1000, 4, None);
         let time = |method: &str, drafts: u32| {
-            let drafter = Drafter::of(method, &shape, None, drafts, false).unwrap();
-            let drafting = drafter.timed(&setup).unwrap();
-            drafting.step(&batch, Speed::default()).as_secs_f64()
+            let drafter = Drafter::for_method(method, &shape, None, drafts, false).unwrap();
+            let drafting = drafter.latency_model(&setup).unwrap();
+            drafting
+                .draft_time(&batch, SpeedFactors::default())
+                .as_secs_f64()
         };
         assert!(time("eagle3", 4) > 3.0 * time("eagle3", 1));
         assert!(time("dflash", 8) < 1.2 * time("dflash", 1));
-        let fast = Speed {
+        let fast = SpeedFactors {
             all: 2.0,
-            ..Speed::default()
+            ..SpeedFactors::default()
         };
-        let eagle = Drafter::of("eagle3", &shape, None, 4, false).unwrap();
+        let eagle = Drafter::for_method("eagle3", &shape, None, 4, false).unwrap();
         let halved = eagle
-            .timed(&setup)
+            .latency_model(&setup)
             .unwrap()
-            .step(&batch, fast)
+            .draft_time(&batch, fast)
             .as_secs_f64();
         assert!((halved * 2.0 / time("eagle3", 4) - 1.0).abs() < 1e-3);
     }
 
     #[test]
-    fn heads_take_a_layer_of_weights_and_of_cache() {
-        let shape = model("meta-llama/Llama-3.1-8B").unwrap();
+    fn draft_heads_take_one_layer_of_weights_and_kv() {
+        let shape = known_model_shape("meta-llama/Llama-3.1-8B").unwrap();
         let layer = shape.kv_bytes_per_token(1, 2) as f64 / 32.0;
-        let of = |method: &str| Drafter::of(method, &shape, None, 3, false).unwrap();
+        let of = |method: &str| Drafter::for_method(method, &shape, None, 3, false).unwrap();
         for method in ["eagle", "eagle3", "mtp"] {
             assert_eq!(of(method).kv_bytes_per_token(1, 2.0), layer, "{method}");
         }
@@ -321,9 +328,12 @@ mod tests {
         assert!((gb("eagle") - 0.50).abs() < 0.02, "{}", gb("eagle"));
         assert!((gb("eagle3") - 0.80).abs() < 0.03, "{}", gb("eagle3"));
         assert_eq!(of("ngram").weight_bytes(1), 0.0);
-        let deepseek = model("deepseek-ai/DeepSeek-V3").unwrap();
-        let mtp = Drafter::of("mtp", &deepseek, None, 1, false).unwrap();
+        let deepseek = known_model_shape("deepseek-ai/DeepSeek-V3").unwrap();
+        let mtp = Drafter::for_method("mtp", &deepseek, None, 1, false).unwrap();
         assert!((mtp.weight_bytes(1) / 1e9 - 11.7).abs() < 0.5);
-        assert_eq!(Drafter::of("draft_model", &shape, None, 3, false), None);
+        assert_eq!(
+            Drafter::for_method("draft_model", &shape, None, 3, false),
+            None
+        );
     }
 }

@@ -4,23 +4,23 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::shape::{field, size};
+use super::shape::{clamp_size, read_size};
 use super::{
-    Batch, Coefficients, CudaGraphs, MAX_DELAY, ModelShape, Quantization, Roofline, RooflineError,
-    RooflineSetup, Window, divide,
+    BatchWork, CudaGraphs, MAX_SIMULATED_DELAY, ModelShape, Quantization, Roofline,
+    RooflineCoefficients, RooflineError, RooflineSetup, SlidingWindowLayers, divide_duration,
 };
-use crate::{EncoderInput, EncoderKind};
+use crate::{EncoderKind, PromptMediaItem};
 
 /// Time of 1000 embeddings on an H100, in ms, for encoders of unknown size. 5 to 15 are usual for
 /// vision transformers of 300 to 700 million weights.
-const USUAL_MS: f64 = 10.0;
+const DEFAULT_ENCODER_MS: f64 = 10.0;
 /// Dense bf16 peak of an H100, in TFLOP/s.
 const H100_TFLOPS: f64 = 989.5;
 /// Number of attention heads of an encoder; does not affect its time.
-const HEADS: u32 = 16;
+const ENCODER_HEADS: u32 = 16;
 /// Number of encoder frames per embedding in audio models derived from Whisper (25 embeddings per
 /// second).
-const POOLED_FRAMES: u32 = 2;
+const FRAMES_PER_EMBEDDING: u32 = 2;
 
 /// Describes the transformer that encodes image patches or audio frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +39,7 @@ pub struct EncoderShape {
     /// tile.
     pub tile: Option<u32>,
     /// Attention window of the encoder layers that have one, in patches.
-    pub window: Option<Window>,
+    pub window: Option<SlidingWindowLayers>,
 }
 
 impl EncoderShape {
@@ -48,56 +48,61 @@ impl EncoderShape {
     ///
     /// Supports Qwen2-VL, 2.5-VL and 3-VL, LLaVA, Gemma 3, Pixtral, Mistral 3, InternVL, Llama 4,
     /// Idefics 3, Kimi-VL and GLM-4V.
-    pub fn vision(config: &Value) -> Option<Self> {
-        let (config, part) = part(config, "vision_config")?;
-        let hidden = field(part, &["embed_dim", "hidden_size"]).filter(|&n| n > 0)?;
-        let layers = field(part, &["depth", "num_hidden_layers", "layers"]).filter(|&n| n > 0)?;
+    pub fn vision_from_config(config: &Value) -> Option<Self> {
+        let (config, part) = find_config_part(config, "vision_config")?;
+        let hidden = read_size(part, &["embed_dim", "hidden_size"]).filter(|&n| n > 0)?;
+        let layers =
+            read_size(part, &["depth", "num_hidden_layers", "layers"]).filter(|&n| n > 0)?;
         let ratio = part["mlp_ratio"].as_f64().unwrap_or(4.0);
         let usual = (f64::from(hidden) * ratio) as u32;
         let kind = part["model_type"].as_str().unwrap_or_default();
-        let patch = edge(&part["patch_size"]).unwrap_or(14).max(1);
+        let patch = first_positive_size(&part["patch_size"])
+            .unwrap_or(14)
+            .max(1);
         let square = |pixels: u32| (pixels / patch).saturating_mul(pixels / patch).max(1);
         // With a merge size, images keep their size.
         let is_tiled = part["spatial_merge_size"].is_null();
-        let tile = edge(&part["image_size"]).filter(|_| is_tiled).map(square);
+        let tile = first_positive_size(&part["image_size"])
+            .filter(|_| is_tiled)
+            .map(square);
         let full = part["fullatt_block_indexes"].as_array().map(Vec::len);
-        let window = edge(&part["window_size"]).zip(full);
+        let window = first_positive_size(&part["window_size"]).zip(full);
         Some(Self {
             hidden,
             layers,
-            intermediate: field(part, &["intermediate_size"]).unwrap_or(usual),
+            intermediate: read_size(part, &["intermediate_size"]).unwrap_or(usual),
             gated: kind.starts_with("pixtral") || part["hidden_act"].as_str() == Some("silu"),
-            merged: merged_patches(config, part, tile).clamp(1, 1024),
+            merged: patches_per_embedding(config, part, tile).clamp(1, 1024),
             tile,
-            window: window.map(|(pixels, full)| Window {
+            window: window.map(|(pixels, full)| SlidingWindowLayers {
                 tokens: square(pixels),
-                layers: layers.saturating_sub(size(full as u64)),
+                layers: layers.saturating_sub(clamp_size(full as u64)),
             }),
         })
     }
 
     /// Reads the shape of the audio encoder from a `config.json`. Supports the successors of
     /// Whisper (Qwen2-Audio, Qwen2.5-Omni, Ultravox).
-    pub fn audio(config: &Value) -> Option<Self> {
-        let (config, part) = part(config, "audio_config")?;
-        let hidden = field(part, &["d_model", "hidden_size"]).filter(|&n| n > 0)?;
-        let ffn = field(part, &["encoder_ffn_dim", "intermediate_size"]);
+    pub fn audio_from_config(config: &Value) -> Option<Self> {
+        let (config, part) = find_config_part(config, "audio_config")?;
+        let hidden = read_size(part, &["d_model", "hidden_size"]).filter(|&n| n > 0)?;
+        let ffn = read_size(part, &["encoder_ffn_dim", "intermediate_size"]);
         Some(Self {
             hidden,
-            layers: field(part, &["encoder_layers", "num_hidden_layers"]).filter(|&n| n > 0)?,
+            layers: read_size(part, &["encoder_layers", "num_hidden_layers"]).filter(|&n| n > 0)?,
             intermediate: ffn.unwrap_or(hidden.saturating_mul(4)),
             gated: false,
-            merged: field(config, &["stack_factor"])
-                .unwrap_or(POOLED_FRAMES)
+            merged: read_size(config, &["stack_factor"])
+                .unwrap_or(FRAMES_PER_EMBEDDING)
                 .clamp(1, 1024),
-            tile: field(part, &["max_source_positions"]).filter(|&n| n > 0),
+            tile: read_size(part, &["max_source_positions"]).filter(|&n| n > 0),
             window: None,
         })
     }
 
     /// Adds an image or audio input of `embeddings` embeddings to a batch. Attention is not causal
     /// here, so it has twice as many pairs as a prompt.
-    fn add_to(&self, batch: &mut Batch, embeddings: u64) {
+    fn add_to_batch(&self, batch: &mut BatchWork, embeddings: u64) {
         let patches = embeddings.saturating_mul(self.merged.into());
         let seen = self.tile.map_or(patches, |tile| patches.min(tile.into()));
         let near = self
@@ -109,13 +114,13 @@ impl EncoderShape {
         batch.chunk_pairs_clipped += patches.saturating_mul(near).saturating_mul(2);
     }
 
-    fn as_model(&self) -> ModelShape {
+    fn as_model_shape(&self) -> ModelShape {
         ModelShape {
             hidden: self.hidden,
             layers: self.layers,
-            heads: HEADS,
-            kv_heads: HEADS,
-            head_dim: self.hidden.div_ceil(HEADS),
+            heads: ENCODER_HEADS,
+            kv_heads: ENCODER_HEADS,
+            head_dim: self.hidden.div_ceil(ENCODER_HEADS),
             intermediate: self.intermediate,
             vocab: 0,
             tied: true,
@@ -132,27 +137,29 @@ impl EncoderShape {
 }
 
 /// Returns the object `name` of a configuration, and the object that contains it.
-fn part<'a>(config: &'a Value, name: &str) -> Option<(&'a Value, &'a Value)> {
+fn find_config_part<'a>(config: &'a Value, name: &str) -> Option<(&'a Value, &'a Value)> {
     let all = [config, &config["thinker_config"]];
     let found = all.into_iter().find(|config| config[name].is_object())?;
     Some((found, &found[name]))
 }
 
-fn edge(value: &Value) -> Option<u32> {
+fn first_positive_size(value: &Value) -> Option<u32> {
     let number = value.as_u64().or_else(|| value[0].as_u64());
-    number.map(size).filter(|&n| n > 0)
+    number.map(clamp_size).filter(|&n| n > 0)
 }
 
-fn merged_patches(config: &Value, part: &Value, tile: Option<u32>) -> u32 {
+fn patches_per_embedding(config: &Value, part: &Value, tile: Option<u32>) -> u32 {
     let square = |n: u32| n.saturating_mul(n);
-    let either = |key: &'static str| field(part, &[key]).or_else(|| field(config, &[key]));
-    if let Some(edge) = either("spatial_merge_size").or_else(|| field(config, &["scale_factor"])) {
+    let either = |key: &'static str| read_size(part, &[key]).or_else(|| read_size(config, &[key]));
+    if let Some(edge) =
+        either("spatial_merge_size").or_else(|| read_size(config, &["scale_factor"]))
+    {
         return square(edge);
     }
-    if let Some(edge) = edge(&part["merge_kernel_size"]) {
+    if let Some(edge) = first_positive_size(&part["merge_kernel_size"]) {
         return square(edge);
     }
-    if let (Some(tokens), Some(tile)) = (field(config, &["mm_tokens_per_image"]), tile) {
+    if let (Some(tokens), Some(tile)) = (read_size(config, &["mm_tokens_per_image"]), tile) {
         return tile / tokens.max(1);
     }
     let ratio = [&config["downsample_ratio"], &part["pixel_shuffle_ratio"]];
@@ -163,14 +170,14 @@ fn merged_patches(config: &Value, part: &Value, tile: Option<u32>) -> u32 {
 /// Models the time of a deployment's image and audio encoders.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EncoderLatency {
-    vision: Timing,
-    audio: Timing,
+    vision: EncoderTiming,
+    audio: EncoderTiming,
     /// Number of GPUs over which whole images and audio clips are distributed.
     spread: u32,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-enum Timing {
+enum EncoderTiming {
     Layers(EncoderShape, Box<Roofline>),
     /// Encoder of unknown size: time per embedding, in us.
     Usual(f64),
@@ -194,19 +201,19 @@ impl EncoderLatency {
         };
         let timing = |shape: Option<EncoderShape>| {
             let Some(shape) = shape else {
-                let ms = USUAL_MS * H100_TFLOPS / setup.gpu.bf16_tflops / f64::from(tp);
-                return Ok(Timing::Usual(ms));
+                let ms = DEFAULT_ENCODER_MS * H100_TFLOPS / setup.gpu.bf16_tflops / f64::from(tp);
+                return Ok(EncoderTiming::Usual(ms));
             };
             let setup = RooflineSetup {
-                shape: shape.as_model(),
+                shape: shape.as_model_shape(),
                 tp,
                 pp: 1,
                 pcp: 1,
                 expert_ranks: 1,
                 async_scheduling: true,
                 truncated_sampling: false,
-                graphs: CudaGraphs::EAGER,
-                coefficients: Coefficients {
+                graphs: CudaGraphs::NO_GRAPHS,
+                coefficients: RooflineCoefficients {
                     step_us: 0.0,
                     sequence_us: 0.0,
                     mixed_us: 0.0,
@@ -214,7 +221,10 @@ impl EncoderLatency {
                 },
                 ..setup.clone()
             };
-            Ok(Timing::Layers(shape, Box::new(Roofline::new(&setup)?)))
+            Ok(EncoderTiming::Layers(
+                shape,
+                Box::new(Roofline::new(&setup)?),
+            ))
         };
         Ok(Self {
             vision: timing(vision)?,
@@ -224,25 +234,29 @@ impl EncoderLatency {
     }
 
     /// Returns the time to encode these images and audio clips together, divided by `speed`; at
-    /// most [`MAX_DELAY`].
-    pub fn time(&self, inputs: impl Iterator<Item = EncoderInput> + Clone, speed: f64) -> Duration {
-        let of = |kind: EncoderKind, timing: &Timing| {
+    /// most [`MAX_SIMULATED_DELAY`].
+    pub fn encode_time(
+        &self,
+        inputs: impl Iterator<Item = PromptMediaItem> + Clone,
+        speed: f64,
+    ) -> Duration {
+        let of = |kind: EncoderKind, timing: &EncoderTiming| {
             let lens = inputs.clone().filter(|input| input.kind == kind);
-            timing.us(lens.map(|input| u64::from(input.len)), self.spread)
+            timing.encode_us(lens.map(|input| u64::from(input.len)), self.spread)
         };
         let us = of(EncoderKind::Vision, &self.vision) + of(EncoderKind::Audio, &self.audio);
-        let time = Duration::try_from_secs_f64(us / 1e6).unwrap_or(MAX_DELAY);
-        divide(time, speed).min(MAX_DELAY)
+        let time = Duration::try_from_secs_f64(us / 1e6).unwrap_or(MAX_SIMULATED_DELAY);
+        divide_duration(time, speed).min(MAX_SIMULATED_DELAY)
     }
 
     /// Returns whether the shape of the vision encoder is known.
-    pub fn knows_vision(&self) -> bool {
-        matches!(self.vision, Timing::Layers(..))
+    pub fn has_vision_shape(&self) -> bool {
+        matches!(self.vision, EncoderTiming::Layers(..))
     }
 }
 
-impl Timing {
-    fn us(&self, lens: impl Iterator<Item = u64> + Clone, spread: u32) -> f64 {
+impl EncoderTiming {
+    fn encode_us(&self, lens: impl Iterator<Item = u64> + Clone, spread: u32) -> f64 {
         let items = lens.clone().count() as u64;
         if items == 0 {
             return 0.0;
@@ -254,14 +268,14 @@ impl Timing {
         match self {
             Self::Usual(us) => us * all as f64 * share,
             Self::Layers(shape, roofline) => {
-                let mut batch = Batch::default();
-                lens.for_each(|len| shape.add_to(&mut batch, len));
+                let mut batch = BatchWork::default();
+                lens.for_each(|len| shape.add_to_batch(&mut batch, len));
                 let part = |n: u64| (n as f64 * share).ceil() as u64;
                 batch.chunks = part(batch.chunks.into()) as u32;
                 batch.chunk_tokens = part(batch.chunk_tokens);
                 batch.chunk_pairs = part(batch.chunk_pairs);
                 batch.chunk_pairs_clipped = part(batch.chunk_pairs_clipped);
-                roofline.breakdown(&batch).total()
+                roofline.step_breakdown(&batch).total_us()
             }
         }
     }
@@ -272,7 +286,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::latency::{gpu, model};
+    use crate::latency::{find_gpu, known_model_shape};
 
     fn qwen25_vl() -> EncoderShape {
         let config = json!({"vision_config": {
@@ -280,11 +294,11 @@ mod tests {
             "num_heads": 16, "patch_size": 14, "spatial_merge_size": 2, "window_size": 112,
             "fullatt_block_indexes": [7, 15, 23, 31]
         }});
-        EncoderShape::vision(&config).unwrap()
+        EncoderShape::vision_from_config(&config).unwrap()
     }
 
-    fn images(lens: &[u32]) -> Vec<EncoderInput> {
-        let inputs = lens.iter().enumerate().map(|(at, &len)| EncoderInput {
+    fn images(lens: &[u32]) -> Vec<PromptMediaItem> {
+        let inputs = lens.iter().enumerate().map(|(at, &len)| PromptMediaItem {
             key: at as u64,
             kind: EncoderKind::Vision,
             start: 0,
@@ -294,19 +308,22 @@ mod tests {
     }
 
     fn ms(latency: &EncoderLatency, lens: &[u32]) -> f64 {
-        latency.time(images(lens).into_iter(), 1.0).as_secs_f64() * 1e3
+        latency
+            .encode_time(images(lens).into_iter(), 1.0)
+            .as_secs_f64()
+            * 1e3
     }
 
     fn setup(gpu_name: &str, tp: u32) -> RooflineSetup {
-        let shape = model("Qwen/Qwen2.5-7B-Instruct").unwrap();
+        let shape = known_model_shape("Qwen/Qwen2.5-7B-Instruct").unwrap();
         RooflineSetup {
             tp,
-            ..RooflineSetup::new(shape, gpu(gpu_name).unwrap().clone())
+            ..RooflineSetup::new(shape, find_gpu(gpu_name).unwrap().clone())
         }
     }
 
     #[test]
-    fn families_write_their_encoders_in_their_own_ways() {
+    fn encoder_shapes_of_all_model_families_are_read() {
         assert_eq!(
             qwen25_vl(),
             EncoderShape {
@@ -316,14 +333,14 @@ mod tests {
                 gated: true,
                 merged: 4,
                 tile: None,
-                window: Some(Window {
+                window: Some(SlidingWindowLayers {
                     tokens: 64,
                     layers: 28
                 }),
             }
         );
         let merged = |config: Value| {
-            let shape = EncoderShape::vision(&config).unwrap();
+            let shape = EncoderShape::vision_from_config(&config).unwrap();
             (
                 shape.hidden,
                 shape.layers,
@@ -348,17 +365,17 @@ mod tests {
         assert_eq!(merged(llava), (1024, 24, 4096, 1, Some(576)));
         let audio = json!({"thinker_config": {"audio_config": {"d_model": 1280,
             "encoder_layers": 32, "encoder_ffn_dim": 5120, "max_source_positions": 1500}}});
-        let audio = EncoderShape::audio(&audio).unwrap();
+        let audio = EncoderShape::audio_from_config(&audio).unwrap();
         assert_eq!(
             (audio.hidden, audio.layers, audio.merged, audio.tile),
             (1280, 32, 2, Some(1500))
         );
         assert_eq!(
-            EncoderShape::vision(&json!({"vision_config": {"depth": 3}})),
+            EncoderShape::vision_from_config(&json!({"vision_config": {"depth": 3}})),
             None
         );
         assert_eq!(
-            EncoderShape::audio(&json!({"vision_config": {"depth": 3}})),
+            EncoderShape::audio_from_config(&json!({"vision_config": {"depth": 3}})),
             None
         );
     }
@@ -366,7 +383,7 @@ mod tests {
     /// By hand: 4000 patches of 32 layers of 4 x 1280^2 + 3 x 1280 x 3420 weights, twice each, on
     /// 59.1 % of 989.5 TFLOP/s are 8.6 ms; attention and small kernels come on top.
     #[test]
-    fn a_thousand_embeddings_take_what_their_matrices_take_and_a_little() {
+    fn encoder_time_is_close_to_its_matrix_products() {
         let latency =
             EncoderLatency::new((Some(qwen25_vl()), None), &setup("H100", 1), false).unwrap();
         let matrices = 4000.0 * 32.0 * 2.0 * (4.0 * 1280.0_f64.powi(2) + 3.0 * 1280.0 * 3420.0);
@@ -407,7 +424,7 @@ mod tests {
     #[test]
     fn twice_the_speed_is_half_the_time() {
         let latency = EncoderLatency::new((None, None), &setup("H100", 1), false).unwrap();
-        let time = |speed| latency.time(images(&[1000]).into_iter(), speed);
+        let time = |speed| latency.encode_time(images(&[1000]).into_iter(), speed);
         assert_eq!(
             (time(1.0), time(2.0)),
             (Duration::from_millis(10), Duration::from_millis(5))

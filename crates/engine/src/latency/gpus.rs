@@ -1,10 +1,10 @@
-use super::all_reduce::{self, AllReduce};
+use super::all_reduce::{self, AllReduceTable};
 
 /// Describes a GPU: limits from its data sheet, and the efficiency of its kernels.
 ///
 /// Efficiencies are fits of public kernel tables (ai-dynamo/aiconfigurator) with global scales from
 /// server runs. Those of fp8 and fp4 are from tables of vLLM 0.24 (matrices of 1024 to 65536
-/// outputs, up to 8192 rows; logarithms, soft L1). GPUs without a fit use `FALLBACK`.
+/// outputs, up to 8192 rows; logarithms, soft L1). GPUs without a fit use `FALLBACK_GPU`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Gpu {
     /// Canonical name of the GPU, as accepted by `--gpu`.
@@ -36,10 +36,10 @@ pub struct Gpu {
     /// peak.
     pub prefill_attention: (f64, f64),
     /// All-reduce times over 2, 4 and 8 GPUs, in us.
-    pub all_reduce: AllReduce,
+    pub all_reduce: AllReduceTable,
     /// All-reduce times over NCCL, in us, for the token exchange between expert-parallel ranks
     /// (`all_reduce` holds those of vLLM's custom all-reduce).
-    pub exchange: AllReduce,
+    pub exchange: AllReduceTable,
     /// Major version of the flash-attention kernels that vLLM uses on the GPU. In steps with a
     /// prompt chunk, 2 reads the KV cache once per query head, 3 and others once per group of
     /// heads. 0: none; kernels are Triton's (Volta, Turing) or AMD's.
@@ -75,7 +75,7 @@ pub struct ExpertEfficiency {
     pub int4: [KernelEfficiency; 2],
 }
 
-const fn fit(fixed: f64, memory: f64, compute: f64) -> KernelEfficiency {
+const fn kernel_efficiency(fixed: f64, memory: f64, compute: f64) -> KernelEfficiency {
     KernelEfficiency {
         fixed,
         memory,
@@ -85,36 +85,66 @@ const fn fit(fixed: f64, memory: f64, compute: f64) -> KernelEfficiency {
 
 /// All-reduce times of an interconnect: vLLM's custom all-reduce, and NCCL's for exchanges between
 /// ranks.
-type Link = [AllReduce; 2];
-const NVLINK: Link = {
-    let guess = all_reduce::guess([(5.5, 110.0), (6.0, 70.0), (7.0, 55.0)]);
+type InterconnectTimes = [AllReduceTable; 2];
+const NVLINK_TIMES: InterconnectTimes = {
+    let guess = all_reduce::estimated_table([(5.5, 110.0), (6.0, 70.0), (7.0, 55.0)]);
     [guess, guess]
 };
-const PCIE: Link = [
-    all_reduce::L40S,
-    all_reduce::guess([(6.0, 11.0), (13.6, 1.5), (24.0, 0.7)]),
+const PCIE_TIMES: InterconnectTimes = [
+    all_reduce::L40S_ALL_REDUCE,
+    all_reduce::estimated_table([(6.0, 11.0), (13.6, 1.5), (24.0, 0.7)]),
 ];
 
-const EXPERTS: ExpertEfficiency = ExpertEfficiency {
-    bf16: [fit(28.0, 0.90, 0.60), fit(32.0, 0.80, 0.13)],
-    fp8: [fit(40.0, 0.90, 0.45), fit(63.0, 0.66, 0.09)],
-    fp8_block: [fit(48.8, 0.841, 0.252), fit(46.9, 0.947, 0.149)],
+const DEFAULT_EXPERT_EFFICIENCY: ExpertEfficiency = ExpertEfficiency {
+    bf16: [
+        kernel_efficiency(28.0, 0.90, 0.60),
+        kernel_efficiency(32.0, 0.80, 0.13),
+    ],
+    fp8: [
+        kernel_efficiency(40.0, 0.90, 0.45),
+        kernel_efficiency(63.0, 0.66, 0.09),
+    ],
+    fp8_block: [
+        kernel_efficiency(48.8, 0.841, 0.252),
+        kernel_efficiency(46.9, 0.947, 0.149),
+    ],
     // Unused without fp4 units.
-    fp4: [fit(43.0, 0.88, 0.26), fit(59.0, 0.81, 0.18)],
-    int4: [fit(43.0, 0.88, 0.26), fit(59.0, 0.81, 0.18)],
+    fp4: [
+        kernel_efficiency(43.0, 0.88, 0.26),
+        kernel_efficiency(59.0, 0.81, 0.18),
+    ],
+    int4: [
+        kernel_efficiency(43.0, 0.88, 0.26),
+        kernel_efficiency(59.0, 0.81, 0.18),
+    ],
 };
 
 /// Expert-kernel efficiency of data-center Blackwell GPUs, whose newer kernels launch faster.
-const BLACKWELL_EXPERTS: ExpertEfficiency = ExpertEfficiency {
-    bf16: [fit(12.2, 0.668, 0.304), fit(19.4, 0.931, 0.268)],
-    fp8: [fit(13.9, 0.654, 0.310), fit(27.8, 0.930, 0.241)],
-    fp8_block: [fit(34.5, 0.611, 0.163), fit(31.2, 0.880, 0.103)],
-    fp4: [fit(15.1, 0.634, 0.302), fit(20.7, 0.743, 0.165)],
+const BLACKWELL_EXPERT_EFFICIENCY: ExpertEfficiency = ExpertEfficiency {
+    bf16: [
+        kernel_efficiency(12.2, 0.668, 0.304),
+        kernel_efficiency(19.4, 0.931, 0.268),
+    ],
+    fp8: [
+        kernel_efficiency(13.9, 0.654, 0.310),
+        kernel_efficiency(27.8, 0.930, 0.241),
+    ],
+    fp8_block: [
+        kernel_efficiency(34.5, 0.611, 0.163),
+        kernel_efficiency(31.2, 0.880, 0.103),
+    ],
+    fp4: [
+        kernel_efficiency(15.1, 0.634, 0.302),
+        kernel_efficiency(20.7, 0.743, 0.165),
+    ],
     // vLLM multiplies MXFP4 by fp8 activations here; the fraction is of the bf16 peak.
-    int4: [fit(34.8, 0.779, 0.270), fit(34.8, 0.779, 0.270)],
+    int4: [
+        kernel_efficiency(34.8, 0.779, 0.270),
+        kernel_efficiency(34.8, 0.779, 0.270),
+    ],
 };
 
-const FALLBACK: Gpu = Gpu {
+const FALLBACK_GPU: Gpu = Gpu {
     name: "",
     aliases: &[],
     bf16_tflops: 0.0,
@@ -122,26 +152,26 @@ const FALLBACK: Gpu = Gpu {
     fp4_tflops: 0.0,
     bandwidth_tbs: 0.0,
     memory_gib: 0.0,
-    gemm: fit(4.5, 0.80, 0.55),
-    gemm_fp8: fit(14.0, 0.75, 0.30),
-    gemm_fp8_block: fit(30.0, 0.60, 0.30),
+    gemm: kernel_efficiency(4.5, 0.80, 0.55),
+    gemm_fp8: kernel_efficiency(14.0, 0.75, 0.30),
+    gemm_fp8_block: kernel_efficiency(30.0, 0.60, 0.30),
     // Unused without fp4 units.
-    gemm_fp4: fit(8.2, 0.746, 0.415),
+    gemm_fp4: kernel_efficiency(8.2, 0.746, 0.415),
     decode_attention: (14.0, 0.82),
     prefill_attention: (20.0, 0.45),
-    all_reduce: NVLINK[0],
-    exchange: NVLINK[1],
+    all_reduce: NVLINK_TIMES[0],
+    exchange: NVLINK_TIMES[1],
     flash_attention: 3,
-    experts: EXPERTS,
+    experts: DEFAULT_EXPERT_EFFICIENCY,
 };
 
-const fn sheet(
+const fn gpu_from_data_sheet(
     name: &'static str,
     aliases: &'static [&'static str],
     (bf16_tflops, fp8_tflops): (f64, f64),
     bandwidth_tbs: f64,
     memory_gib: f64,
-    [all_reduce, exchange]: Link,
+    [all_reduce, exchange]: InterconnectTimes,
 ) -> Gpu {
     Gpu {
         name,
@@ -152,11 +182,11 @@ const fn sheet(
         memory_gib,
         all_reduce,
         exchange,
-        ..FALLBACK
+        ..FALLBACK_GPU
     }
 }
 
-const fn older(flash_attention: u32, sheet: Gpu) -> Gpu {
+const fn with_flash_attention(flash_attention: u32, sheet: Gpu) -> Gpu {
     Gpu {
         flash_attention,
         ..sheet
@@ -164,13 +194,13 @@ const fn older(flash_attention: u32, sheet: Gpu) -> Gpu {
 }
 
 const H100: Gpu = Gpu {
-    gemm: fit(3.9, 0.924, 0.591),
-    gemm_fp8: fit(7.5, 0.838, 0.438),
-    gemm_fp8_block: fit(29.8, 0.73, 0.29),
+    gemm: kernel_efficiency(3.9, 0.924, 0.591),
+    gemm_fp8: kernel_efficiency(7.5, 0.838, 0.438),
+    gemm_fp8_block: kernel_efficiency(29.8, 0.73, 0.29),
     decode_attention: (13.0, 0.934),
     prefill_attention: (22.4, 0.435),
-    all_reduce: all_reduce::H100,
-    ..sheet(
+    all_reduce: all_reduce::H100_ALL_REDUCE,
+    ..gpu_from_data_sheet(
         "H100-SXM-80GB",
         &[
             "H100",
@@ -183,41 +213,50 @@ const H100: Gpu = Gpu {
         (989.5, 1979.0),
         3.35,
         79.2,
-        NVLINK,
+        NVLINK_TIMES,
     )
 };
 
 const H200: Gpu = Gpu {
-    gemm: fit(4.2, 0.865, 0.572),
-    gemm_fp8: fit(8.3, 0.818, 0.468),
-    gemm_fp8_block: fit(32.7, 0.56, 0.31),
+    gemm: kernel_efficiency(4.2, 0.865, 0.572),
+    gemm_fp8: kernel_efficiency(8.3, 0.818, 0.468),
+    gemm_fp8_block: kernel_efficiency(32.7, 0.56, 0.31),
     decode_attention: (14.6, 0.882),
     prefill_attention: (22.7, 0.452),
-    all_reduce: all_reduce::H200,
+    all_reduce: all_reduce::H200_ALL_REDUCE,
     experts: ExpertEfficiency {
-        bf16: EXPERTS.bf16,
-        fp8: [fit(40.0, 0.90, 0.45), fit(69.0, 0.56, 0.105)],
-        fp8_block: [fit(50.8, 0.809, 0.254), fit(45.3, 0.904, 0.150)],
-        fp4: EXPERTS.fp4,
-        int4: [fit(43.0, 0.71, 0.26), fit(56.0, 0.64, 0.17)],
+        bf16: DEFAULT_EXPERT_EFFICIENCY.bf16,
+        fp8: [
+            kernel_efficiency(40.0, 0.90, 0.45),
+            kernel_efficiency(69.0, 0.56, 0.105),
+        ],
+        fp8_block: [
+            kernel_efficiency(50.8, 0.809, 0.254),
+            kernel_efficiency(45.3, 0.904, 0.150),
+        ],
+        fp4: DEFAULT_EXPERT_EFFICIENCY.fp4,
+        int4: [
+            kernel_efficiency(43.0, 0.71, 0.26),
+            kernel_efficiency(56.0, 0.64, 0.17),
+        ],
     },
-    ..sheet(
+    ..gpu_from_data_sheet(
         "H200-SXM-141GB",
         &["H200", "H200-SXM", "H200-141GB"],
         (989.5, 1979.0),
         4.8,
         139.8,
-        NVLINK,
+        NVLINK_TIMES,
     )
 };
 
 const A100: Gpu = Gpu {
-    gemm: fit(6.2, 0.758, 0.518),
+    gemm: kernel_efficiency(6.2, 0.758, 0.518),
     decode_attention: (26.3, 0.838),
     prefill_attention: (23.2, 0.467),
-    all_reduce: all_reduce::A100,
+    all_reduce: all_reduce::A100_ALL_REDUCE,
     flash_attention: 2,
-    ..sheet(
+    ..gpu_from_data_sheet(
         "A100-SXM-80GB",
         &[
             "A100",
@@ -229,36 +268,43 @@ const A100: Gpu = Gpu {
         (312.0, 0.0),
         2.039,
         79.15,
-        NVLINK,
+        NVLINK_TIMES,
     )
 };
 
 const L40S: Gpu = Gpu {
-    gemm: fit(0.0, 0.800, 0.501),
-    gemm_fp8: fit(3.0, 0.701, 0.419),
+    gemm: kernel_efficiency(0.0, 0.800, 0.501),
+    gemm_fp8: kernel_efficiency(3.0, 0.701, 0.419),
     decode_attention: (13.2, 0.899),
     prefill_attention: (12.8, 0.408),
     flash_attention: 2,
-    ..sheet("L40S-48GB", &["L40S"], (362.0, 733.0), 0.864, 44.4, PCIE)
+    ..gpu_from_data_sheet(
+        "L40S-48GB",
+        &["L40S"],
+        (362.0, 733.0),
+        0.864,
+        44.4,
+        PCIE_TIMES,
+    )
 };
 
 const B200: Gpu = Gpu {
-    gemm: fit(3.8, 0.813, 0.493),
+    gemm: kernel_efficiency(3.8, 0.813, 0.493),
     fp4_tflops: 9000.0,
-    gemm_fp8: fit(8.2, 0.799, 0.401),
-    gemm_fp4: fit(8.2, 0.746, 0.415),
-    gemm_fp8_block: fit(12.3, 0.53, 0.35),
+    gemm_fp8: kernel_efficiency(8.2, 0.799, 0.401),
+    gemm_fp4: kernel_efficiency(8.2, 0.746, 0.415),
+    gemm_fp8_block: kernel_efficiency(12.3, 0.53, 0.35),
     decode_attention: (4.7, 0.915),
     prefill_attention: (17.3, 0.486),
-    all_reduce: all_reduce::B200,
-    experts: BLACKWELL_EXPERTS,
-    ..sheet(
+    all_reduce: all_reduce::B200_ALL_REDUCE,
+    experts: BLACKWELL_EXPERT_EFFICIENCY,
+    ..gpu_from_data_sheet(
         "B200-SXM-180GB",
         &["B200", "B200-SXM"],
         (2250.0, 4500.0),
         8.0,
         178.0,
-        NVLINK,
+        NVLINK_TIMES,
     )
 };
 
@@ -281,8 +327,8 @@ pub const GPUS: &[Gpu] = &[
         aliases: &["A100-PCIe", "A100-80GB-PCIe"],
         bandwidth_tbs: 1.935,
         memory_gib: 79.15,
-        all_reduce: PCIE[0],
-        exchange: PCIE[1],
+        all_reduce: PCIE_TIMES[0],
+        exchange: PCIE_TIMES[1],
         ..A100
     },
     Gpu {
@@ -291,8 +337,8 @@ pub const GPUS: &[Gpu] = &[
         bf16_tflops: 756.0,
         fp8_tflops: 1513.0,
         bandwidth_tbs: 2.0,
-        all_reduce: PCIE[0],
-        exchange: PCIE[1],
+        all_reduce: PCIE_TIMES[0],
+        exchange: PCIE_TIMES[1],
         ..H100
     },
     Gpu {
@@ -326,13 +372,19 @@ pub const GPUS: &[Gpu] = &[
         bandwidth_tbs: 1.792,
         memory_gib: 94.97,
         fp4_tflops: 2015.2,
-        gemm_fp8: fit(5.9, 0.813, 0.632),
-        gemm_fp4: fit(10.7, 0.705, 0.606),
-        all_reduce: all_reduce::RTX_PRO_6000,
+        gemm_fp8: kernel_efficiency(5.9, 0.813, 0.632),
+        gemm_fp4: kernel_efficiency(10.7, 0.705, 0.606),
+        all_reduce: all_reduce::RTX_PRO_6000_ALL_REDUCE,
         experts: ExpertEfficiency {
-            fp8: [fit(23.4, 0.757, 0.265), fit(33.0, 0.890, 0.179)],
-            fp4: [fit(39.0, 0.767, 0.410), fit(61.6, 0.813, 0.212)],
-            ..EXPERTS
+            fp8: [
+                kernel_efficiency(23.4, 0.757, 0.265),
+                kernel_efficiency(33.0, 0.890, 0.179),
+            ],
+            fp4: [
+                kernel_efficiency(39.0, 0.767, 0.410),
+                kernel_efficiency(61.6, 0.813, 0.212),
+            ],
+            ..DEFAULT_EXPERT_EFFICIENCY
         },
         ..L40S
     },
@@ -374,7 +426,7 @@ pub const GPUS: &[Gpu] = &[
         bf16_tflops: 209.5,
         fp8_tflops: 419.0,
         fp4_tflops: 838.0,
-        gemm_fp4: fit(10.7, 0.705, 0.606),
+        gemm_fp4: kernel_efficiency(10.7, 0.705, 0.606),
         bandwidth_tbs: 1.792,
         memory_gib: 31.4,
         ..L40S
@@ -384,12 +436,18 @@ pub const GPUS: &[Gpu] = &[
         aliases: &["B300"],
         memory_gib: 268.0,
         fp4_tflops: 14_000.0,
-        gemm_fp8: fit(7.4, 0.788, 0.416),
-        gemm_fp4: fit(7.6, 0.745, 0.288),
+        gemm_fp8: kernel_efficiency(7.4, 0.788, 0.416),
+        gemm_fp4: kernel_efficiency(7.6, 0.745, 0.288),
         experts: ExpertEfficiency {
-            fp8_block: [fit(30.7, 0.596, 0.170), fit(28.6, 0.864, 0.111)],
-            fp4: [fit(13.7, 0.627, 0.203), fit(16.5, 0.705, 0.120)],
-            ..BLACKWELL_EXPERTS
+            fp8_block: [
+                kernel_efficiency(30.7, 0.596, 0.170),
+                kernel_efficiency(28.6, 0.864, 0.111),
+            ],
+            fp4: [
+                kernel_efficiency(13.7, 0.627, 0.203),
+                kernel_efficiency(16.5, 0.705, 0.120),
+            ],
+            ..BLACKWELL_EXPERT_EFFICIENCY
         },
         ..B200
     },
@@ -399,10 +457,10 @@ pub const GPUS: &[Gpu] = &[
         bf16_tflops: 2500.0,
         fp8_tflops: 5000.0,
         fp4_tflops: 10_000.0,
-        gemm_fp8: fit(8.1, 0.804, 0.392),
-        gemm_fp4: fit(8.6, 0.795, 0.400),
+        gemm_fp8: kernel_efficiency(8.1, 0.804, 0.392),
+        gemm_fp4: kernel_efficiency(8.6, 0.795, 0.400),
         memory_gib: 184.0,
-        all_reduce: all_reduce::GB200,
+        all_reduce: all_reduce::GB200_ALL_REDUCE,
         ..B200
     },
     Gpu {
@@ -411,123 +469,140 @@ pub const GPUS: &[Gpu] = &[
         bf16_tflops: 2500.0,
         fp8_tflops: 5000.0,
         fp4_tflops: 15_000.0,
-        gemm_fp8: fit(8.0, 0.803, 0.415),
-        gemm_fp4: fit(8.6, 0.792, 0.295),
+        gemm_fp8: kernel_efficiency(8.0, 0.803, 0.415),
+        gemm_fp4: kernel_efficiency(8.6, 0.792, 0.295),
         experts: ExpertEfficiency {
-            fp4: [fit(14.0, 0.655, 0.205), fit(16.7, 0.738, 0.118)],
-            ..BLACKWELL_EXPERTS
+            fp4: [
+                kernel_efficiency(14.0, 0.655, 0.205),
+                kernel_efficiency(16.7, 0.738, 0.118),
+            ],
+            ..BLACKWELL_EXPERT_EFFICIENCY
         },
         memory_gib: 276.0,
-        all_reduce: all_reduce::GB200,
+        all_reduce: all_reduce::GB200_ALL_REDUCE,
         ..B200
     },
-    older(
+    with_flash_attention(
         0,
-        sheet(
+        gpu_from_data_sheet(
             "MI300X-192GB",
             &["MI300X", "MI300"],
             (1307.0, 2615.0),
             5.3,
             191.0,
-            NVLINK,
+            NVLINK_TIMES,
         ),
     ),
-    older(
+    with_flash_attention(
         0,
-        sheet(
+        gpu_from_data_sheet(
             "MI325X-256GB",
             &["MI325X"],
             (1307.0, 2615.0),
             6.0,
             255.0,
-            NVLINK,
+            NVLINK_TIMES,
         ),
     ),
-    older(
+    with_flash_attention(
         0,
-        sheet(
+        gpu_from_data_sheet(
             "MI355X-288GB",
             &["MI355X"],
             (2516.0, 5033.0),
             8.0,
             287.0,
-            NVLINK,
+            NVLINK_TIMES,
         ),
     ),
-    sheet("H20-96GB", &["H20"], (148.0, 296.0), 4.0, 94.9, NVLINK),
-    older(
-        2,
-        sheet("A30-24GB", &["A30"], (165.0, 0.0), 0.933, 23.5, PCIE),
+    gpu_from_data_sheet(
+        "H20-96GB",
+        &["H20"],
+        (148.0, 296.0),
+        4.0,
+        94.9,
+        NVLINK_TIMES,
     ),
-    older(
+    with_flash_attention(
         2,
-        sheet("A10-24GB", &["A10", "A10G"], (125.0, 0.0), 0.6, 22.0, PCIE),
+        gpu_from_data_sheet("A30-24GB", &["A30"], (165.0, 0.0), 0.933, 23.5, PCIE_TIMES),
     ),
-    older(
+    with_flash_attention(
         2,
-        sheet("A40-48GB", &["A40"], (149.7, 0.0), 0.696, 44.4, PCIE),
+        gpu_from_data_sheet(
+            "A10-24GB",
+            &["A10", "A10G"],
+            (125.0, 0.0),
+            0.6,
+            22.0,
+            PCIE_TIMES,
+        ),
     ),
-    older(
+    with_flash_attention(
         2,
-        sheet(
+        gpu_from_data_sheet("A40-48GB", &["A40"], (149.7, 0.0), 0.696, 44.4, PCIE_TIMES),
+    ),
+    with_flash_attention(
+        2,
+        gpu_from_data_sheet(
             "A6000-48GB",
             &["A6000", "RTX-A6000"],
             (154.8, 0.0),
             0.768,
             47.4,
-            PCIE,
+            PCIE_TIMES,
         ),
     ),
-    older(
+    with_flash_attention(
         0,
-        sheet(
+        gpu_from_data_sheet(
             "V100-SXM-32GB",
             &["V100", "V100-32GB"],
             (125.0, 0.0),
             0.9,
             31.7,
-            NVLINK,
+            NVLINK_TIMES,
         ),
     ),
-    older(
+    with_flash_attention(
         0,
-        sheet(
+        gpu_from_data_sheet(
             "T4-16GB",
             &["T4", "Tesla-T4"],
             (65.0, 0.0),
             0.32,
             14.6,
-            PCIE,
+            PCIE_TIMES,
         ),
     ),
-    older(
+    with_flash_attention(
         2,
-        sheet(
+        gpu_from_data_sheet(
             "RTX-3090-24GB",
             &["RTX-3090", "3090"],
             (71.0, 0.0),
             0.936,
             23.5,
-            PCIE,
+            PCIE_TIMES,
         ),
     ),
 ];
 
 /// Finds a GPU by name: `H100`, `h100-sxm-80gb`, `NVIDIA H100 80GB HBM3`, `b200_sxm`.
-pub fn gpu(name: &str) -> Option<&'static Gpu> {
-    called(name).or_else(|| called(name.split_once("_sxm")?.0))
+pub fn find_gpu(name: &str) -> Option<&'static Gpu> {
+    gpu_by_exact_name(name).or_else(|| gpu_by_exact_name(name.split_once("_sxm")?.0))
 }
 
-fn called(name: &str) -> Option<&'static Gpu> {
-    let wanted = plain(name);
+fn gpu_by_exact_name(name: &str) -> Option<&'static Gpu> {
+    let wanted = normalized_gpu_name(name);
     GPUS.iter().find(|gpu| {
         std::iter::once(&gpu.name)
             .chain(gpu.aliases)
-            .any(|known| plain(known) == wanted)
+            .any(|known| normalized_gpu_name(known) == wanted)
     })
 }
 
-fn plain(name: &str) -> String {
+fn normalized_gpu_name(name: &str) -> String {
     let lower = name.to_ascii_lowercase();
     let lower = lower
         .replace("nvidia", "")
@@ -542,20 +617,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gpu_has_many_names() {
+    fn gpu_is_found_by_any_of_its_names() {
         for name in ["H100", "h100-sxm-80gb", "NVIDIA H100 80GB HBM3", "H100_SXM"] {
-            assert_eq!(gpu(name).map(|g| g.name), Some("H100-SXM-80GB"), "{name}");
+            assert_eq!(
+                find_gpu(name).map(|g| g.name),
+                Some("H100-SXM-80GB"),
+                "{name}"
+            );
         }
         assert_eq!(
-            gpu("NVIDIA A100-SXM4-80GB").map(|g| g.name),
+            find_gpu("NVIDIA A100-SXM4-80GB").map(|g| g.name),
             Some("A100-SXM-80GB")
         );
-        assert_eq!(gpu("Cray-1"), None);
+        assert_eq!(find_gpu("Cray-1"), None);
     }
 
     #[test]
     fn only_hopper_and_newer_have_flash_attention_3() {
-        let generation = |name| gpu(name).unwrap().flash_attention;
+        let generation = |name| find_gpu(name).unwrap().flash_attention;
         for name in [
             "A100", "A10", "A30", "A40", "A6000", "RTX-3090", "L4", "L40S", "RTX-5090",
         ] {
@@ -572,7 +651,7 @@ mod tests {
         let mut names: Vec<_> = GPUS
             .iter()
             .flat_map(|g| std::iter::once(&g.name).chain(g.aliases))
-            .map(|name| plain(name))
+            .map(|name| normalized_gpu_name(name))
             .collect();
         let all = names.len();
         names.sort();

@@ -3,18 +3,18 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::Batch;
+use super::BatchWork;
 use super::float_array::FloatArray;
 #[cfg(feature = "npz")]
 use super::npz;
-use super::polynomial::mean_tokens;
+use super::polynomial::mean_prompt_tokens;
 
 /// Step times measured on a grid: prefill time by tokens, decode time by (tokens in the KV cache,
 /// context length). Values are interpolated, and extrapolated linearly.
 ///
 /// **Source:** dynamo-mocker 1.6.1 `src/common/perf_model.rs`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Grid {
+pub struct StepTimeGrid {
     prefill_tokens: Vec<f64>,
     prefill_ms: Vec<f64>,
     kv_tokens: Vec<f64>,
@@ -25,7 +25,7 @@ pub struct Grid {
 
 /// Reports a problem with a file of measured step times.
 #[derive(Debug, thiserror::Error)]
-pub enum GridError {
+pub enum StepTimeGridError {
     /// The file of measured step times cannot be read.
     #[error("{path}: {error}")]
     Io {
@@ -45,33 +45,35 @@ pub enum GridError {
 }
 
 /// Number of points per axis of the grid interpolated from a profiler's samples.
-const POINTS: usize = 100;
+const RESAMPLED_POINTS: usize = 100;
 
-impl Grid {
+impl StepTimeGrid {
     /// Opens measured step times: an `.npz` file with five tables, or a folder written by Dynamo's
     /// profiler.
     ///
     /// # Errors
-    /// [`GridError`] names the file and the problem.
-    pub fn open(path: &Path) -> Result<Self, GridError> {
+    /// [`StepTimeGridError`] names the file and the problem.
+    pub fn open(path: &Path) -> Result<Self, StepTimeGridError> {
         if path.is_dir() {
-            let prefill = raw(
+            let prefill = read_profiler_measurement(
                 path,
                 "selected_prefill_interpolation",
                 "prefill_raw_data.json",
             )?;
-            let decode = raw(
+            let decode = read_profiler_measurement(
                 path,
                 "selected_decode_interpolation",
                 "decode_raw_data.json",
             )?;
-            return from_profile(&prefill, &decode).map_err(|problem| GridError::Content {
-                path: path.to_owned(),
-                problem,
+            return from_profiler_samples(&prefill, &decode).map_err(|problem| {
+                StepTimeGridError::Content {
+                    path: path.to_owned(),
+                    problem,
+                }
             });
         }
         let arrays = load_npz(path)?;
-        Self::from_arrays(arrays).map_err(|problem| GridError::Content {
+        Self::from_arrays(arrays).map_err(|problem| StepTimeGridError::Content {
             path: path.to_owned(),
             problem,
         })
@@ -117,28 +119,28 @@ impl Grid {
     }
 
     /// Returns the time of a batch's prefill work in ms, at least 0.
-    pub fn prefill(&self, batch: &Batch) -> f64 {
-        let tokens = mean_tokens(batch);
+    pub fn prefill_ms(&self, batch: &BatchWork) -> f64 {
+        let tokens = mean_prompt_tokens(batch);
         if tokens == 0 {
             return 0.0;
         }
-        let (i, t) = place(&self.prefill_tokens, tokens as f64);
-        let ms = between(&self.prefill_ms, i, t);
+        let (i, t) = locate_on_axis(&self.prefill_tokens, tokens as f64);
+        let ms = interpolate_values(&self.prefill_ms, i, t);
         if ms.is_finite() { ms.max(0.0) } else { 0.0 }
     }
 
     /// Returns the time of a batch's decode work in ms, at least 1; 0 without decodes.
-    pub fn decode(&self, batch: &Batch) -> f64 {
+    pub fn decode_ms(&self, batch: &BatchWork) -> f64 {
         if batch.decodes == 0 {
             return 0.0;
         }
         let mean = batch.context / u64::from(batch.decodes);
-        let (row, t) = place(&self.kv_tokens, batch.context as f64);
-        let (column, u) = place(&self.context, mean as f64);
+        let (row, t) = locate_on_axis(&self.kv_tokens, batch.context as f64);
+        let (column, u) = locate_on_axis(&self.context, mean as f64);
         let width = self.context.len();
         let line = |row: usize| {
             let row = row.min(self.kv_tokens.len() - 1);
-            between(&self.decode_ms[row * width..(row + 1) * width], column, u)
+            interpolate_values(&self.decode_ms[row * width..(row + 1) * width], column, u)
         };
         let low = line(row);
         let ms = if t == 0.0 {
@@ -152,7 +154,7 @@ impl Grid {
 
 /// Returns the index of the interval of `axis` for `x`, and the relative position within it, below
 /// 0 or above 1 beyond the ends of the axis.
-fn place(axis: &[f64], x: f64) -> (usize, f64) {
+fn locate_on_axis(axis: &[f64], x: f64) -> (usize, f64) {
     if axis.len() < 2 {
         return (0, 0.0);
     }
@@ -160,7 +162,7 @@ fn place(axis: &[f64], x: f64) -> (usize, f64) {
     (i, (x - axis[i]) / (axis[i + 1] - axis[i]))
 }
 
-fn between(values: &[f64], i: usize, t: f64) -> f64 {
+fn interpolate_values(values: &[f64], i: usize, t: f64) -> f64 {
     match values.get(i + 1) {
         Some(next) => values[i] + (next - values[i]) * t,
         None => values[i],
@@ -168,27 +170,31 @@ fn between(values: &[f64], i: usize, t: f64) -> f64 {
 }
 
 #[cfg(not(feature = "npz"))]
-fn load_npz(path: &Path) -> Result<BTreeMap<String, FloatArray>, GridError> {
-    Err(GridError::Content {
+fn load_npz(path: &Path) -> Result<BTreeMap<String, FloatArray>, StepTimeGridError> {
+    Err(StepTimeGridError::Content {
         path: path.to_owned(),
         problem: "this build cannot read .npz (feature `npz`)".to_owned(),
     })
 }
 
 #[cfg(feature = "npz")]
-fn load_npz(path: &Path) -> Result<BTreeMap<String, FloatArray>, GridError> {
-    let bytes = std::fs::read(path).map_err(|error| GridError::Io {
+fn load_npz(path: &Path) -> Result<BTreeMap<String, FloatArray>, StepTimeGridError> {
+    let bytes = std::fs::read(path).map_err(|error| StepTimeGridError::Io {
         path: path.to_owned(),
         error,
     })?;
-    npz::read(&bytes).map_err(|problem| GridError::Content {
+    npz::read_npz(&bytes).map_err(|problem| StepTimeGridError::Content {
         path: path.to_owned(),
         problem,
     })
 }
 
 /// Reads one measurement of a profiler's folder: `<name>/raw_data.npz` or the JSON file.
-fn raw(folder: &Path, name: &str, json: &str) -> Result<BTreeMap<String, FloatArray>, GridError> {
+fn read_profiler_measurement(
+    folder: &Path,
+    name: &str,
+    json: &str,
+) -> Result<BTreeMap<String, FloatArray>, StepTimeGridError> {
     let packed = folder.join(name).join("raw_data.npz");
     if packed.exists() {
         return load_npz(&packed);
@@ -196,12 +202,12 @@ fn raw(folder: &Path, name: &str, json: &str) -> Result<BTreeMap<String, FloatAr
     let path = folder.join(json);
     let text = match std::fs::read_to_string(&path) {
         Ok(text) => text,
-        Err(error) => return Err(GridError::Io { path, error }),
+        Err(error) => return Err(StepTimeGridError::Io { path, error }),
     };
     let data: BTreeMap<String, Value> = match serde_json::from_str(&text) {
         Ok(data) => data,
         Err(e) => {
-            return Err(GridError::Content {
+            return Err(StepTimeGridError::Content {
                 path,
                 problem: e.to_string(),
             });
@@ -227,10 +233,10 @@ fn raw(folder: &Path, name: &str, json: &str) -> Result<BTreeMap<String, FloatAr
 /// Converts a profiler's samples to a regular grid by linear interpolation, as Dynamo does.
 ///
 /// **Source:** `dynamo/mocker/utils/planner_profiler_perf_data_converter.py`.
-fn from_profile(
+fn from_profiler_samples(
     prefill: &BTreeMap<String, FloatArray>,
     decode: &BTreeMap<String, FloatArray>,
-) -> Result<Grid, String> {
+) -> Result<StepTimeGrid, String> {
     let take = |arrays: &BTreeMap<String, FloatArray>, key: &str| match arrays.get(key) {
         Some(array) if !array.values.is_empty() => Ok(array.values.clone()),
         _ => Err(format!("{key:?} has no numbers")),
@@ -246,7 +252,7 @@ fn from_profile(
     if isl.len() != ttft.len() || usage.len() != context.len() || usage.len() != itl.len() {
         return Err("the lists of one table have different lengths".to_owned());
     }
-    let ttft_fit = regress(&isl.iter().map(|&x| [x, 0.0]).collect::<Vec<_>>(), &ttft);
+    let ttft_fit = fit_plane(&isl.iter().map(|&x| [x, 0.0]).collect::<Vec<_>>(), &ttft);
     let samples: Vec<[f64; 2]> = usage
         .iter()
         .zip(&context)
@@ -255,10 +261,12 @@ fn from_profile(
             [(kv / context).round().max(1.0), kv]
         })
         .collect();
-    let itl_fit = regress(&samples, &itl);
+    let itl_fit = fit_plane(&samples, &itl);
     let line = |from: f64, to: f64| -> Vec<f64> {
-        let step = (to - from) / (POINTS - 1) as f64;
-        (0..POINTS).map(|i| from + step * i as f64).collect()
+        let step = (to - from) / (RESAMPLED_POINTS - 1) as f64;
+        (0..RESAMPLED_POINTS)
+            .map(|i| from + step * i as f64)
+            .collect()
     };
     let least = isl.iter().copied().fold(f64::INFINITY, f64::min);
     let most = isl.iter().copied().fold(0.0, f64::max);
@@ -273,7 +281,7 @@ fn from_profile(
             })
         })
         .collect();
-    let grid = Grid {
+    let grid = StepTimeGrid {
         prefill_ms: prefill_tokens
             .iter()
             .map(|x| ttft_fit[0] + ttft_fit[1] * x)
@@ -296,7 +304,7 @@ fn from_profile(
 
 /// Fits `y = b0 + b1 x1 + b2 x2` by least squares with centered normal equations. A direction
 /// without variation gets a slope of 0.
-fn regress(x: &[[f64; 2]], y: &[f64]) -> [f64; 3] {
+fn fit_plane(x: &[[f64; 2]], y: &[f64]) -> [f64; 3] {
     let n = y.len() as f64;
     let mean = |f: &dyn Fn(usize) -> f64| (0..y.len()).map(f).sum::<f64>() / n;
     let (m1, m2, my) = (mean(&|i| x[i][0]), mean(&|i| x[i][1]), mean(&|i| y[i]));
@@ -327,51 +335,51 @@ fn regress(x: &[[f64; 2]], y: &[f64]) -> [f64; 3] {
 mod tests {
     use super::*;
 
-    fn grid() -> Grid {
-        let file = npz::tests::savez(&[
+    fn grid() -> StepTimeGrid {
+        let file = npz::tests::write_npz(&[
             ("prefill_isl", &[3], &[100.0, 200.0, 400.0]),
             ("prefill_ttft_ms", &[3], &[10.0, 20.0, 60.0]),
             ("decode_active_kv_tokens", &[2], &[0.0, 1000.0]),
             ("decode_context_length", &[2], &[100.0, 200.0]),
             ("decode_itl", &[2, 2], &[2.0, 3.0, 6.0, 9.0]),
         ]);
-        Grid::from_arrays(npz::read(&file).unwrap()).unwrap()
+        StepTimeGrid::from_arrays(npz::read_npz(&file).unwrap()).unwrap()
     }
 
     #[test]
-    fn prompt_work_is_interpolated_and_extended() {
+    fn prefill_time_is_interpolated_and_extrapolated() {
         let ms = |tokens| {
-            let mut batch = Batch::default();
-            batch.add_chunk(tokens, 0, None);
-            grid().prefill(&batch)
+            let mut batch = BatchWork::default();
+            batch.add_prompt_chunk(tokens, 0, None);
+            grid().prefill_ms(&batch)
         };
         assert_eq!([150, 300, 500, 50, 0].map(ms), [15.0, 40.0, 80.0, 5.0, 0.0]);
     }
 
     #[test]
-    fn decode_work_is_bilinear_with_a_floor() {
+    fn decode_time_is_bilinear_with_a_minimum() {
         let ms = |contexts: &[u32]| {
-            let mut batch = Batch::default();
+            let mut batch = BatchWork::default();
             for &context in contexts {
                 batch.add_decode(context, 1, None);
             }
-            grid().decode(&batch)
+            grid().decode_ms(&batch)
         };
         // 500 tokens of mean length 100: halfway between 2 and 6.
         assert_eq!(ms(&[100; 5]), 4.0);
         // 1000 tokens of mean length 142, rounded down.
         assert!((ms(&[150, 150, 100, 200, 150, 150, 100]) - 7.26).abs() < 1e-12);
-        let low = Grid {
+        let low = StepTimeGrid {
             decode_ms: vec![0.1; 4],
             ..grid()
         };
-        let mut batch = Batch::default();
+        let mut batch = BatchWork::default();
         batch.add_decode(100, 1, None);
-        assert_eq!(low.decode(&batch), 1.0);
+        assert_eq!(low.decode_ms(&batch), 1.0);
     }
 
     #[test]
-    fn a_profile_becomes_straight_lines() {
+    fn profiler_samples_are_interpolated_linearly() {
         let list = |values: &[f64]| FloatArray {
             shape: vec![values.len()],
             values: values.to_vec(),
@@ -386,9 +394,9 @@ mod tests {
             ("z_itl".to_owned(), list(&[3.0, 7.0, 14.0])),
             ("max_kv_tokens".to_owned(), list(&[1000.0])),
         ]);
-        let grid = from_profile(&prefill, &decode).unwrap();
-        let mut batch = Batch::default();
-        batch.add_chunk(200, 0, None);
-        assert!((grid.prefill(&batch) - 20.0).abs() < 1e-9);
+        let grid = from_profiler_samples(&prefill, &decode).unwrap();
+        let mut batch = BatchWork::default();
+        batch.add_prompt_chunk(200, 0, None);
+        assert!((grid.prefill_ms(&batch) - 20.0).abs() < 1e-9);
     }
 }

@@ -11,7 +11,7 @@ pub struct HostLink {
     pub to_device: f64,
 }
 
-const fn link(name: &'static str, to_host: f64, to_device: f64) -> HostLink {
+const fn host_link(name: &'static str, to_host: f64, to_device: f64) -> HostLink {
     HostLink {
         name,
         to_host,
@@ -21,19 +21,19 @@ const fn link(name: &'static str, to_host: f64, to_device: f64) -> HostLink {
 
 impl HostLink {
     /// Link with typical copy rates of PCIe gen 5; the default for unknown GPUs.
-    pub const PCIE_5: Self = link("PCIe gen 5 x16", 52.0, 52.0);
-    const PCIE_4: Self = link("PCIe gen 4 x16", 24.0, 24.0);
-    const C2C: Self = link("NVLink-C2C", 350.0, 380.0);
+    pub const PCIE_5: Self = host_link("PCIe gen 5 x16", 52.0, 52.0);
+    const PCIE_4: Self = host_link("PCIe gen 4 x16", 24.0, 24.0);
+    const NVLINK_C2C: Self = host_link("NVLink-C2C", 350.0, 380.0);
     /// Half of an NVLink-C2C, for systems in which two GPUs share a CPU.
-    const HALF_C2C: Self = link("half an NVLink-C2C", 175.0, 190.0);
+    const HALF_NVLINK_C2C: Self = host_link("half an NVLink-C2C", 175.0, 190.0);
 
     /// Returns the host link of a GPU, by the GPU's name.
-    pub fn of(gpu: &Gpu) -> Self {
+    pub fn of_gpu(gpu: &Gpu) -> Self {
         let starts = |names: &[&str]| names.iter().any(|name| gpu.name.starts_with(name));
         if starts(&["GB"]) {
-            Self::HALF_C2C
+            Self::HALF_NVLINK_C2C
         } else if starts(&["GH"]) {
-            Self::C2C
+            Self::NVLINK_C2C
         } else if starts(&["A100", "L4", "RTX-6000-Ada", "RTX-4090"]) {
             Self::PCIE_4
         } else {
@@ -45,11 +45,11 @@ impl HostLink {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::latency::gpu;
+    use crate::latency::find_gpu;
 
     #[test]
-    fn a_gpu_is_linked_as_its_generation_is() {
-        let rate = |name| gpu(name).map(|gpu| HostLink::of(gpu).to_device);
+    fn host_link_follows_the_gpu_generation() {
+        let rate = |name| find_gpu(name).map(|gpu| HostLink::of_gpu(gpu).to_device);
         assert_eq!(
             ["H100", "A100", "L40S", "GH200", "GB200"].map(rate),
             [Some(52.0), Some(24.0), Some(24.0), Some(380.0), Some(190.0)]

@@ -36,16 +36,16 @@ impl KvCachePlan {
     /// Plans the KV blocks of a model on each of `tp` GPUs, with `width` bytes per cached number.
     /// Without `hybrid`, window layers count as full-attention layers; state layers cannot.
     ///
-    /// A block must have room for a state ([`KvCachePlan::least_block`]).
+    /// A block must have room for a state ([`KvCachePlan::min_block_size_for_state`]).
     pub fn new(shape: &ModelShape, tp: u32, block_size: u32, width: f64, hybrid: bool) -> Self {
-        let attention = shape.attention_layers();
+        let attention = shape.attention_layer_count();
         let token = shape.kv_bytes_per_token(tp, 1) as f64 / f64::from(attention) * width;
         let page_bytes = token * f64::from(block_size);
         let window = shape.window.filter(|window| hybrid && window.layers > 0);
         let (sparse_layers, sparse, page_bytes) = match (shape.state, window) {
             (Some(state), _) => {
                 let most = 2 + u32::from(state.checkpoints);
-                let page_bytes = page_bytes.max(state.bytes(tp) as f64);
+                let page_bytes = page_bytes.max(state.state_bytes(tp) as f64);
                 (
                     state.layers.min(shape.layers),
                     SparseLayerKind::State(most),
@@ -83,8 +83,13 @@ impl KvCachePlan {
     /// keys and values are as large as a state; `None` without state layers.
     ///
     /// **Source:** vLLM 0.33 `vllm/platforms/interface.py`, `_align_hybrid_block_size`.
-    pub fn least_block(shape: &ModelShape, tp: u32, width: f64, step: u32) -> Option<u32> {
-        let state = shape.state?.bytes(tp) as f64;
+    pub fn min_block_size_for_state(
+        shape: &ModelShape,
+        tp: u32,
+        width: f64,
+        step: u32,
+    ) -> Option<u32> {
+        let state = shape.state?.state_bytes(tp) as f64;
         let token = Self::new(shape, tp, 1, width, true).layer_token_bytes;
         let steps = (state / (token * f64::from(step))).ceil().max(1.0);
         Some(step.saturating_mul(steps as u32))
@@ -93,7 +98,7 @@ impl KvCachePlan {
     /// Sets the number of states per request of state layers, from prefix caching and the number of
     /// drafts per step.
     #[must_use]
-    pub fn with_states(self, caching: bool, drafts: u32) -> Self {
+    pub fn with_request_states(self, caching: bool, drafts: u32) -> Self {
         let sparse = match self.sparse {
             SparseLayerKind::State(most) => {
                 SparseLayerKind::State(drafts + if caching { most } else { 1 })
@@ -115,7 +120,7 @@ impl KvCachePlan {
     }
 
     /// Returns the size of a token's keys and values in all layers that keep them, in bytes.
-    pub fn token_bytes(&self) -> f64 {
+    pub fn bytes_per_token(&self) -> f64 {
         let sparse = match self.sparse {
             SparseLayerKind::Window(_) => self.layers.1,
             SparseLayerKind::State(_) => 0,
@@ -125,7 +130,7 @@ impl KvCachePlan {
 
     /// Returns the number of KV blocks in a full-attention group and in a sparse group, for a
     /// request of `context` tokens with up to `in_flight` tokens in flight.
-    pub fn group_blocks(&self, context: u32, in_flight: u32) -> (u32, u32) {
+    pub fn blocks_per_group(&self, context: u32, in_flight: u32) -> (u32, u32) {
         let size = self.block_size.max(1);
         let sparse = match self.sparse {
             SparseLayerKind::Window(window) => {
@@ -139,21 +144,21 @@ impl KvCachePlan {
     }
 
     /// Returns the number of KV blocks in all groups for a request of `context` tokens.
-    pub fn request_blocks(&self, context: u32, in_flight: u32) -> u64 {
-        let (full, sparse) = self.group_blocks(context, in_flight);
+    pub fn blocks_per_request(&self, context: u32, in_flight: u32) -> u64 {
+        let (full, sparse) = self.blocks_per_group(context, in_flight);
         let full = u64::from(self.full_groups) * u64::from(full);
         full + u64::from(self.sparse_groups) * u64::from(sparse)
     }
 
     /// Returns the number of requests of `context` tokens that fit into `blocks` KV blocks.
-    pub fn concurrency(&self, blocks: u32, context: u32, in_flight: u32) -> f64 {
-        let request = self.request_blocks(context, in_flight).max(1);
+    pub fn max_concurrency(&self, blocks: u32, context: u32, in_flight: u32) -> f64 {
+        let request = self.blocks_per_request(context, in_flight).max(1);
         f64::from(blocks) / request as f64
     }
 
     /// Returns the KV cache size of a request of `context` tokens, in bytes.
-    pub fn request_bytes(&self, context: u32, in_flight: u32) -> f64 {
-        let (full, sparse) = self.group_blocks(context, in_flight);
+    pub fn bytes_per_request(&self, context: u32, in_flight: u32) -> f64 {
+        let (full, sparse) = self.blocks_per_group(context, in_flight);
         let full = f64::from(self.layers.0) * f64::from(full);
         let sparse = f64::from(self.layers.1) * f64::from(sparse);
         (full + sparse) * self.page_bytes
@@ -161,8 +166,8 @@ impl KvCachePlan {
 
     /// Returns the maximum context of a request, in tokens, whose KV cache fits into `bytes`; at
     /// most `most`, 0 if none fits.
-    pub fn longest(&self, bytes: f64, most: u32, in_flight: u32) -> u32 {
-        let fits = |context: u32| self.request_bytes(context, in_flight) <= bytes;
+    pub fn max_context_tokens(&self, bytes: f64, most: u32, in_flight: u32) -> u32 {
+        let fits = |context: u32| self.bytes_per_request(context, in_flight) <= bytes;
         let (mut fitting, mut beyond) = (0, most.saturating_add(1));
         while beyond - fitting > 1 {
             let middle = fitting + (beyond - fitting) / 2;
@@ -179,7 +184,7 @@ impl KvCachePlan {
 /// scale of a token and head, if any, is distributed over its `head_dim` numbers.
 ///
 /// **Source:** vLLM 0.33 `vllm/config/cache.py`, `CacheDType`; bits by the names of the types.
-pub fn kv_width(dtype: &str, head_dim: u32) -> Option<f64> {
+pub fn kv_bytes_per_value(dtype: &str, head_dim: u32) -> Option<f64> {
     let scale = 4.0 / f64::from(head_dim.max(1));
     Some(match dtype {
         "auto" | "float16" | "bfloat16" => 2.0,
@@ -199,7 +204,7 @@ pub fn kv_width(dtype: &str, head_dim: u32) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
-    use crate::latency::model;
+    use crate::latency::known_model_shape;
 
     use super::*;
 
@@ -208,7 +213,7 @@ mod tests {
     const IN_FLIGHT: u32 = 16_384;
 
     fn plan(name: &str) -> KvCachePlan {
-        KvCachePlan::new(&model(name).unwrap(), 1, 16, 2.0, true)
+        KvCachePlan::new(&known_model_shape(name).unwrap(), 1, 16, 2.0, true)
     }
 
     #[test]
@@ -261,7 +266,7 @@ mod tests {
             let plan = plan(name);
             assert_eq!(plan.block_bytes, block_bytes, "{name}");
             let found = (gib * GIB / plan.block_bytes) as u32;
-            let times = plan.concurrency(found, context, IN_FLIGHT);
+            let times = plan.max_concurrency(found, context, IN_FLIGHT);
             let size = (times * f64::from(context)) as u64;
             let rounded = (times * 100.0).round() / 100.0;
             assert_eq!(
@@ -298,22 +303,27 @@ mod tests {
                 4.0 * 1040.0 * 4096.0,
             ),
         ] {
-            let shape = model(name).unwrap();
-            let size = KvCachePlan::least_block(&shape, 1, 2.0, step);
+            let shape = known_model_shape(name).unwrap();
+            let size = KvCachePlan::min_block_size_for_state(&shape, 1, 2.0, step);
             assert_eq!(size, Some(least), "{name}");
             let plan = KvCachePlan::new(&shape, 1, least, 2.0, true);
             assert_eq!((plan.full_groups, plan.sparse_groups), groups, "{name}");
             assert_eq!(plan.block_bytes, bytes, "{name}");
         }
-        let shape = model("Qwen/Qwen3-Next-80B-A3B-Instruct").unwrap();
+        let shape = known_model_shape("Qwen/Qwen3-Next-80B-A3B-Instruct").unwrap();
         let plan = KvCachePlan::new(&shape, 1, 544, 2.0, true);
-        assert_eq!(plan.token_bytes(), 12.0 * 2048.0);
+        assert_eq!(plan.bytes_per_token(), 12.0 * 2048.0);
         // 482 blocks for the tokens, two states in each of three groups; one without a prefix cache.
-        assert_eq!(plan.request_blocks(262_144, 8192), 482 + 3 * 2);
-        let plain = plan.with_states(false, 0);
-        assert_eq!(plain.request_blocks(262_144, 8192), 482 + 3);
+        assert_eq!(plan.blocks_per_request(262_144, 8192), 482 + 3 * 2);
+        let plain = plan.with_request_states(false, 0);
+        assert_eq!(plain.blocks_per_request(262_144, 8192), 482 + 3);
         assert_eq!(
-            KvCachePlan::least_block(&model("gpt-oss-20b").unwrap(), 1, 2.0, 16),
+            KvCachePlan::min_block_size_for_state(
+                &known_model_shape("gpt-oss-20b").unwrap(),
+                1,
+                2.0,
+                16
+            ),
             None
         );
     }
@@ -326,18 +336,24 @@ mod tests {
             "meta-llama/Llama-3.1-8B",
         ] {
             let (plan, bytes) = (plan(name), 3.0 * GIB);
-            let longest = plan.longest(bytes, 131_072, 4096);
+            let longest = plan.max_context_tokens(bytes, 131_072, 4096);
             assert!(longest > 0 && longest < 131_072, "{name}: {longest}");
-            assert!(plan.request_bytes(longest, 4096) <= bytes);
-            assert!(plan.request_bytes(longest + 1, 4096) > bytes);
+            assert!(plan.bytes_per_request(longest, 4096) <= bytes);
+            assert!(plan.bytes_per_request(longest + 1, 4096) > bytes);
         }
-        assert_eq!(plan("openai/gpt-oss-20b").longest(1.0, 100, 0), 0);
+        assert_eq!(
+            plan("openai/gpt-oss-20b").max_context_tokens(1.0, 100, 0),
+            0
+        );
     }
 
     #[test]
-    fn types_have_widths() {
-        assert_eq!(kv_width("fp8_e4m3", 128), Some(1.0));
-        assert_eq!(kv_width("int8_per_token_head", 128), Some(1.03125));
-        assert_eq!(kv_width("float8", 128), None);
+    fn kv_cache_dtypes_have_bytes_per_value() {
+        assert_eq!(kv_bytes_per_value("fp8_e4m3", 128), Some(1.0));
+        assert_eq!(
+            kv_bytes_per_value("int8_per_token_head", 128),
+            Some(1.03125)
+        );
+        assert_eq!(kv_bytes_per_value("float8", 128), None);
     }
 }

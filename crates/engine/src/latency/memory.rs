@@ -1,4 +1,4 @@
-use super::{Gpu, ModelShape, Quantization, Scheme};
+use super::{Gpu, ModelShape, Quantization, QuantizationScheme};
 
 /// Numbers of GPUs that share the weights of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +29,7 @@ impl From<u32> for WeightRanks {
 
 /// Computes the GPU memory available for the KV cache.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Memory {
+pub struct KvCacheMemory {
     /// Size of the weights on each GPU, in bytes.
     pub weight_bytes: f64,
     /// Size of activations and other overhead on each GPU, in bytes.
@@ -46,9 +46,9 @@ pub struct Memory {
 /// servers.
 const OVERHEAD_BYTES: f64 = 1.35e9;
 /// Size of activations and other overhead for token budgets of 8192 and more, in bytes.
-const OVERHEAD_LARGE_BYTES: f64 = 1.6e9;
+const LARGE_BUDGET_OVERHEAD_BYTES: f64 = 1.6e9;
 
-impl Memory {
+impl KvCacheMemory {
     /// Computes the KV cache memory of a model on the GPUs of `ranks`.
     ///
     /// `utilization` is the fraction of GPU memory for the engine, `kv_bytes` the bytes per cached
@@ -68,7 +68,7 @@ impl Memory {
         let token = shape.kv_bytes_per_token(ranks.tensor, kv_bytes) as f64;
         let block_bytes = f64::from(block_size) * token;
         let overhead = overhead.unwrap_or(if batched_tokens >= 8192 {
-            OVERHEAD_LARGE_BYTES
+            LARGE_BUDGET_OVERHEAD_BYTES
         } else {
             OVERHEAD_BYTES
         });
@@ -85,7 +85,7 @@ impl Memory {
 
     /// Subtracts `bytes` from the memory for the KV cache of each GPU.
     #[must_use]
-    pub fn without(self, bytes: f64) -> Self {
+    pub fn minus_bytes(self, bytes: f64) -> Self {
         let room_bytes = self.room_bytes - bytes;
         Self {
             room_bytes,
@@ -99,7 +99,7 @@ impl Memory {
 /// rows per projection of attention and dense MLP. Expert adapters are not counted.
 ///
 /// **Source:** vLLM 0.33 `vllm/lora/layers`, `create_lora_weights`.
-pub fn lora_bytes(shape: &ModelShape, tp: u32, slots: u32, rank: u32) -> f64 {
+pub fn lora_slot_bytes(shape: &ModelShape, tp: u32, slots: u32, rank: u32) -> f64 {
     let tp = f64::from(tp.max(1));
     let (h, d) = (f64::from(shape.hidden), f64::from(shape.head_dim));
     let heads = f64::from(shape.heads) * d / tp;
@@ -111,13 +111,13 @@ pub fn lora_bytes(shape: &ModelShape, tp: u32, slots: u32, rank: u32) -> f64 {
     f64::from(slots) * f64::from(rank) * rows * 2.0
 }
 
-pub(super) fn weight_width(scheme: Scheme) -> f64 {
+pub(super) fn bytes_per_weight(scheme: QuantizationScheme) -> f64 {
     match scheme {
-        Scheme::None => 2.0,
-        Scheme::Fp8 | Scheme::Fp8Block | Scheme::Int8 => 1.0,
+        QuantizationScheme::None => 2.0,
+        QuantizationScheme::Fp8 | QuantizationScheme::Fp8Block | QuantizationScheme::Int8 => 1.0,
         // Includes the scales.
-        Scheme::Int4 => 0.53,
-        Scheme::Fp4 => 0.5625,
+        QuantizationScheme::Int4 => 0.53,
+        QuantizationScheme::Fp4 => 0.5625,
     }
 }
 
@@ -128,7 +128,7 @@ pub(super) fn weight_bytes(shape: &ModelShape, ranks: WeightRanks) -> f64 {
         keep_mlp,
         keep_shared,
     } = shape.quantization;
-    let quantized = weight_width(scheme);
+    let quantized = bytes_per_weight(scheme);
     let width = |kept: bool| if kept { 2.0 } else { quantized };
     let h = f64::from(shape.hidden);
     let d = f64::from(shape.head_dim);
@@ -168,7 +168,7 @@ pub(super) fn weight_bytes(shape: &ModelShape, ranks: WeightRanks) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use crate::latency::{gpu, model};
+    use crate::latency::{find_gpu, known_model_shape};
 
     use super::*;
 
@@ -180,8 +180,8 @@ mod tests {
             ("mistralai/Mistral-Nemo-Instruct-2407", 2, 1024, 48009),
             ("Qwen/Qwen2.5-7B-Instruct", 1, 2048, 65352),
         ] {
-            let (shape, h100) = (model(name).unwrap(), gpu("H100").unwrap());
-            let memory = Memory::new(&shape, h100, tp, 0.9, (16, 2), tokens, None);
+            let (shape, h100) = (known_model_shape(name).unwrap(), find_gpu("H100").unwrap());
+            let memory = KvCacheMemory::new(&shape, h100, tp, 0.9, (16, 2), tokens, None);
             let off = f64::from(memory.blocks) / f64::from(logged) - 1.0;
             assert!(
                 off.abs() < 0.015,
@@ -194,8 +194,8 @@ mod tests {
     #[test]
     fn experts_are_spread_over_the_engines_of_a_deployment() {
         let (shape, h200) = (
-            model("deepseek-ai/DeepSeek-V3").unwrap(),
-            gpu("H200").unwrap(),
+            known_model_shape("deepseek-ai/DeepSeek-V3").unwrap(),
+            find_gpu("H200").unwrap(),
         );
         let weights = |ranks| weight_bytes(&shape, ranks) / 1e9;
         let (one, eight) = (
@@ -207,7 +207,7 @@ mod tests {
             (one - eight - 7.0 / 8.0 * 654.0).abs() < 1.0,
             "{one} {eight}"
         );
-        let memory = Memory::new(
+        let memory = KvCacheMemory::new(
             &shape,
             h200,
             WeightRanks::new(1, 8),
@@ -217,28 +217,28 @@ mod tests {
             None,
         );
         assert!(memory.room_bytes > 10e9, "{memory:?}");
-        assert!(memory.without(memory.room_bytes).blocks == 0);
+        assert!(memory.minus_bytes(memory.room_bytes).blocks == 0);
     }
 
     #[test]
-    fn slots_of_adapters_take_rank_rows_of_every_projection() {
-        let shape = model("meta-llama/Llama-3.1-8B").unwrap();
-        let one = lora_bytes(&shape, 1, 1, 16) / 1e6;
+    fn lora_slots_take_rank_rows_of_every_projection() {
+        let shape = known_model_shape("meta-llama/Llama-3.1-8B").unwrap();
+        let one = lora_slot_bytes(&shape, 1, 1, 16) / 1e6;
         assert!((one - 83.9).abs() < 0.1, "{one}");
         assert_eq!(
-            lora_bytes(&shape, 1, 4, 32),
-            8.0 * lora_bytes(&shape, 1, 1, 16)
+            lora_slot_bytes(&shape, 1, 4, 32),
+            8.0 * lora_slot_bytes(&shape, 1, 1, 16)
         );
     }
 
     #[test]
     fn a_model_that_does_not_fit_leaves_no_block() {
         let (shape, l4) = (
-            model("meta-llama/Llama-3.1-70B").unwrap(),
-            gpu("L4").unwrap(),
+            known_model_shape("meta-llama/Llama-3.1-70B").unwrap(),
+            find_gpu("L4").unwrap(),
         );
         assert_eq!(
-            Memory::new(&shape, l4, 1, 0.9, (16, 2), 2048, None).blocks,
+            KvCacheMemory::new(&shape, l4, 1, 0.9, (16, 2), 2048, None).blocks,
             0
         );
     }

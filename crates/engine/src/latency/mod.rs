@@ -27,28 +27,30 @@ mod shape;
 
 use std::time::Duration;
 
-use super::{Delays, MAX_DELAY};
+use super::{MAX_SIMULATED_DELAY, TokenDelays};
 
 #[cfg(feature = "aic")]
-pub use aic::{Aic, AicError, AicSetup, MixedStepTiming, installed_tables};
-pub use all_reduce::AllReduce;
-pub use batch::Batch;
-pub use cuda_graphs::{CudaGraphs, GraphLimits};
+pub use aic::{AicError, AicSetup, AicStepTimes, MixedStepTiming, find_installed_tables};
+pub use all_reduce::AllReduceTable;
+pub use batch::BatchWork;
+pub use cuda_graphs::{CudaGraphLimits, CudaGraphs};
 pub use drafter::{DraftLatency, Drafter};
 pub use encoder::{EncoderLatency, EncoderShape};
-pub use gpus::{GPUS, Gpu, gpu};
-pub use grid::{Grid, GridError};
+pub use gpus::{GPUS, Gpu, find_gpu};
+pub use grid::{StepTimeGrid, StepTimeGridError};
 pub use host_link::HostLink;
-pub use kv_cache_plan::{KvCachePlan, kv_width};
-pub use memory::{Memory, WeightRanks, lora_bytes};
-pub use models::{known_models, model};
-pub use polynomial::Polynomial;
-pub use quantization::{Quantization, Scheme};
+pub use kv_cache_plan::{KvCachePlan, kv_bytes_per_value};
+pub use memory::{KvCacheMemory, WeightRanks, lora_slot_bytes};
+pub use models::{known_model_names, known_model_shape};
+pub use polynomial::PolynomialStepTime;
+pub use quantization::{Quantization, QuantizationScheme};
 pub use roofline::{
-    Coefficients, Roofline, RooflineError, RooflineSetup, StepBreakdown, StepOverhead,
+    Roofline, RooflineCoefficients, RooflineError, RooflineSetup, StepBreakdown, StepOverhead,
 };
 pub use sampling_defaults::{SamplingDefaults, sampling_defaults};
-pub use shape::{Mla, ModelShape, Moe, ShapeError, StateLayers, Window};
+pub use shape::{
+    ExpertsShape, LatentAttentionShape, ModelShape, ShapeError, SlidingWindowLayers, StateLayers,
+};
 
 /// Selects the model of engine step times, with its data.
 #[derive(Debug, Clone, PartialEq)]
@@ -62,21 +64,21 @@ pub enum LatencyModel {
     },
     /// Mean delays of the pool scheduler: the first-token delay as prefill part of a step, the
     /// inter-token delay as decode part; both are added.
-    Delays(Box<Delays>),
+    Delays(Box<TokenDelays>),
     /// Step times by the default polynomials of Dynamo's mocker.
-    Polynomial(Polynomial),
+    Polynomial(PolynomialStepTime),
     /// Step times measured by a profiler.
-    Grid(Box<Grid>),
+    Grid(Box<StepTimeGrid>),
     /// Roofline model, computed from model shape, GPU and tensor-parallel size.
     Roofline(Box<Roofline>),
     /// Step times from the kernel-time tables of NVIDIA's AIConfigurator.
     #[cfg(feature = "aic")]
-    Aic(Box<Aic>),
+    Aic(Box<AicStepTimes>),
 }
 
 /// Divisors of modelled durations; 0 and 1 have no effect.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Speed {
+pub struct SpeedFactors {
     /// Divisor of every modelled duration.
     pub all: f64,
     /// Additional divisor of decode work. Ignored by the roofline, whose steps have no separate
@@ -84,7 +86,7 @@ pub struct Speed {
     pub decode: f64,
 }
 
-impl Default for Speed {
+impl Default for SpeedFactors {
     fn default() -> Self {
         Self {
             all: 1.0,
@@ -100,11 +102,11 @@ impl LatencyModel {
         decode: Duration::ZERO,
     };
 
-    /// Returns the duration of a step over `batch`, divided by `speed`, at most [`MAX_DELAY`].
+    /// Returns the duration of a step over `batch`, divided by `speed`, at most [`MAX_SIMULATED_DELAY`].
     ///
     /// Prefill and decode work are rounded to nanoseconds separately, before and after the division
     /// (aisimulate-core `src/engine/timing.rs`).
-    pub fn step(&self, batch: &Batch, speed: Speed) -> Duration {
+    pub fn step_time(&self, batch: &BatchWork, speed: SpeedFactors) -> Duration {
         let (prefill, decode) = match self {
             Self::Constant { prefill, decode } => (
                 if batch.chunks > 0 {
@@ -120,7 +122,7 @@ impl LatencyModel {
             ),
             Self::Delays(delays) => (
                 if batch.chunks > 0 {
-                    delays.chunk(batch.chunk_tokens)
+                    delays.mean_prefill_time(batch.chunk_tokens)
                 } else {
                     Duration::ZERO
                 },
@@ -130,34 +132,41 @@ impl LatencyModel {
                     Duration::ZERO
                 },
             ),
-            Self::Polynomial(curves) => {
-                (millis(curves.prefill(batch)), millis(curves.decode(batch)))
-            }
-            Self::Grid(grid) => (millis(grid.prefill(batch)), millis(grid.decode(batch))),
+            Self::Polynomial(curves) => (
+                duration_from_ms(curves.prefill_ms(batch)),
+                duration_from_ms(curves.decode_ms(batch)),
+            ),
+            Self::Grid(grid) => (
+                duration_from_ms(grid.prefill_ms(batch)),
+                duration_from_ms(grid.decode_ms(batch)),
+            ),
             Self::Roofline(roofline) => {
-                return divide(roofline.step(batch), speed.all).min(MAX_DELAY);
+                return divide_duration(roofline.step_time(batch), speed.all)
+                    .min(MAX_SIMULATED_DELAY);
             }
             #[cfg(feature = "aic")]
-            Self::Aic(aic) => aic.work(batch),
+            Self::Aic(aic) => aic.prefill_decode_time(batch),
         };
         let (prefill, decode) = (
-            divide(prefill, speed.all),
-            divide(decode, speed.all * speed.decode),
+            divide_duration(prefill, speed.all),
+            divide_duration(decode, speed.all * speed.decode),
         );
-        prefill.saturating_add(decode).min(MAX_DELAY)
+        prefill.saturating_add(decode).min(MAX_SIMULATED_DELAY)
     }
 
     /// Returns the time in a step of experts that are spread over data-parallel ranks, if each rank
     /// computes `tokens` tokens; zero if not modelled.
-    pub fn spread_experts(&self, tokens: f64, speed: Speed) -> Duration {
+    pub fn spread_expert_time(&self, tokens: f64, speed: SpeedFactors) -> Duration {
         match self {
-            Self::Roofline(roofline) => divide(roofline.spread_experts(tokens), speed.all),
+            Self::Roofline(roofline) => {
+                divide_duration(roofline.spread_expert_time(tokens), speed.all)
+            }
             _ => Duration::ZERO,
         }
     }
 
     /// Replaces the delays of [`Self::Delays`]; returns false for other latency models.
-    pub fn delay(&mut self, new: &Delays) -> bool {
+    pub fn replace_delays(&mut self, new: &TokenDelays) -> bool {
         let Self::Delays(delays) = self else {
             return false;
         };
@@ -166,9 +175,9 @@ impl LatencyModel {
     }
 
     /// Returns the sliding window in tokens, for [`Batch::clipped`]; `None` without window layers.
-    pub fn window(&self) -> Option<u32> {
+    pub fn sliding_window(&self) -> Option<u32> {
         match self {
-            Self::Roofline(roofline) => roofline.window(),
+            Self::Roofline(roofline) => roofline.sliding_window(),
             _ => None,
         }
     }
@@ -176,11 +185,11 @@ impl LatencyModel {
 
 /// Converts milliseconds to a duration, to the nearest nanosecond; negative and non-finite values
 /// become zero.
-fn millis(ms: f64) -> Duration {
+fn duration_from_ms(ms: f64) -> Duration {
     Duration::try_from_secs_f64(ms.max(0.0) / 1e3).unwrap_or(Duration::ZERO)
 }
 
-fn divide(d: Duration, by: f64) -> Duration {
+fn divide_duration(d: Duration, by: f64) -> Duration {
     if by == 1.0 || by <= 0.0 || d.is_zero() {
         return d;
     }
@@ -192,24 +201,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prompt_and_decode_work_of_one_step_add_up() {
+    fn prefill_and_decode_time_of_a_step_add_up() {
         let model = LatencyModel::Constant {
             prefill: Duration::from_millis(10),
             decode: Duration::from_millis(3),
         };
-        let mut batch = Batch::default();
+        let mut batch = BatchWork::default();
         batch.add_decode(100, 1, None);
-        let speed = Speed {
+        let speed = SpeedFactors {
             all: 2.0,
             decode: 3.0,
         };
-        assert_eq!(model.step(&batch, speed), Duration::from_micros(500));
-        batch.add_chunk(5, 0, None);
-        assert_eq!(model.step(&batch, speed), Duration::from_micros(5_500));
+        assert_eq!(model.step_time(&batch, speed), Duration::from_micros(500));
+        batch.add_prompt_chunk(5, 0, None);
+        assert_eq!(model.step_time(&batch, speed), Duration::from_micros(5_500));
         assert_eq!(
-            model.step(
+            model.step_time(
                 &batch,
-                Speed {
+                SpeedFactors {
                     all: 0.0,
                     decode: 1.0
                 }

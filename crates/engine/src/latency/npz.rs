@@ -7,34 +7,37 @@ use flate2::read::DeflateDecoder;
 
 use super::float_array::FloatArray;
 
-const MAX_BYTES: u64 = 256 << 20;
+const MAX_ENTRY_BYTES: u64 = 256 << 20;
 
 /// Reads all arrays of an `.npz` archive, by their names without `.npy`.
 ///
 /// # Errors
 /// Returns a description of the problem.
-pub(super) fn read(bytes: &[u8]) -> Result<BTreeMap<String, FloatArray>, String> {
+pub(super) fn read_npz(bytes: &[u8]) -> Result<BTreeMap<String, FloatArray>, String> {
     let mut arrays = BTreeMap::new();
-    let end = find_end(bytes).ok_or("not a zip archive")?;
+    let end = find_end_of_central_directory(bytes).ok_or("not a zip archive")?;
     let entries = u16_at(bytes, end + 10).ok_or("the zip directory is cut short")?;
     let mut at = u32_at(bytes, end + 16).ok_or("the zip directory is cut short")? as usize;
     let mut total = 0;
     for _ in 0..entries {
-        let entry = ZipEntry::at(bytes, at).ok_or("a zip directory entry is cut short")?;
+        let entry = ZipEntry::parse_at(bytes, at).ok_or("a zip directory entry is cut short")?;
         at = entry.next;
         total += entry.plain.max(entry.packed);
-        if total > MAX_BYTES {
-            return Err(format!("{}: larger than {MAX_BYTES} bytes", entry.name));
+        if total > MAX_ENTRY_BYTES {
+            return Err(format!(
+                "{}: larger than {MAX_ENTRY_BYTES} bytes",
+                entry.name
+            ));
         }
-        let data = entry.data(bytes)?;
+        let data = entry.read_data(bytes)?;
         let name = entry.name.strip_suffix(".npy").unwrap_or(&entry.name);
-        let array = npy(&data).map_err(|e| format!("{name}: {e}"))?;
+        let array = parse_npy(&data).map_err(|e| format!("{name}: {e}"))?;
         arrays.insert(name.to_owned(), array);
     }
     Ok(arrays)
 }
 
-fn find_end(bytes: &[u8]) -> Option<usize> {
+fn find_end_of_central_directory(bytes: &[u8]) -> Option<usize> {
     let last = bytes.len().checked_sub(22)?;
     (last.saturating_sub(0xFFFF)..=last)
         .rev()
@@ -51,7 +54,7 @@ struct ZipEntry {
 }
 
 impl ZipEntry {
-    fn at(bytes: &[u8], at: usize) -> Option<Self> {
+    fn parse_at(bytes: &[u8], at: usize) -> Option<Self> {
         if !bytes.get(at..)?.starts_with(b"PK\x01\x02") {
             return None;
         }
@@ -69,7 +72,7 @@ impl ZipEntry {
         })
     }
 
-    fn data(&self, bytes: &[u8]) -> Result<Vec<u8>, String> {
+    fn read_data(&self, bytes: &[u8]) -> Result<Vec<u8>, String> {
         let short = || format!("{}: the archive is cut short", self.name);
         let name_len = usize::from(u16_at(bytes, self.local + 26).ok_or_else(short)?);
         let extra_len = usize::from(u16_at(bytes, self.local + 28).ok_or_else(short)?);
@@ -103,7 +106,7 @@ fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-fn npy(bytes: &[u8]) -> Result<FloatArray, String> {
+fn parse_npy(bytes: &[u8]) -> Result<FloatArray, String> {
     let rest = bytes.strip_prefix(b"\x93NUMPY").ok_or("not a .npy array")?;
     let (header_len, start) = match rest.first() {
         Some(1) => (u16_at(rest, 2).map(usize::from), 4),
@@ -133,7 +136,7 @@ fn npy(bytes: &[u8]) -> Result<FloatArray, String> {
     }
     let kind = value("descr").ok_or("the header has no descr")?;
     let data = &rest[start + header_len..];
-    let values = numbers(kind, data)?;
+    let values = decode_numbers(kind, data)?;
     let count = shape.iter().try_fold(1usize, |n, &len| n.checked_mul(len));
     if count != Some(values.len()) {
         return Err(format!(
@@ -144,7 +147,7 @@ fn npy(bytes: &[u8]) -> Result<FloatArray, String> {
     Ok(FloatArray { shape, values })
 }
 
-fn numbers(kind: &str, data: &[u8]) -> Result<Vec<f64>, String> {
+fn decode_numbers(kind: &str, data: &[u8]) -> Result<Vec<f64>, String> {
     let kind = kind
         .trim_start_matches('\'')
         .split('\'')
@@ -171,7 +174,7 @@ pub(super) mod tests {
     use super::*;
 
     /// Writes an `.npz` as `numpy.savez` does (members stored without compression or checksums).
-    pub(in crate::latency) fn savez(arrays: &[(&str, &[usize], &[f64])]) -> Vec<u8> {
+    pub(in crate::latency) fn write_npz(arrays: &[(&str, &[usize], &[f64])]) -> Vec<u8> {
         let (mut file, mut directory) = (Vec::new(), Vec::new());
         for (name, shape, values) in arrays {
             let dims: String = shape.iter().map(|n| format!("{n}, ")).collect();
@@ -214,8 +217,8 @@ pub(super) mod tests {
 
     #[test]
     fn arrays_survive_a_round_trip() {
-        let file = savez(&[("a", &[2, 2], &[1.0, 2.0, 3.0, 4.5]), ("b", &[1], &[7.0])]);
-        let arrays = read(&file).unwrap();
+        let file = write_npz(&[("a", &[2, 2], &[1.0, 2.0, 3.0, 4.5]), ("b", &[1], &[7.0])]);
+        let arrays = read_npz(&file).unwrap();
         assert_eq!(
             arrays["a"],
             FloatArray {
@@ -228,9 +231,9 @@ pub(super) mod tests {
 
     #[test]
     fn broken_archives_are_errors() {
-        let file = savez(&[("a", &[2], &[1.0, 2.0])]);
+        let file = write_npz(&[("a", &[2], &[1.0, 2.0])]);
         for cut in 0..file.len() {
-            assert!(read(&file[..cut]).is_err(), "cut at {cut}");
+            assert!(read_npz(&file[..cut]).is_err(), "cut at {cut}");
         }
     }
 }

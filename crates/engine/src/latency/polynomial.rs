@@ -1,24 +1,24 @@
-use super::Batch;
+use super::BatchWork;
 
 /// Default step-time curves of Dynamo's mocker: prefill time is quadratic in its tokens, decode
 /// time in the used fraction of the KV cache.
 ///
 /// **Source:** aisimulate-core 0.13 `common/perf_model.rs`.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Polynomial {
+pub struct PolynomialStepTime {
     /// Capacity of the KV cache, in tokens.
     pub capacity_tokens: u64,
 }
 
-impl Polynomial {
+impl PolynomialStepTime {
     /// Creates the step-time curves for a KV cache of `capacity_tokens` tokens.
     pub fn new(capacity_tokens: u64) -> Self {
         Self { capacity_tokens }
     }
 
     /// Returns the time of a batch's prefill work in ms; 0 without prompt tokens.
-    pub fn prefill(&self, batch: &Batch) -> f64 {
-        let tokens = mean_tokens(batch) as f64;
+    pub fn prefill_ms(&self, batch: &BatchWork) -> f64 {
+        let tokens = mean_prompt_tokens(batch) as f64;
         if tokens == 0.0 {
             return 0.0;
         }
@@ -26,7 +26,7 @@ impl Polynomial {
     }
 
     /// Returns the time of a batch's decode work in ms, at least 1; 0 without decodes.
-    pub fn decode(&self, batch: &Batch) -> f64 {
+    pub fn decode_ms(&self, batch: &BatchWork) -> f64 {
         if batch.decodes == 0 {
             return 0.0;
         }
@@ -40,7 +40,7 @@ impl Polynomial {
 
 /// Returns the number of prompt tokens to compute as Dynamo's mocker counts them: chunks x (mean
 /// length - mean prefix), both means rounded down.
-pub(super) fn mean_tokens(batch: &Batch) -> u64 {
+pub(super) fn mean_prompt_tokens(batch: &BatchWork) -> u64 {
     let n = u64::from(batch.chunks);
     if n == 0 {
         return 0;
@@ -53,20 +53,20 @@ pub(super) fn mean_tokens(batch: &Batch) -> u64 {
 mod tests {
     use std::time::Duration;
 
-    use crate::latency::{LatencyModel, Speed};
+    use crate::latency::{LatencyModel, SpeedFactors};
 
     use super::*;
 
     #[test]
-    fn recorded_passes_take_the_recorded_time() {
-        let model = LatencyModel::Polynomial(Polynomial::new(16384 * 64));
-        let mut prefill = Batch::default();
-        let mut decode = Batch::default();
+    fn polynomial_equals_recorded_mocker_pass_times() {
+        let model = LatencyModel::Polynomial(PolynomialStepTime::new(16384 * 64));
+        let mut prefill = BatchWork::default();
+        let mut decode = BatchWork::default();
         for _ in 0..4 {
-            prefill.add_chunk(512, 0, None);
+            prefill.add_prompt_chunk(512, 0, None);
             decode.add_decode(513, 1, None);
         }
-        let step = |b| model.step(b, Speed::default());
+        let step = |b| model.step_time(b, SpeedFactors::default());
         assert_eq!(step(&prefill), Duration::from_nanos(49_362_902));
         assert_eq!(step(&decode), Duration::from_nanos(5_845_596));
     }

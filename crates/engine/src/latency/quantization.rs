@@ -2,7 +2,7 @@ use serde_json::Value;
 
 /// Storage format and arithmetic of quantized weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Scheme {
+pub enum QuantizationScheme {
     /// Weights in bf16 or fp16, not quantized.
     #[default]
     None,
@@ -20,9 +20,9 @@ pub enum Scheme {
     Fp4,
 }
 
-impl Scheme {
+impl QuantizationScheme {
     /// Returns the name of the weights' data type, for the user.
-    pub fn weights_name(self) -> &'static str {
+    pub fn weight_dtype_name(self) -> &'static str {
         match self {
             Self::None => "bf16",
             Self::Fp8 => "fp8",
@@ -39,7 +39,7 @@ impl Scheme {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Quantization {
     /// Storage format of the quantized weights.
-    pub scheme: Scheme,
+    pub scheme: QuantizationScheme,
     /// Whether the weights of attention projections stay in bf16.
     pub keep_attention: bool,
     /// Whether the weights of the dense MLP stay in bf16.
@@ -50,7 +50,7 @@ pub struct Quantization {
 
 impl Quantization {
     /// Creates a quantization of all weights that can be quantized.
-    pub const fn all(scheme: Scheme) -> Self {
+    pub const fn all_weights(scheme: QuantizationScheme) -> Self {
         Self {
             scheme,
             keep_attention: false,
@@ -60,7 +60,7 @@ impl Quantization {
     }
 
     /// Creates a quantization of the experts' weights only.
-    pub const fn experts(scheme: Scheme) -> Self {
+    pub const fn experts_only(scheme: QuantizationScheme) -> Self {
         Self {
             scheme,
             keep_attention: true,
@@ -74,19 +74,23 @@ impl Quantization {
     pub fn from_config(config: &Value) -> Self {
         let method = config["quant_method"].as_str().unwrap_or_default();
         let scheme = match method {
-            "modelopt" => modelopt(config),
-            "fp8" | "fbgemm_fp8" if !config["weight_block_size"].is_null() => Scheme::Fp8Block,
-            "fp8" | "fbgemm_fp8" => Scheme::Fp8,
+            "modelopt" => modelopt_scheme(config),
+            "fp8" | "fbgemm_fp8" if !config["weight_block_size"].is_null() => {
+                QuantizationScheme::Fp8Block
+            }
+            "fp8" | "fbgemm_fp8" => QuantizationScheme::Fp8,
             "awq" | "gptq" | "gptq_marlin" | "awq_marlin" => match config["bits"].as_u64() {
-                Some(8) => Scheme::Int8,
-                _ => Scheme::Int4,
+                Some(8) => QuantizationScheme::Int8,
+                _ => QuantizationScheme::Int4,
             },
-            "mxfp4" => Scheme::Int4,
-            "modelopt_fp4" | "nvfp4" => Scheme::Fp4,
-            "bitsandbytes" if config["load_in_8bit"].as_bool() == Some(true) => Scheme::Int8,
-            "bitsandbytes" => Scheme::Int4,
-            "compressed-tensors" => compressed_tensors(config),
-            _ => Scheme::None,
+            "mxfp4" => QuantizationScheme::Int4,
+            "modelopt_fp4" | "nvfp4" => QuantizationScheme::Fp4,
+            "bitsandbytes" if config["load_in_8bit"].as_bool() == Some(true) => {
+                QuantizationScheme::Int8
+            }
+            "bitsandbytes" => QuantizationScheme::Int4,
+            "compressed-tensors" => compressed_tensors_scheme(config),
+            _ => QuantizationScheme::None,
         };
         let kept: Vec<&str> = ["ignore", "modules_to_not_convert", "ignored_layers"]
             .iter()
@@ -117,76 +121,78 @@ impl Quantization {
         let (owner, name) = repo.rsplit_once('/').unwrap_or(("", &repo));
         let has = |words: &[&str]| words.iter().any(|w| name.contains(w));
         let scheme = if has(&["awq", "gptq", "int4", "w4a16", "4bit", "mxfp4"]) {
-            Scheme::Int4
+            QuantizationScheme::Int4
         } else if has(&["fp4"]) {
-            Scheme::Fp4
+            QuantizationScheme::Fp4
         } else if has(&["w8a8-int8", "int8", "w8a16", "quantized.w8a8"]) {
-            Scheme::Int8
+            QuantizationScheme::Int8
         } else if has(&["fp8"]) {
             // Qwen's own FP8 checkpoints have 128 x 128 blocks; others have a scale per channel or
             // tensor.
             let blocks = has(&["qwen3"]) && name.ends_with("fp8") && matches!(owner, "" | "qwen");
             if blocks {
-                Scheme::Fp8Block
+                QuantizationScheme::Fp8Block
             } else {
-                Scheme::Fp8
+                QuantizationScheme::Fp8
             }
         } else {
             return None;
         };
-        Some(Self::all(scheme))
+        Some(Self::all_weights(scheme))
     }
 
     /// Parses the `--quantization` value of `vllm serve`; `None` if it is unknown.
     pub fn from_flag(flag: &str) -> Option<Self> {
         let scheme = match flag {
-            "none" => Scheme::None,
-            "fp8" | "fbgemm_fp8" | "modelopt" | "ptpc_fp8" => Scheme::Fp8,
-            "fp8_block" | "deepgemm" => Scheme::Fp8Block,
-            "int8" | "experts_int8" => Scheme::Int8,
+            "none" => QuantizationScheme::None,
+            "fp8" | "fbgemm_fp8" | "modelopt" | "ptpc_fp8" => QuantizationScheme::Fp8,
+            "fp8_block" | "deepgemm" => QuantizationScheme::Fp8Block,
+            "int8" | "experts_int8" => QuantizationScheme::Int8,
             "awq" | "gptq" | "awq_marlin" | "gptq_marlin" | "mxfp4" | "bitsandbytes" | "int4" => {
-                Scheme::Int4
+                QuantizationScheme::Int4
             }
-            "modelopt_fp4" | "nvfp4" | "fp4" => Scheme::Fp4,
+            "modelopt_fp4" | "nvfp4" | "fp4" => QuantizationScheme::Fp4,
             _ => return None,
         };
-        Some(Self::all(scheme))
+        Some(Self::all_weights(scheme))
     }
 }
 
 /// Reads the quantization algorithm from the `config.json` of a ModelOpt checkpoint.
 ///
 /// **Source:** vLLM `vllm/model_executor/layers/quantization/modelopt.py`, `quant_algo`.
-fn modelopt(config: &Value) -> Scheme {
+fn modelopt_scheme(config: &Value) -> QuantizationScheme {
     let algorithm = [&config["quant_algo"], &config["quantization"]["quant_algo"]]
         .iter()
         .find_map(|value| value.as_str())
         .unwrap_or_default();
     match algorithm {
-        "NVFP4" => Scheme::Fp4,
-        "FP8_PB_WO" => Scheme::Fp8Block,
-        _ if !config["weight_block_size"].is_null() => Scheme::Fp8Block,
-        _ => Scheme::Fp8,
+        "NVFP4" => QuantizationScheme::Fp4,
+        "FP8_PB_WO" => QuantizationScheme::Fp8Block,
+        _ if !config["weight_block_size"].is_null() => QuantizationScheme::Fp8Block,
+        _ => QuantizationScheme::Fp8,
     }
 }
 
-fn compressed_tensors(config: &Value) -> Scheme {
+fn compressed_tensors_scheme(config: &Value) -> QuantizationScheme {
     let weights = config["config_groups"]
         .as_object()
         .and_then(|groups| groups.values().next())
         .map(|group| &group["weights"]);
     let Some(weights) = weights else {
-        return Scheme::None;
+        return QuantizationScheme::None;
     };
     let float = weights["type"].as_str() == Some("float");
     match (weights["num_bits"].as_u64(), float) {
-        (Some(8), true) if weights["strategy"].as_str() == Some("block") => Scheme::Fp8Block,
-        (Some(8), true) => Scheme::Fp8,
-        (Some(8), false) => Scheme::Int8,
+        (Some(8), true) if weights["strategy"].as_str() == Some("block") => {
+            QuantizationScheme::Fp8Block
+        }
+        (Some(8), true) => QuantizationScheme::Fp8,
+        (Some(8), false) => QuantizationScheme::Int8,
         // NVFP4, also weight-only, has a scale per 16 values.
-        (Some(4), true) => Scheme::Fp4,
-        (Some(_), _) => Scheme::Int4,
-        (None, _) => Scheme::None,
+        (Some(4), true) => QuantizationScheme::Fp4,
+        (Some(_), _) => QuantizationScheme::Int4,
+        (None, _) => QuantizationScheme::None,
     }
 }
 
@@ -199,24 +205,27 @@ mod tests {
     #[test]
     fn quantization_methods_of_config_json_are_distinguished() {
         let scheme = |v| Quantization::from_config(&v).scheme;
-        assert_eq!(scheme(Value::Null), Scheme::None);
+        assert_eq!(scheme(Value::Null), QuantizationScheme::None);
         let modelopt =
             |algorithm| scheme(json!({"quant_method": "modelopt", "quant_algo": algorithm}));
-        assert_eq!(modelopt("NVFP4"), Scheme::Fp4);
-        assert_eq!(modelopt("FP8"), Scheme::Fp8);
-        assert_eq!(modelopt("FP8_PB_WO"), Scheme::Fp8Block);
+        assert_eq!(modelopt("NVFP4"), QuantizationScheme::Fp4);
+        assert_eq!(modelopt("FP8"), QuantizationScheme::Fp8);
+        assert_eq!(modelopt("FP8_PB_WO"), QuantizationScheme::Fp8Block);
         let float = json!({"weights": {"num_bits": 4, "type": "float", "group_size": 16}});
         let nvfp4 = json!({"quant_method": "compressed-tensors", "config_groups": {"g": float}});
-        assert_eq!(scheme(nvfp4), Scheme::Fp4);
-        assert_eq!(scheme(json!({"quant_method": "fp8"})), Scheme::Fp8);
+        assert_eq!(scheme(nvfp4), QuantizationScheme::Fp4);
+        assert_eq!(
+            scheme(json!({"quant_method": "fp8"})),
+            QuantizationScheme::Fp8
+        );
         let block = json!({"quant_method": "fp8", "weight_block_size": [128, 128]});
-        assert_eq!(scheme(block), Scheme::Fp8Block);
+        assert_eq!(scheme(block), QuantizationScheme::Fp8Block);
         let norms = json!({"quant_method": "fp8", "modules_to_not_convert":
             ["lm_head", "model.layers.0.post_attention_layernorm", "model.layers.0.mlp.gate"]});
         assert!(!Quantization::from_config(&norms).keep_attention);
         assert_eq!(
             scheme(json!({"quant_method": "awq", "bits": 4})),
-            Scheme::Int4
+            QuantizationScheme::Int4
         );
         let group = json!({"weights": {"num_bits": 8, "type": "float", "strategy": "channel"}});
         let scout = Quantization::from_config(&json!({
@@ -228,7 +237,7 @@ mod tests {
             scout,
             Quantization {
                 keep_attention: true,
-                ..Quantization::all(Scheme::Fp8)
+                ..Quantization::all_weights(QuantizationScheme::Fp8)
             }
         );
     }

@@ -6,10 +6,10 @@ mod setup;
 use std::time::Duration;
 
 use super::cuda_graphs;
-use super::{Batch, CudaGraphs, Scheme};
-pub use coefficients::Coefficients;
+use super::{BatchWork, CudaGraphs, QuantizationScheme};
+pub use coefficients::RooflineCoefficients;
 pub use error::RooflineError;
-use kernels::{Kernels, Reduction};
+use kernels::{AllReduceCost, KernelCostBuilder};
 pub use setup::RooflineSetup;
 
 /// Models step times from the layer sizes of a model and the bandwidth and arithmetic peak of a
@@ -19,15 +19,15 @@ pub use setup::RooflineSetup;
 /// operations. Times are in us, sizes in bytes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Roofline {
-    gemms: Vec<Gemm>,
-    head: Gemm,
-    experts: Option<ExpertKernel>,
+    gemms: Vec<GemmCost>,
+    head: GemmCost,
+    experts: Option<ExpertKernelCost>,
     decode: [(f64, f64); 2],
     /// Prefill attention: launch time, and time per two (query, key) pairs in full-attention and in
     /// window layers, in us.
     prefill: (f64, [f64; 2]),
     window: Option<u32>,
-    reduce: Reduction,
+    reduce: AllReduceCost,
     small: (f64, f64),
     step: f64,
     per_sequence: f64,
@@ -40,13 +40,13 @@ pub struct Roofline {
     /// Time to launch the kernels of a step without CUDA graphs, in us.
     launch: f64,
     /// Time of the transfers between pipeline stages, summed over all stages.
-    stage_transfer: Reduction,
+    stage_transfer: AllReduceCost,
     /// API server time of a request: fixed, and per request in progress, in us.
     front_end: (f64, f64),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Gemm {
+struct GemmCost {
     times: f64,
     fixed: f64,
     weights: f64,
@@ -54,16 +54,16 @@ struct Gemm {
     compute: f64,
 }
 
-impl Gemm {
+impl GemmCost {
     #[inline]
-    fn time(&self, tokens: f64) -> f64 {
+    fn time_us(&self, tokens: f64) -> f64 {
         let memory = self.weights + self.per_token * tokens;
-        self.times * (self.fixed + soft_max(memory, self.compute * tokens))
+        self.times * (self.fixed + smooth_max(memory, self.compute * tokens))
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct ExpertKernel {
+struct ExpertKernelCost {
     times: f64,
     fixed: f64,
     /// Time to read the weights of all experts, in us.
@@ -76,19 +76,19 @@ struct ExpertKernel {
     fan_in: f64,
     /// Time of the expert-parallel exchange as one all-reduce: gather of the tokens of all ranks
     /// and scatter of the sums.
-    exchange: Reduction,
+    exchange: AllReduceCost,
 }
 
-impl ExpertKernel {
-    fn time(&self, tokens: f64) -> f64 {
+impl ExpertKernelCost {
+    fn time_us(&self, tokens: f64) -> f64 {
         if tokens == 0.0 {
             return 0.0;
         }
         let seen = tokens * self.fan_in;
         let active = 1.0 - (self.miss * seen).exp();
         let memory = self.all * active + self.per_token * tokens;
-        let product = soft_max(memory, self.compute * tokens);
-        self.times * (self.fixed + product) + self.exchange.time(seen)
+        let product = smooth_max(memory, self.compute * tokens);
+        self.times * (self.fixed + product) + self.exchange.time_us(seen)
     }
 }
 
@@ -106,7 +106,7 @@ pub struct StepOverhead {
 /// Returns a smooth maximum of compute and memory time near the corner of the roofline
 /// (fourth-power mean).
 #[inline]
-fn soft_max(a: f64, b: f64) -> f64 {
+fn smooth_max(a: f64, b: f64) -> f64 {
     let (a2, b2) = (a * a, b * b);
     (a2 * a2 + b2 * b2).sqrt().sqrt()
 }
@@ -134,7 +134,7 @@ pub struct StepBreakdown {
 
 impl StepBreakdown {
     /// Returns the duration of the whole step, the sum of all causes, in us.
-    pub fn total(&self) -> f64 {
+    pub fn total_us(&self) -> f64 {
         self.gemm
             + self.moe
             + self.lm_head
@@ -152,8 +152,8 @@ impl Roofline {
     /// # Errors
     /// [`RooflineError`] names the number that cannot be used.
     pub fn new(setup: &RooflineSetup) -> Result<Self, RooflineError> {
-        check(setup)?;
-        let k = Kernels::new(setup);
+        check_setup(setup)?;
+        let k = KernelCostBuilder::new(setup);
         let (shape, gpu, co) = (&setup.shape, &setup.gpu, &setup.coefficients);
         let layers = f64::from(shape.layers);
         let h = f64::from(shape.hidden);
@@ -178,13 +178,13 @@ impl Roofline {
             _ => 0.0,
         };
         Ok(Self {
-            gemms: k.layer_gemms(),
-            head: k.gemm(1.0, vocab / k.tp, h, Scheme::None),
-            experts: k.experts(),
-            decode: k.decode_attention(),
-            prefill: k.prefill_attention(),
+            gemms: k.layer_gemm_costs(),
+            head: k.gemm_cost(1.0, vocab / k.tp, h, QuantizationScheme::None),
+            experts: k.expert_kernel_cost(),
+            decode: k.decode_attention_us(),
+            prefill: k.prefill_attention_us(),
             window: shape.window.map(|w| w.tokens),
-            reduce: k.reduction(2.0 * layers, setup.tp),
+            reduce: k.all_reduce_cost(2.0 * layers, setup.tp),
             small: (
                 layers * (co.layer_us + if shape.qk_norm { co.qk_norm_us } else { 0.0 }),
                 layers * (10.0 * h + 8.0 * width) / k.bandwidth,
@@ -202,20 +202,20 @@ impl Roofline {
             graphs: setup.graphs.clone(),
             launch: layers * cuda_graphs::EAGER_LAYER_US,
             // A transfer takes half as long as an all-reduce over two GPUs of one vector per token.
-            stage_transfer: k.reduction(borders / 2.0, 2),
+            stage_transfer: k.all_reduce_cost(borders / 2.0, 2),
             front_end: (co.front_end_us, co.front_end_sequence_us),
         })
     }
 
     /// Returns the delay of a request in the API server before the engine's queue, with `running`
     /// other requests in progress.
-    pub fn front_end(&self, running: u32) -> Duration {
+    pub fn front_end_delay(&self, running: u32) -> Duration {
         let (fixed, each) = self.front_end;
         Duration::from_nanos(((fixed + each * f64::from(running)) * 1e3) as u64)
     }
 
     /// Returns the time of a step outside of its GPU kernels.
-    pub fn overhead(&self) -> StepOverhead {
+    pub fn step_overhead(&self) -> StepOverhead {
         StepOverhead {
             step: self.step,
             sequence: self.per_sequence,
@@ -224,7 +224,7 @@ impl Roofline {
     }
 
     /// Returns the sliding window in tokens, if some layers have one.
-    pub fn window(&self) -> Option<u32> {
+    pub fn sliding_window(&self) -> Option<u32> {
         self.window
     }
 
@@ -232,47 +232,47 @@ impl Roofline {
     /// stages, whose batches get smaller, and without CUDA graphs, since large steps hide kernel
     /// launches.
     pub fn grows_with_batch(&self) -> bool {
-        self.stages <= 1 && !self.graphs.sizes().is_empty()
+        self.stages <= 1 && !self.graphs.captured_sizes().is_empty()
     }
 
     /// Returns the time in a step of experts that are spread over data-parallel ranks, if each rank
     /// computes `tokens` tokens. Zero if they are not spread, or with pipeline or prefill context
     /// parallelism.
-    pub fn spread_experts(&self, tokens: f64) -> Duration {
+    pub fn spread_expert_time(&self, tokens: f64) -> Duration {
         match self.experts {
             Some(experts) if experts.fan_in > 1.0 && self.stages == 1 && self.pcp <= 1 => {
-                Duration::from_nanos((experts.time(tokens) * 1e3).round() as u64)
+                Duration::from_nanos((experts.time_us(tokens) * 1e3).round() as u64)
             }
             _ => Duration::ZERO,
         }
     }
 
     /// Returns the duration of an engine step over `batch`.
-    pub fn step(&self, batch: &Batch) -> Duration {
+    pub fn step_time(&self, batch: &BatchWork) -> Duration {
         if batch.is_empty() {
             return Duration::ZERO;
         }
-        Duration::from_nanos((self.breakdown(batch).total() * 1e3).round() as u64)
+        Duration::from_nanos((self.step_breakdown(batch).total_us() * 1e3).round() as u64)
     }
 
     /// Returns the duration of an engine step over `batch`, split by cause.
-    pub fn breakdown(&self, batch: &Batch) -> StepBreakdown {
+    pub fn step_breakdown(&self, batch: &BatchWork) -> StepBreakdown {
         // There are as many batches in flight as stages. Each sequence is in one of them and waits
         // for all stages, with only a part of the other sequences.
-        let batch = &match batch.sequences().min(self.stages) {
+        let batch = &match batch.sequence_count().min(self.stages) {
             0 | 1 => *batch,
-            parts => batch.part(parts),
+            parts => batch.equal_share(parts),
         };
         let batch = &match self.pcp {
             0 | 1 => *batch,
             ranks => batch.with_shared_chunks(ranks),
         };
-        let tokens = self.graphs.padded(batch.tokens()) as f64;
-        let launch = match self.graphs.launches(batch.tokens()) {
+        let tokens = self.graphs.padded_tokens(batch.computed_tokens()) as f64;
+        let launch = match self.graphs.is_launch_bound(batch.computed_tokens()) {
             true => self.launch,
             false => 0.0,
         };
-        let sequences = f64::from(batch.sequences());
+        let sequences = f64::from(batch.sequence_count());
         let prefill = batch.chunks > 0;
         let decode_attention = if batch.decodes > 0 {
             let [(fixed, per_token), (window_fixed, window_per_token)] = self.decode;
@@ -292,13 +292,15 @@ impl Roofline {
             0.0
         };
         StepBreakdown {
-            gemm: self.gemms.iter().map(|g| g.time(tokens)).sum(),
+            gemm: self.gemms.iter().map(|g| g.time_us(tokens)).sum(),
             // Padding rows are equal and visit the same few experts.
-            moe: self.experts.map_or(0.0, |e| e.time(batch.tokens() as f64)),
-            lm_head: self.head.time(sequences),
+            moe: self
+                .experts
+                .map_or(0.0, |e| e.time_us(batch.computed_tokens() as f64)),
+            lm_head: self.head.time_us(sequences),
             decode_attention,
             prefill_attention,
-            all_reduce: self.reduce.time(tokens) + self.stage_transfer.time(tokens),
+            all_reduce: self.reduce.time_us(tokens) + self.stage_transfer.time_us(tokens),
             small: self.small.0 + self.small.1 * tokens,
             overhead: self.step
                 + launch
@@ -308,7 +310,7 @@ impl Roofline {
     }
 }
 
-fn check(setup: &RooflineSetup) -> Result<(), RooflineError> {
+fn check_setup(setup: &RooflineSetup) -> Result<(), RooflineError> {
     for (what, n) in [
         ("tensor-parallel size", setup.tp),
         ("pipeline-parallel size", setup.pp),
@@ -320,22 +322,25 @@ fn check(setup: &RooflineSetup) -> Result<(), RooflineError> {
             return Err(RooflineError::Zero { what });
         }
     }
-    setup.coefficients.check()
+    setup.coefficients.check_ranges()
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::latency::{gpu, model};
+    use crate::latency::{find_gpu, known_model_shape};
 
     use super::*;
 
     #[test]
-    fn a_pipeline_shares_the_sequences_and_hands_over() {
+    fn pipeline_stages_split_sequences_and_pay_transfers() {
         let time = |pp: u32, sequences: u32| {
             let setup = RooflineSetup { pp, ..llama(1) };
-            let mut batch = Batch::default();
+            let mut batch = BatchWork::default();
             (0..sequences).for_each(|_| batch.add_decode(1000, 1, None));
-            Roofline::new(&setup).unwrap().step(&batch).as_secs_f64()
+            Roofline::new(&setup)
+                .unwrap()
+                .step_time(&batch)
+                .as_secs_f64()
         };
         // One sequence passes through all stages in turn, which takes slightly longer.
         let alone = time(4, 1) / time(1, 1);
@@ -347,13 +352,16 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_share_prompts_share_nothing_else() {
-        let time = |pcp: u32, batch: &Batch| {
+    fn ranks_share_only_prompt_chunks() {
+        let time = |pcp: u32, batch: &BatchWork| {
             let setup = RooflineSetup { pcp, ..llama(1) };
-            Roofline::new(&setup).unwrap().step(batch).as_secs_f64()
+            Roofline::new(&setup)
+                .unwrap()
+                .step_time(batch)
+                .as_secs_f64()
         };
-        let mut prompt = Batch::default();
-        prompt.add_chunk(8192, 8192, None);
+        let mut prompt = BatchWork::default();
+        prompt.add_prompt_chunk(8192, 8192, None);
         let share = time(4, &prompt) / time(1, &prompt);
         assert!((0.25..0.27).contains(&share), "{share}");
         assert_eq!(time(4, &decodes(64, 1000)), time(1, &decodes(64, 1000)));
@@ -369,20 +377,23 @@ mod tests {
             for gpu_name in ["H100", "L40S"] {
                 let setup = RooflineSetup {
                     tp,
-                    ..RooflineSetup::new(model(model_name).unwrap(), gpu(gpu_name).unwrap().clone())
+                    ..RooflineSetup::new(
+                        known_model_shape(model_name).unwrap(),
+                        find_gpu(gpu_name).unwrap().clone(),
+                    )
                 };
                 let roofline = Roofline::new(&setup).unwrap();
                 assert!(roofline.grows_with_batch());
-                let mut batch = Batch::default();
-                batch.add_decode(700, 1, roofline.window());
+                let mut batch = BatchWork::default();
+                batch.add_decode(700, 1, roofline.sliding_window());
                 for n in 0..300 {
-                    let before = roofline.step(&batch);
+                    let before = roofline.step_time(&batch);
                     match n % 3 {
-                        0 => batch.add_chunk(1 + 3 * n, 40 * n, roofline.window()),
-                        _ => batch.add_decode(1 + 90 * n, 1, roofline.window()),
+                        0 => batch.add_prompt_chunk(1 + 3 * n, 40 * n, roofline.sliding_window()),
+                        _ => batch.add_decode(1 + 90 * n, 1, roofline.sliding_window()),
                     }
                     assert!(
-                        before <= roofline.step(&batch),
+                        before <= roofline.step_time(&batch),
                         "{model_name} {gpu_name} {n}"
                     );
                 }
@@ -391,15 +402,15 @@ mod tests {
     }
 
     fn llama(tp: u32) -> RooflineSetup {
-        let shape = model("meta-llama/Llama-3.1-8B-Instruct").unwrap();
+        let shape = known_model_shape("meta-llama/Llama-3.1-8B-Instruct").unwrap();
         RooflineSetup {
             tp,
-            ..RooflineSetup::new(shape, gpu("H100").unwrap().clone())
+            ..RooflineSetup::new(shape, find_gpu("H100").unwrap().clone())
         }
     }
 
-    fn decodes(n: u32, context: u32) -> Batch {
-        let mut batch = Batch::default();
+    fn decodes(n: u32, context: u32) -> BatchWork {
+        let mut batch = BatchWork::default();
         (0..n).for_each(|_| batch.add_decode(context, 1, None));
         batch
     }
@@ -424,19 +435,19 @@ mod tests {
         let head = gemm(128256.0, 4096.0, nd);
         let overhead = 81.5 + 4.51 * nd;
         let us = 32.0 * (layer + attention + small) + head + overhead;
-        let step = roofline.step(&decodes(64, 1000)).as_nanos() as f64 / 1e3;
+        let step = roofline.step_time(&decodes(64, 1000)).as_nanos() as f64 / 1e3;
         assert!((step - us).abs() < 0.01, "{step} us, by hand {us} us");
     }
 
     #[test]
-    fn a_busy_front_end_is_slower() {
+    fn front_end_delay_grows_with_running_requests() {
         let roofline = Roofline::new(&llama(1)).unwrap();
-        assert_eq!(roofline.front_end(0), Duration::from_micros(5600));
-        assert_eq!(roofline.front_end(20), Duration::from_micros(6500));
+        assert_eq!(roofline.front_end_delay(0), Duration::from_micros(5600));
+        assert_eq!(roofline.front_end_delay(20), Duration::from_micros(6500));
     }
 
     #[test]
-    fn a_cut_vocabulary_costs_every_step_and_every_sequence() {
+    fn top_p_costs_time_per_step_and_sequence() {
         let plain = Roofline::new(&llama(1)).unwrap();
         let cut = Roofline::new(&RooflineSetup {
             truncated_sampling: true,
@@ -444,14 +455,14 @@ mod tests {
         })
         .unwrap();
         for n in [1, 64] {
-            let more = cut.step(&decodes(n, 500)) - plain.step(&decodes(n, 500));
+            let more = cut.step_time(&decodes(n, 500)) - plain.step_time(&decodes(n, 500));
             let us = 201.8 + 2.69e-3 * 128_256.0 + f64::from(n) * 38.8e-6 * 128_256.0;
             assert!((more.as_secs_f64() * 1e6 - us).abs() < 0.01, "{more:?}");
         }
     }
 
     #[test]
-    fn a_penalty_costs_every_sequence() {
+    fn repetition_penalty_costs_time_per_sequence() {
         let plain = Roofline::new(&llama(1)).unwrap();
         let penalized = Roofline::new(&RooflineSetup {
             penalized_sampling: true,
@@ -459,32 +470,35 @@ mod tests {
         })
         .unwrap();
         for n in [1, 64] {
-            let more = penalized.step(&decodes(n, 500)) - plain.step(&decodes(n, 500));
+            let more = penalized.step_time(&decodes(n, 500)) - plain.step_time(&decodes(n, 500));
             let us = f64::from(n) * 25.4e-6 * 128_256.0;
             assert!((more.as_secs_f64() * 1e6 - us).abs() < 0.01, "{more:?}");
         }
     }
 
     #[test]
-    fn flash_attention_2_reads_again_for_groups_of_heads_beside_a_chunk() {
+    fn flash_attention_2_rereads_kv_in_mixed_steps() {
         let more = |gpu_name: &str, repo: &str, tp: u32| {
             let setup = RooflineSetup {
                 tp,
-                ..RooflineSetup::new(model(repo).unwrap(), gpu(gpu_name).unwrap().clone())
+                ..RooflineSetup::new(
+                    known_model_shape(repo).unwrap(),
+                    find_gpu(gpu_name).unwrap().clone(),
+                )
             };
             let once = RooflineSetup {
-                coefficients: Coefficients {
+                coefficients: RooflineCoefficients {
                     mixed_group_share: 0.0,
-                    ..Coefficients::default()
+                    ..RooflineCoefficients::default()
                 },
                 ..setup.clone()
             };
             let mut mixed = decodes(20, 700);
-            mixed.add_chunk(16, 500, None);
-            let time = |setup: &RooflineSetup| Roofline::new(setup).unwrap().step(&mixed);
+            mixed.add_prompt_chunk(16, 500, None);
+            let time = |setup: &RooflineSetup| Roofline::new(setup).unwrap().step_time(&mixed);
             assert_eq!(
-                Roofline::new(&setup).unwrap().step(&decodes(20, 700)),
-                Roofline::new(&once).unwrap().step(&decodes(20, 700))
+                Roofline::new(&setup).unwrap().step_time(&decodes(20, 700)),
+                Roofline::new(&once).unwrap().step_time(&decodes(20, 700))
             );
             time(&setup) - time(&once)
         };
@@ -503,19 +517,22 @@ mod tests {
     fn more_work_takes_longer_and_more_gpus_less() {
         let one = Roofline::new(&llama(1)).unwrap();
         let two = Roofline::new(&llama(2)).unwrap();
-        assert!(one.step(&decodes(8, 500)) < one.step(&decodes(16, 500)));
-        assert!(one.step(&decodes(8, 500)) < one.step(&decodes(8, 900)));
-        assert!(two.step(&decodes(8, 500)) < one.step(&decodes(8, 500)));
-        assert_eq!(one.step(&Batch::default()), Duration::ZERO);
+        assert!(one.step_time(&decodes(8, 500)) < one.step_time(&decodes(16, 500)));
+        assert!(one.step_time(&decodes(8, 500)) < one.step_time(&decodes(8, 900)));
+        assert!(two.step_time(&decodes(8, 500)) < one.step_time(&decodes(8, 500)));
+        assert_eq!(one.step_time(&BatchWork::default()), Duration::ZERO);
     }
 
     #[test]
-    fn four_bit_floats_are_multiplied_as_such_where_there_are_units_for_it() {
+    fn fp4_is_multiplied_natively_on_gpus_with_fp4_units() {
         let step = |repo: &str, on: &str, tokens: u32| {
-            let setup = RooflineSetup::new(model(repo).unwrap(), gpu(on).unwrap().clone());
-            let mut batch = Batch::default();
-            batch.add_chunk(tokens, 0, None);
-            Roofline::new(&setup).unwrap().breakdown(&batch).gemm
+            let setup = RooflineSetup::new(
+                known_model_shape(repo).unwrap(),
+                find_gpu(on).unwrap().clone(),
+            );
+            let mut batch = BatchWork::default();
+            batch.add_prompt_chunk(tokens, 0, None);
+            Roofline::new(&setup).unwrap().step_breakdown(&batch).gemm
         };
         let (plain, fp4, int4) = (
             "meta-llama/Llama-3.1-8B",
@@ -528,22 +545,22 @@ mod tests {
     }
 
     #[test]
-    fn layers_with_a_window_stop_growing() {
+    fn window_layer_time_is_bounded_by_the_window() {
         let setup = RooflineSetup::new(
-            model("openai/gpt-oss-20b").unwrap(),
-            gpu("H100").unwrap().clone(),
+            known_model_shape("openai/gpt-oss-20b").unwrap(),
+            find_gpu("H100").unwrap().clone(),
         );
         let roofline = Roofline::new(&setup).unwrap();
-        let mut near = Batch::default();
+        let mut near = BatchWork::default();
         near.add_decode(4000, 1, None);
-        let mut clipped = Batch::default();
-        clipped.add_decode(4000, 1, roofline.window());
+        let mut clipped = BatchWork::default();
+        clipped.add_decode(4000, 1, roofline.sliding_window());
         assert_eq!((clipped.context, clipped.clipped), (4000, 128));
-        assert!(roofline.step(&clipped) < roofline.step(&near));
+        assert!(roofline.step_time(&clipped) < roofline.step_time(&near));
     }
 
     #[test]
-    fn numbers_that_cannot_be_used_are_named() {
+    fn unusable_roofline_setups_name_the_field() {
         let error = |setup: RooflineSetup| Roofline::new(&setup).unwrap_err().to_string();
         assert_eq!(
             error(llama(0)),
@@ -559,15 +576,18 @@ mod tests {
 
     #[test]
     fn every_known_model_has_a_step_on_every_gpu() {
-        for name in crate::latency::known_models() {
+        for name in crate::latency::known_model_names() {
             for gpu in crate::latency::GPUS {
                 let setup = RooflineSetup {
                     tp: 8,
-                    ..RooflineSetup::new(model(name).unwrap(), gpu.clone())
+                    ..RooflineSetup::new(known_model_shape(name).unwrap(), gpu.clone())
                 };
                 let mut batch = decodes(32, 700);
-                batch.add_chunk(500, 20, None);
-                let total = Roofline::new(&setup).unwrap().breakdown(&batch).total();
+                batch.add_prompt_chunk(500, 20, None);
+                let total = Roofline::new(&setup)
+                    .unwrap()
+                    .step_breakdown(&batch)
+                    .total_us();
                 assert!(
                     total.is_finite() && total > 600.0,
                     "{name} on {}: {total}",

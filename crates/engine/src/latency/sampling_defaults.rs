@@ -14,22 +14,22 @@ pub struct SamplingDefaults {
 
 impl SamplingDefaults {
     /// Returns whether sampling truncates the vocabulary (top-p or top-k) in every step.
-    pub fn truncates(self) -> bool {
+    pub fn truncates_vocabulary(self) -> bool {
         self.top_p < 1.0 || self.top_k > 0
     }
 
     /// Returns whether sampling penalizes repeated tokens in every step.
-    pub fn penalizes(self) -> bool {
+    pub fn penalizes_repetition(self) -> bool {
         self.repetition_penalty != 1.0
     }
 }
 
 /// Model family: words in the repository name, then `top_p`, `top_k` and `repetition_penalty`.
-type Family = (&'static [&'static str], f64, u32, f64);
+type SamplingFamily = (&'static [&'static str], f64, u32, f64);
 
 /// Sampling defaults by model family, from the `generation_config.json` of the repositories,
 /// specific families first. Others are unknown.
-const FAMILIES: &[Family] = &[
+const SAMPLING_FAMILIES: &[SamplingFamily] = &[
     (&["tinyllama"], 1.0, 0, 1.0),
     (&["deepseek-r1"], 0.95, 0, 1.0),
     (&["deepseek-v3"], 0.95, 0, 1.0),
@@ -68,7 +68,7 @@ const FAMILIES: &[Family] = &[
 pub fn sampling_defaults(repo: &str) -> Option<SamplingDefaults> {
     let name = repo.rsplit('/').next().unwrap_or(repo).to_ascii_lowercase();
     let name = name.replace('_', "-");
-    let family = FAMILIES
+    let family = SAMPLING_FAMILIES
         .iter()
         .find(|(words, ..)| words.iter().all(|word| name.contains(word)));
     family.map(|&(_, top_p, top_k, repetition_penalty)| SamplingDefaults {
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_family_is_found_by_the_name_of_a_repository() {
+    fn sampling_defaults_follow_the_repository_name() {
         let of = |repo| sampling_defaults(repo).map(|found| (found.top_p, found.top_k));
         assert_eq!(of("meta-llama/Llama-3.1-8B-Instruct"), Some((0.9, 0)));
         assert_eq!(of("meta-llama/Meta-Llama-3-8B"), Some((0.9, 0)));
@@ -101,14 +101,22 @@ mod tests {
         assert!(
             !sampling_defaults("mistralai/Mixtral-8x7B-v0.1")
                 .unwrap()
-                .truncates()
+                .truncates_vocabulary()
         );
-        assert!(sampling_defaults("Qwen/QwQ-32B").unwrap().truncates());
-        assert!(!sampling_defaults("Qwen/QwQ-32B").unwrap().penalizes());
+        assert!(
+            sampling_defaults("Qwen/QwQ-32B")
+                .unwrap()
+                .truncates_vocabulary()
+        );
+        assert!(
+            !sampling_defaults("Qwen/QwQ-32B")
+                .unwrap()
+                .penalizes_repetition()
+        );
         assert!(
             sampling_defaults("Qwen/Qwen2.5-7B-Instruct")
                 .unwrap()
-                .penalizes()
+                .penalizes_repetition()
         );
     }
 }

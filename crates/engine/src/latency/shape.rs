@@ -24,11 +24,11 @@ pub struct ModelShape {
     /// Whether the MLP has a gate (three matrices instead of two).
     pub gated: bool,
     /// Multi-head latent attention (DeepSeek), if used; replaces `kv_heads`.
-    pub mla: Option<Mla>,
+    pub mla: Option<LatentAttentionShape>,
     /// Mixture of experts, if used.
-    pub moe: Option<Moe>,
+    pub moe: Option<ExpertsShape>,
     /// Sliding-window attention of some layers, if used.
-    pub window: Option<Window>,
+    pub window: Option<SlidingWindowLayers>,
     /// Layers with a recurrent state instead of keys and values, if any.
     pub state: Option<StateLayers>,
     /// Whether separate kernels normalize queries and keys (Qwen3, Gemma 3, MiniMax). Llama 4's
@@ -42,7 +42,7 @@ pub struct ModelShape {
 
 /// Sizes of multi-head latent attention (compressed keys and values).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Mla {
+pub struct LatentAttentionShape {
     /// Rank of compressed attention queries; 0: not compressed.
     pub q_rank: u32,
     /// Rank of compressed attention keys and values.
@@ -57,7 +57,7 @@ pub struct Mla {
 
 /// Sizes of a mixture of experts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Moe {
+pub struct ExpertsShape {
     /// Number of routed experts per layer.
     pub experts: u32,
     /// Number of routed experts that each token visits.
@@ -72,7 +72,7 @@ pub struct Moe {
 
 /// Sliding-window attention of some layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Window {
+pub struct SlidingWindowLayers {
     /// Width of the attention window, in tokens.
     pub tokens: u32,
     /// Number of layers with a sliding window.
@@ -104,7 +104,7 @@ pub struct StateLayers {
 
 impl StateLayers {
     /// Returns the size of a layer's recurrent state on each of `tp` GPUs, in bytes.
-    pub fn bytes(&self, tp: u32) -> u64 {
+    pub fn state_bytes(&self, tp: u32) -> u64 {
         let tp = tp.max(1);
         let (groups, width) = self.groups;
         let groups = if groups.is_multiple_of(tp) {
@@ -134,7 +134,7 @@ pub enum ShapeError {
     },
 }
 
-const UNGATED: &[&str] = &[
+const UNGATED_MLP_MODEL_TYPES: &[&str] = &[
     "gpt2",
     "gpt_neo",
     "gpt_neox",
@@ -153,15 +153,15 @@ const UNGATED: &[&str] = &[
 impl ModelShape {
     /// Returns the layer sizes of the largest of `stages` pipeline stages.
     #[must_use]
-    pub fn stage(&self, stages: u32) -> Self {
+    pub fn largest_pipeline_stage(&self, stages: u32) -> Self {
         let part = |layers: u32| layers.div_ceil(stages.max(1));
         Self {
             layers: part(self.layers),
-            moe: self.moe.map(|moe| Moe {
+            moe: self.moe.map(|moe| ExpertsShape {
                 layers: part(moe.layers),
                 ..moe
             }),
-            window: self.window.map(|window| Window {
+            window: self.window.map(|window| SlidingWindowLayers {
                 layers: part(window.layers),
                 ..window
             }),
@@ -178,7 +178,7 @@ impl ModelShape {
     /// # Errors
     /// [`ShapeError`] if a size is missing or zero.
     pub fn from_config(config: &Value) -> Result<Self, ShapeError> {
-        let text = text_part(config);
+        let text = text_model_config(config);
         let number = |keys: &[&str]| keys.iter().find_map(|key| text[*key].as_u64());
         let need = |keys: &[&'static str]| match number(keys) {
             None => Err(ShapeError::Missing(keys[0])),
@@ -186,7 +186,7 @@ impl ModelShape {
                 key: keys[0],
                 value: 0,
             }),
-            Some(n) => Ok(size(n)),
+            Some(n) => Ok(clamp_size(n)),
         };
         let hidden = need(&["hidden_size", "n_embd", "d_model"])?;
         let layers = need(&["num_hidden_layers", "n_layer", "n_layers", "num_layers"])?;
@@ -194,13 +194,13 @@ impl ModelShape {
         let pattern = text["hybrid_override_pattern"].as_str();
         let count = |letters: &str| {
             let found = pattern.map(|all| all.chars().filter(|&c| letters.contains(c)).count());
-            found.map(|n| size(n as u64))
+            found.map(|n| clamp_size(n as u64))
         };
         let mixers = count("M*").unwrap_or(layers).max(1);
         let layers = count("-E").map_or(layers, |mlps| mlps.max(mixers));
         let heads = need(&["num_attention_heads", "n_head", "n_heads"])?;
         let vocab = need(&["vocab_size"])?;
-        let small = |keys: &[&str], default: u32| number(keys).map_or(default, size);
+        let small = |keys: &[&str], default: u32| number(keys).map_or(default, clamp_size);
         let one_kv = text["multi_query"].as_bool() == Some(true);
         let kv_default = if one_kv { 1 } else { heads };
         let kv_heads = small(
@@ -229,11 +229,11 @@ impl ModelShape {
             intermediate,
             vocab,
             tied: tied.unwrap_or_else(|| kind.starts_with("gemma")),
-            gated: !UNGATED.contains(&kind),
-            mla: mla(text),
-            moe: moe(text, count("E").unwrap_or(layers), intermediate),
-            window: window(text, kind, layers),
-            state: state(text, layers),
+            gated: !UNGATED_MLP_MODEL_TYPES.contains(&kind),
+            mla: read_latent_attention(text),
+            moe: read_experts(text, count("E").unwrap_or(layers), intermediate),
+            window: read_sliding_window(text, kind, layers),
+            state: read_state_layers(text, layers),
             qk_norm: match text["use_qk_norm"].as_bool() {
                 Some(named) => named && !kind.starts_with("llama4"),
                 None => {
@@ -262,12 +262,12 @@ impl ModelShape {
             None => 2 * u64::from((self.kv_heads / tp.max(1)).max(1)) * u64::from(self.head_dim),
         };
         per_layer
-            .saturating_mul(u64::from(self.attention_layers()))
+            .saturating_mul(u64::from(self.attention_layer_count()))
             .saturating_mul(u64::from(kv_bytes))
     }
 
     /// Returns the number of layers with keys and values, at least one.
-    pub fn attention_layers(&self) -> u32 {
+    pub fn attention_layer_count(&self) -> u32 {
         let states = self.state.map_or(0, |state| state.layers);
         self.layers.saturating_sub(states).max(1)
     }
@@ -275,8 +275,8 @@ impl ModelShape {
 
 /// Returns the configuration of the language model in a multimodal `config.json`, at most three
 /// levels down.
-fn text_part(config: &Value) -> &Value {
-    const PARTS: &[&str] = &[
+fn text_model_config(config: &Value) -> &Value {
+    const TEXT_CONFIG_KEYS: &[&str] = &[
         "text_config",
         "llm_config",
         "language_config",
@@ -285,7 +285,11 @@ fn text_part(config: &Value) -> &Value {
     ];
     let mut part = config;
     for _ in 0..3 {
-        match PARTS.iter().map(|key| &part[*key]).find(|v| v.is_object()) {
+        match TEXT_CONFIG_KEYS
+            .iter()
+            .map(|key| &part[*key])
+            .find(|v| v.is_object())
+        {
             Some(inner) => part = inner,
             None => break,
         }
@@ -294,27 +298,27 @@ fn text_part(config: &Value) -> &Value {
 }
 
 /// Limits a layer size to 2^26, so that sums and products stay in range.
-pub(super) fn size(n: u64) -> u32 {
+pub(super) fn clamp_size(n: u64) -> u32 {
     n.min(1 << 26) as u32
 }
 
-pub(super) fn field(config: &Value, keys: &[&str]) -> Option<u32> {
+pub(super) fn read_size(config: &Value, keys: &[&str]) -> Option<u32> {
     let n = keys.iter().find_map(|key| config[*key].as_u64())?;
-    Some(size(n))
+    Some(clamp_size(n))
 }
 
-fn mla(config: &Value) -> Option<Mla> {
-    Some(Mla {
-        kv_rank: field(config, &["kv_lora_rank"])?,
-        q_rank: field(config, &["q_lora_rank"]).unwrap_or(0),
-        rope_dim: field(config, &["qk_rope_head_dim"])?,
-        nope_dim: field(config, &["qk_nope_head_dim"])?,
-        v_dim: field(config, &["v_head_dim"])?,
+fn read_latent_attention(config: &Value) -> Option<LatentAttentionShape> {
+    Some(LatentAttentionShape {
+        kv_rank: read_size(config, &["kv_lora_rank"])?,
+        q_rank: read_size(config, &["q_lora_rank"]).unwrap_or(0),
+        rope_dim: read_size(config, &["qk_rope_head_dim"])?,
+        nope_dim: read_size(config, &["qk_nope_head_dim"])?,
+        v_dim: read_size(config, &["v_head_dim"])?,
     })
 }
 
-fn moe(config: &Value, layers: u32, intermediate: u32) -> Option<Moe> {
-    let experts = field(
+fn read_experts(config: &Value, layers: u32, intermediate: u32) -> Option<ExpertsShape> {
+    let experts = read_size(
         config,
         &[
             "num_local_experts",
@@ -326,29 +330,29 @@ fn moe(config: &Value, layers: u32, intermediate: u32) -> Option<Moe> {
     if experts < 2 {
         return None;
     }
-    let per_token = field(
+    let per_token = read_size(
         config,
         &["num_experts_per_tok", "moe_top_k", "experts_per_token"],
     );
-    let width = field(config, &["moe_intermediate_size"]).unwrap_or(intermediate);
-    let shared = field(config, &["shared_expert_intermediate_size"]).unwrap_or_else(|| {
+    let width = read_size(config, &["moe_intermediate_size"]).unwrap_or(intermediate);
+    let shared = read_size(config, &["shared_expert_intermediate_size"]).unwrap_or_else(|| {
         // Llama-4 has one shared expert of the width of a routed one, without an entry in its
         // configuration.
         let llama4 = config["model_type"]
             .as_str()
             .is_some_and(|t| t.starts_with("llama4"));
-        let count = field(config, &["n_shared_experts"]).unwrap_or(u32::from(llama4));
+        let count = read_size(config, &["n_shared_experts"]).unwrap_or(u32::from(llama4));
         count.saturating_mul(width)
     });
-    let dense_first = field(config, &["first_k_dense_replace"]).unwrap_or(0);
+    let dense_first = read_size(config, &["first_k_dense_replace"]).unwrap_or(0);
     let listed = config["mlp_only_layers"].as_array().map_or(0, Vec::len);
-    let every = field(
+    let every = read_size(
         config,
         &["decoder_sparse_step", "interleave_moe_layer_step"],
     )
     .unwrap_or(1);
     let candidates = layers.saturating_sub(dense_first) / every.max(1);
-    Some(Moe {
+    Some(ExpertsShape {
         experts,
         per_token: per_token.unwrap_or(1).clamp(1, experts),
         intermediate: width,
@@ -357,40 +361,40 @@ fn moe(config: &Value, layers: u32, intermediate: u32) -> Option<Moe> {
     })
 }
 
-fn window(config: &Value, kind: &str, layers: u32) -> Option<Window> {
+fn read_sliding_window(config: &Value, kind: &str, layers: u32) -> Option<SlidingWindowLayers> {
     if config["use_sliding_window"].as_bool() == Some(false) {
         return None;
     }
-    if let Some(tokens) = field(config, &["attention_chunk_size"]).filter(|&n| n > 0) {
+    if let Some(tokens) = read_size(config, &["attention_chunk_size"]).filter(|&n| n > 0) {
         // In Llama-4, three of four layers attend only to their chunk.
         let layers = layers - layers / 4;
-        return Some(Window { tokens, layers });
+        return Some(SlidingWindowLayers { tokens, layers });
     }
-    let tokens = field(config, &["sliding_window"]).filter(|&n| n > 0)?;
+    let tokens = read_size(config, &["sliding_window"]).filter(|&n| n > 0)?;
     let listed = config["layer_types"].as_array().map(|types| {
         let sliding = |t: &&Value| t.as_str() == Some("sliding_attention");
         u32::try_from(types.iter().filter(sliding).count()).unwrap_or(layers)
     });
     let layers =
         listed.unwrap_or_else(
-            || match (kind, field(config, &["sliding_window_pattern"])) {
+            || match (kind, read_size(config, &["sliding_window_pattern"])) {
                 (_, Some(every)) if every > 1 => layers - layers / every,
                 (k, _) if k.starts_with("gemma3") => layers - layers / 6,
                 ("gemma2" | "gpt_oss", _) => layers.div_ceil(2),
                 _ => layers,
             },
         );
-    (layers > 0).then_some(Window { tokens, layers })
+    (layers > 0).then_some(SlidingWindowLayers { tokens, layers })
 }
 
 /// Reads the state layers of a `config.json`: gated delta nets (Qwen3-Next, Qwen3.5) and Mamba-2
 /// (Nemotron-H, Granite 4).
-fn state(config: &Value, layers: u32) -> Option<StateLayers> {
-    let number = |key: &'static str| field(config, &[key]);
+fn read_state_layers(config: &Value, layers: u32) -> Option<StateLayers> {
+    let number = |key: &'static str| read_size(config, &[key]);
     let listed = |kind: &str| {
         let types = config["layer_types"].as_array()?;
         let found = types.iter().filter(|t| t.as_str() == Some(kind)).count();
-        Some(size(found as u64))
+        Some(clamp_size(found as u64))
     };
     let wide = |key: &str| config[key].as_str() == Some("float32");
     if let (Some(keys), Some(values)) = (
@@ -414,20 +418,20 @@ fn state(config: &Value, layers: u32) -> Option<StateLayers> {
         .filter(|state| state.layers > 0);
     }
     let pattern = config["hybrid_override_pattern"].as_str();
-    let letters = pattern.map(|all| size(all.matches('M').count() as u64));
-    let heads = field(config, &["mamba_num_heads", "mamba_n_heads"])?;
-    let width = field(config, &["mamba_head_dim", "mamba_d_head"])?;
-    let depth = field(config, &["ssm_state_size", "mamba_d_state"])?;
+    let letters = pattern.map(|all| clamp_size(all.matches('M').count() as u64));
+    let heads = read_size(config, &["mamba_num_heads", "mamba_n_heads"])?;
+    let width = read_size(config, &["mamba_head_dim", "mamba_d_head"])?;
+    let depth = read_size(config, &["ssm_state_size", "mamba_d_state"])?;
     // By default only Nemotron-H keeps float32 states.
     let is_narrow = pattern.is_none() || config["mamba_ssm_cache_dtype"].is_string();
     Some(StateLayers {
         layers: letters.or_else(|| listed("mamba"))?,
         channels: heads.saturating_mul(width),
         groups: (
-            field(config, &["n_groups", "mamba_n_groups"]).unwrap_or(1),
+            read_size(config, &["n_groups", "mamba_n_groups"]).unwrap_or(1),
             2 * depth,
         ),
-        kernel: field(config, &["conv_kernel", "mamba_d_conv"]).unwrap_or(4),
+        kernel: read_size(config, &["conv_kernel", "mamba_d_conv"]).unwrap_or(4),
         numbers: heads.saturating_mul(width).saturating_mul(depth),
         number_bytes: if is_narrow && !wide("mamba_ssm_cache_dtype") {
             2
@@ -446,7 +450,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_part_is_found_and_defaults_are_filled() {
+    fn text_config_is_found_and_defaults_are_filled() {
         let shape = ModelShape::from_config(&json!({
             "model_type": "gemma3",
             "text_config": {"hidden_size": 2560, "num_hidden_layers": 34, "num_attention_heads": 8,
@@ -456,7 +460,7 @@ mod tests {
         .unwrap();
         assert_eq!(
             shape.window,
-            Some(Window {
+            Some(SlidingWindowLayers {
                 tokens: 1024,
                 layers: 29
             })
@@ -465,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_size_is_named() {
+    fn shape_error_names_the_missing_size() {
         let err = ModelShape::from_config(&json!({"hidden_size": 8})).unwrap_err();
         assert_eq!(
             err.to_string(),
@@ -474,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn experts_of_some_layers_only() {
+    fn experts_in_some_layers_only_are_read() {
         let shape = ModelShape::from_config(&json!({
             "model_type": "deepseek_v3", "hidden_size": 7168, "num_hidden_layers": 61,
             "num_attention_heads": 128, "num_key_value_heads": 128, "intermediate_size": 18432,
@@ -490,7 +494,7 @@ mod tests {
     }
 
     #[test]
-    fn layers_with_a_state_are_no_attention_layers() {
+    fn state_layers_are_not_attention_layers() {
         let qwen = ModelShape::from_config(&json!({
             "model_type": "qwen3_next", "hidden_size": 2048, "num_hidden_layers": 48,
             "num_attention_heads": 16, "num_key_value_heads": 2, "head_dim": 256,
@@ -501,10 +505,13 @@ mod tests {
         .unwrap();
         let state = qwen.state.unwrap();
         // 3 tokens of 8192 channels, and 32 x 128 x 128 numbers.
-        assert_eq!((state.layers, state.bytes(1)), (36, 49_152 + 1_048_576));
-        assert_eq!(state.bytes(2), (49_152 + 1_048_576) / 2);
         assert_eq!(
-            (qwen.attention_layers(), qwen.kv_bytes_per_token(1, 2)),
+            (state.layers, state.state_bytes(1)),
+            (36, 49_152 + 1_048_576)
+        );
+        assert_eq!(state.state_bytes(2), (49_152 + 1_048_576) / 2);
+        assert_eq!(
+            (qwen.attention_layer_count(), qwen.kv_bytes_per_token(1, 2)),
             (12, 12 * 2048)
         );
         let nemotron = ModelShape::from_config(&json!({
@@ -518,10 +525,10 @@ mod tests {
         let state = nemotron.state.unwrap();
         let convolution = (8192 + 2 * 8 * 128) * 3 * 2;
         assert_eq!(
-            (state.layers, state.bytes(1)),
+            (state.layers, state.state_bytes(1)),
             (24, convolution + 4_194_304)
         );
-        assert_eq!((nemotron.layers, nemotron.attention_layers()), (28, 4));
+        assert_eq!((nemotron.layers, nemotron.attention_layer_count()), (28, 4));
         assert!(!nemotron.gated && nemotron.moe.is_none());
     }
 }

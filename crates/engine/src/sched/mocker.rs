@@ -17,20 +17,20 @@ mod rules;
 pub use config::{MockerConfig, MockerRole};
 pub use rules::MockerRules;
 
-use super::ConfigError;
+use super::SchedulerConfigError;
 use super::vllm::BatchScheduler;
 
 /// Schedules sequences with the rules of Dynamo's mocker.
-pub type Mocker = BatchScheduler<MockerRules>;
+pub type MockerScheduler = BatchScheduler<MockerRules>;
 
-impl Mocker {
+impl MockerScheduler {
     /// Creates an engine with the mocker's rules, without sequences.
     ///
     /// # Errors
     /// [`ConfigError`] names the setting that cannot work.
-    pub fn new(config: MockerConfig) -> Result<Self, ConfigError> {
-        config.check()?;
+    pub fn new(config: MockerConfig) -> Result<Self, SchedulerConfigError> {
+        config.check_config()?;
         let rules = MockerRules::new(&config);
-        Self::with_rules(config.shared(), rules)
+        Self::with_rules(config.into_vllm_config(), rules)
     }
 }

@@ -9,14 +9,14 @@ pub mod sglang;
 mod spec;
 pub mod vllm;
 
-pub use spec::EngineSpec;
+pub use spec::SchedulerSpec;
 
 use crate::SeqId;
 use crate::SimTime;
 
 /// Records the admission of a sequence to the running batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Admitted {
+pub struct AdmittedSequence {
     /// Id of the admitted sequence.
     pub id: SeqId,
     /// Simulated time of the admission.
@@ -31,7 +31,7 @@ pub struct Admitted {
 
 /// Reports a setting of a scheduler with which it cannot run.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum ConfigError {
+pub enum SchedulerConfigError {
     /// The setting is a count and must be at least 1, but is 0.
     #[error("{field} is 0, must be at least 1")]
     Zero {
@@ -71,20 +71,25 @@ pub enum ConfigError {
 }
 
 /// Maximum number of KV blocks; the tables for them take some gigabytes of memory.
-const MAX_BLOCKS: f64 = 67_108_864.0;
+const MAX_KV_BLOCKS: f64 = 67_108_864.0;
 
-fn at_least_one(field: &'static str, value: u32) -> Result<(), ConfigError> {
+fn check_at_least_one(field: &'static str, value: u32) -> Result<(), SchedulerConfigError> {
     if value == 0 {
-        return Err(ConfigError::Zero { field });
+        return Err(SchedulerConfigError::Zero { field });
     }
     Ok(())
 }
 
-fn within(field: &'static str, value: f64, low: f64, high: f64) -> Result<(), ConfigError> {
+fn check_range(
+    field: &'static str,
+    value: f64,
+    low: f64,
+    high: f64,
+) -> Result<(), SchedulerConfigError> {
     if (low..=high).contains(&value) {
         return Ok(());
     }
-    Err(ConfigError::Range {
+    Err(SchedulerConfigError::Range {
         field,
         value,
         low,

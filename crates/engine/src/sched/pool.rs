@@ -18,37 +18,38 @@ use std::time::Duration;
 
 use rand_chacha::ChaCha8Rng;
 
-use crate::kv::{BlockPool, BlockRequest, BlockTable, Leases};
+use crate::kv::{BlockAllocationRequest, BlockLeases, BlockPool, BlockTable};
 use crate::seq_map::SeqMap;
 use crate::{
-    BlockUse, CachedBlock, Command, Delays, End, Event, Outbox, PrefixCacheReset, Scheduler, SeqId,
-    Sequence, SimTime, Stats, SubmitError, TimerQueue, Transfer,
+    CachedBlock, EngineCommand, EngineStats, KvBlockUsage, Outbox, PrefixCacheReset,
+    PromptTransfer, Scheduler, SchedulerEvent, SeqId, Sequence, SequenceEndReason, SimTime,
+    SubmitError, TimerQueue, TokenDelays,
 };
-use adapters::{AdapterFit, AdapterSlots};
-pub use config::PoolConfig;
+use adapters::{AdapterSlotFit, AdapterSlots};
+pub use config::SlotSchedulerConfig;
 
 /// Number of later sequences, with their LoRA adapter loaded, that may overtake a waiting sequence
 /// before it gets the next adapter slot.
-const MAX_OVERTAKES: u32 = 16;
+const MAX_ADAPTER_OVERTAKES: u32 = 16;
 
 /// Schedules sequences on independent slots, as llm-d-inference-sim does.
-pub struct Pool {
-    config: PoolConfig,
+pub struct SlotScheduler {
+    config: SlotSchedulerConfig,
     /// Token delays for new sequences. A sequence keeps the delays of its submission, or of its
-    /// start with [`PoolConfig::delays_at_start`].
-    delays: Arc<Delays>,
+    /// start with [`SlotSchedulerConfig::delays_at_start`].
+    delays: Arc<TokenDelays>,
     timers: TimerQueue<SlotTimer>,
-    slots: Vec<Option<Box<RunningSeq>>>,
+    slots: Vec<Option<Box<RunningSequence>>>,
     free: Vec<u32>,
-    locations: SeqMap<SeqLocation>,
-    waiting: VecDeque<WaitingSeq>,
+    locations: SeqMap<SequenceLocation>,
+    waiting: VecDeque<WaitingSequence>,
     adapters: AdapterSlots,
     epoch: u32,
     paused: Option<SimTime>,
-    /// Whether [`Self::admit`] is running, to prevent recursion.
+    /// Whether [`Self::admit_to_free_slots`] is running, to prevent recursion.
     admitting: bool,
     blocks: Option<BlockPool>,
-    leases: Leases,
+    leases: BlockLeases,
     queries: u64,
     hits: u64,
 }
@@ -60,17 +61,17 @@ struct SlotTimer {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum SeqLocation {
+enum SequenceLocation {
     Waiting,
     Slot(u32),
 }
 
-struct WaitingSeq {
+struct WaitingSequence {
     seq: Sequence,
     passed: u32,
 }
 
-struct RunningSeq {
+struct RunningSequence {
     seq: Sequence,
     released: u32,
     next_no_gap: u32,
@@ -80,13 +81,13 @@ struct RunningSeq {
     cached: u32,
 }
 
-impl Pool {
+impl SlotScheduler {
     /// Creates a scheduler of `config.slots` independent slots, without sequences.
-    pub fn new(config: PoolConfig) -> Self {
+    pub fn new(config: SlotSchedulerConfig) -> Self {
         Self {
             blocks: config.kv.map(BlockPool::new),
             adapters: AdapterSlots::new(config.max_loras, config.lora_load),
-            leases: Leases::default(),
+            leases: BlockLeases::default(),
             delays: Arc::new(config.delays.clone()),
             queries: 0,
             hits: 0,
@@ -102,16 +103,16 @@ impl Pool {
         }
     }
 
-    fn running(&self) -> usize {
+    fn running_count(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    fn fits(&self, seq: &Sequence) -> Result<(), SubmitError> {
+    fn check_fits(&self, seq: &Sequence) -> Result<(), SubmitError> {
         let Some(blocks) = &self.blocks else {
             return Ok(());
         };
         let (needed, total) = (
-            blocks.blocks_for(seq.prompt),
+            blocks.blocks_for_tokens(seq.prompt),
             blocks.config().num_blocks - 1,
         );
         match needed > total {
@@ -120,12 +121,17 @@ impl Pool {
         }
     }
 
-    fn has_slot(&self) -> bool {
-        self.running() < self.config.slots
+    fn has_free_slot(&self) -> bool {
+        self.running_count() < self.config.slots
     }
 
     /// Starts a sequence, or returns it if there are not enough free KV blocks for its prompt.
-    fn start(&mut self, now: SimTime, seq: Sequence, out: &mut Outbox) -> Option<Sequence> {
+    fn start_sequence(
+        &mut self,
+        now: SimTime,
+        seq: Sequence,
+        out: &mut Outbox,
+    ) -> Option<Sequence> {
         let id = seq.id;
         let mut table = BlockTable::default();
         let mut cached = 0;
@@ -133,24 +139,24 @@ impl Pool {
             let plan = seq.plan.as_ref();
             let found = plan.filter(|_| !seq.skip_cache_read);
             let most = seq.prompt + u32::from(self.config.caches_whole_prompts);
-            cached = found.map_or(0, |plan| blocks.cached_prefix(plan, most));
+            cached = found.map_or(0, |plan| blocks.cached_prefix_tokens(plan, most));
             let refused = seq
                 .hit_threshold
-                .is_some_and(|least| share(cached, seq.prompt) < least);
+                .is_some_and(|least| cached_ratio(cached, seq.prompt) < least);
             if refused && !self.config.prompt_blocks_only {
-                self.refuse(now, id, cached, out);
+                self.end_below_hit_threshold(now, id, cached, out);
                 return None;
             }
             let kept = self
                 .config
-                .kept_prompt(seq.prompt, blocks.config().block_size);
-            let need = BlockRequest {
+                .cached_prompt_tokens(seq.prompt, blocks.config().block_size);
+            let need = BlockAllocationRequest {
                 prefix: cached,
                 tokens: kept,
-                cache: load_failure::certain(&seq, kept, cached),
-                ..BlockRequest::default()
+                cache: load_failure::tokens_to_cache(&seq, kept, cached),
+                ..BlockAllocationRequest::default()
             };
-            if !blocks.allocate(&mut table, plan, &need, &mut |event| {
+            if !blocks.allocate_blocks(&mut table, plan, &need, &mut |event| {
                 out.push_back((now, event))
             }) {
                 return Some(seq);
@@ -161,20 +167,20 @@ impl Pool {
             }
             if refused {
                 // llm-d-inference-sim stores the prompt before it checks the threshold.
-                blocks.release(&mut table);
-                self.refuse(now, id, cached, out);
+                blocks.release_table(&mut table);
+                self.end_below_hit_threshold(now, id, cached, out);
                 return None;
             }
         } else if seq.hit_threshold.is_some_and(|least| least > 0.0) {
-            self.refuse(now, id, 0, out);
+            self.end_below_hit_threshold(now, id, 0, out);
             return None;
         }
-        self.run(now, seq, table, cached, out);
+        self.run_sequence(now, seq, table, cached, out);
         None
     }
 
     /// Runs a sequence whose KV blocks were allocated.
-    fn run(
+    fn run_sequence(
         &mut self,
         now: SimTime,
         mut seq: Sequence,
@@ -183,11 +189,11 @@ impl Pool {
         out: &mut Outbox,
     ) {
         let id = seq.id;
-        let load_time = self.adapters.take(now, seq.lora);
-        let external = load_failure::fetched(&mut seq, cached);
+        let load_time = self.adapters.take_slot(now, seq.lora);
+        let external = load_failure::tokens_to_fetch(&mut seq, cached);
         out.push_back((
             now,
-            Event::Scheduled {
+            SchedulerEvent::Scheduled {
                 id,
                 cached,
                 external,
@@ -197,12 +203,12 @@ impl Pool {
             self.slots.push(None);
             (self.slots.len() - 1) as u32
         });
-        self.locations.insert(id, SeqLocation::Slot(index));
+        self.locations.insert(id, SequenceLocation::Slot(index));
         self.epoch = self.epoch.wrapping_add(1);
         if self.config.delays_at_start {
             seq.delays = Some(self.delays.clone());
         }
-        let mut running = Box::new(RunningSeq {
+        let mut running = Box::new(RunningSequence {
             released: 0,
             next_no_gap: 0,
             epoch: self.epoch,
@@ -212,59 +218,64 @@ impl Pool {
             seq,
         });
         let load = self
-            .delays(&running.seq)
-            .load(self.running(), self.config.slots);
+            .delays_of(&running.seq)
+            .load_factor(self.running_count(), self.config.slots);
         let (prompt, transfer) = (running.seq.prompt, running.seq.transfer);
-        let first = match self.recorded_gap(&running) {
+        let first = match self.recorded_token_gap(&running) {
             Some(gap) => gap,
-            None => self.draw(&mut running, |d, rng| {
-                d.first(prompt, cached, transfer, load, rng)
+            None => self.draw_delay(&mut running, |d, rng| {
+                d.draw_first_token_delay(prompt, cached, transfer, load, rng)
             }),
         };
-        if transfer == Transfer::RemotePrefill && running.seq.load_failure.is_none() {
+        if transfer == PromptTransfer::RemotePrefill && running.seq.load_failure.is_none() {
             let (tokens, took) = (external, first);
-            out.push_back((now, Event::Fetched { id, tokens, took }));
+            out.push_back((now, SchedulerEvent::Fetched { id, tokens, took }));
         }
         let first = first.saturating_sub(running.seq.preparation_time);
         let (due, epoch) = (now + load_time + first, running.epoch);
         self.slots[index as usize] = Some(running);
         if due == now {
-            self.release(now, index, out);
+            self.release_tokens(now, index, out);
         } else {
-            self.timers.set(due, SlotTimer { slot: index, epoch });
+            self.timers.schedule(due, SlotTimer { slot: index, epoch });
         }
     }
 
-    fn refuse(&mut self, now: SimTime, id: SeqId, cached: u32, out: &mut Outbox) {
+    fn end_below_hit_threshold(&mut self, now: SimTime, id: SeqId, cached: u32, out: &mut Outbox) {
         self.locations.remove(&id);
         out.push_back((
             now,
-            Event::Scheduled {
+            SchedulerEvent::Scheduled {
                 id,
                 cached,
                 external: 0,
             },
         ));
-        let end = End::Threshold;
-        out.push_back((now, Event::Ended { id, end }));
+        let end = SequenceEndReason::Threshold;
+        out.push_back((now, SchedulerEvent::Ended { id, end }));
     }
 
-    fn end_leases(&mut self, now: SimTime, out: &mut Outbox) {
+    fn expire_leases(&mut self, now: SimTime, out: &mut Outbox) {
         let Some(blocks) = &mut self.blocks else {
             return;
         };
         let mut freed = None;
-        while let Some((at, came_back)) = self.leases.expire(now, blocks) {
+        while let Some((at, came_back)) = self.leases.expire_next_lease(now, blocks) {
             freed = came_back.then_some(at).or(freed);
         }
         if let Some(at) = freed {
-            self.admit(at, out);
+            self.admit_to_free_slots(at, out);
         }
     }
 
     /// Allocates KV blocks for all tokens of a sequence. If the cache is full, the sequence
     /// continues without them.
-    fn grow(&mut self, now: SimTime, running: &mut RunningSeq, out: &mut Outbox) {
+    fn allocate_token_blocks(
+        &mut self,
+        now: SimTime,
+        running: &mut RunningSequence,
+        out: &mut Outbox,
+    ) {
         let Some(blocks) = &mut self.blocks else {
             return;
         };
@@ -273,28 +284,28 @@ impl Pool {
         }
         let tokens = running.seq.prompt + running.released;
         // The step after a token writes its KV cache entry.
-        let need = BlockRequest {
+        let need = BlockAllocationRequest {
             tokens,
             cache: tokens - 1,
-            ..BlockRequest::default()
+            ..BlockAllocationRequest::default()
         };
         let plan = running.seq.plan.as_ref();
-        let _fits = blocks.allocate(&mut running.table, plan, &need, &mut |e| {
+        let _fits = blocks.allocate_blocks(&mut running.table, plan, &need, &mut |e| {
             out.push_back((now, e))
         });
     }
 
-    fn release(&mut self, now: SimTime, index: u32, out: &mut Outbox) {
+    fn release_tokens(&mut self, now: SimTime, index: u32, out: &mut Outbox) {
         let Some(mut running) = self.slots[index as usize].take() else {
             return;
         };
         if running.seq.load_failure.is_some() {
-            self.load_failed(now, index, running, out);
+            self.handle_load_failure(now, index, running, out);
             return;
         }
         let id = running.seq.id;
         let (mut released, mut due) = (0u32, None);
-        if running.seq.timeline.is_none() && self.delays(&running.seq).itl.0.is_zero() {
+        if running.seq.timeline.is_none() && self.delays_of(&running.seq).itl.0.is_zero() {
             released = running.seq.output.saturating_sub(running.released);
             running.released += released;
         }
@@ -304,15 +315,15 @@ impl Pool {
             if running.released == running.seq.output {
                 break;
             }
-            let gap = self.gap(&mut running);
+            let gap = self.next_token_gap(&mut running);
             if !gap.is_zero() {
                 due = Some(now + gap);
                 break;
             }
         }
         if released > 0 {
-            self.grow(now, &mut running, out);
-            out.push_back((now, Event::Tokens { id, n: released }));
+            self.allocate_token_blocks(now, &mut running, out);
+            out.push_back((now, SchedulerEvent::Tokens { id, n: released }));
             if due.is_none() && !running.seq.tail.is_zero() {
                 due = Some(now + running.seq.tail);
             }
@@ -320,40 +331,47 @@ impl Pool {
         let epoch = running.epoch;
         self.slots[index as usize] = Some(running);
         match due {
-            Some(at) => self.timers.set(at, SlotTimer { slot: index, epoch }),
-            None => self.finish(now, index, End::Finished, out),
+            Some(at) => self.timers.schedule(at, SlotTimer { slot: index, epoch }),
+            None => self.finish_sequence(now, index, SequenceEndReason::Finished, out),
         }
     }
 
-    fn finish(&mut self, now: SimTime, index: u32, end: End, out: &mut Outbox) {
+    fn finish_sequence(
+        &mut self,
+        now: SimTime,
+        index: u32,
+        end: SequenceEndReason,
+        out: &mut Outbox,
+    ) {
         let Some(mut running) = self.slots[index as usize].take() else {
             return;
         };
         self.free.push(index);
         self.locations.remove(&running.seq.id);
-        let hands_over = running.seq.transfer == Transfer::RemoteDecode && end == End::Finished;
+        let hands_over = running.seq.transfer == PromptTransfer::RemoteDecode
+            && end == SequenceEndReason::Finished;
         if let Some(blocks) = &mut self.blocks {
             match self.config.lease {
                 Some(term) if hands_over && !running.table.is_empty() => {
                     let (id, table) = (running.seq.id, std::mem::take(&mut running.table));
-                    let blocks = self.leases.hold(now, term, id, table);
-                    out.push_back((now, Event::Leased { id, blocks }));
+                    let blocks = self.leases.lease_blocks(now, term, id, table);
+                    out.push_back((now, SchedulerEvent::Leased { id, blocks }));
                 }
-                _ => blocks.release(&mut running.table),
+                _ => blocks.release_table(&mut running.table),
             }
         }
-        self.adapters.release(now, running.seq.lora);
+        self.adapters.release_slot(now, running.seq.lora);
         let id = running.seq.id;
-        out.push_back((now, Event::Ended { id, end }));
-        self.admit(now, out);
+        out.push_back((now, SchedulerEvent::Ended { id, end }));
+        self.admit_to_free_slots(now, out);
     }
 
     /// Starts waiting sequences while there are free slots.
     ///
     /// Prefers the first sequence whose LoRA adapter is loaded, then the first whose adapter can be
-    /// loaded. No sequence overtakes one that was overtaken [`MAX_OVERTAKES`] times. A sequence
+    /// loaded. No sequence overtakes one that was overtaken [`MAX_ADAPTER_OVERTAKES`] times. A sequence
     /// without delays ends inside its own start; `admitting` turns that recursion into this loop.
-    fn admit(&mut self, now: SimTime, out: &mut Outbox) {
+    fn admit_to_free_slots(&mut self, now: SimTime, out: &mut Outbox) {
         if !self.admitting {
             self.admitting = true;
             self.admit_waiting(now, out);
@@ -362,14 +380,14 @@ impl Pool {
     }
 
     fn admit_waiting(&mut self, now: SimTime, out: &mut Outbox) {
-        while self.paused.is_none() && self.has_slot() {
-            let Some(index) = self.next_waiting() else {
+        while self.paused.is_none() && self.has_free_slot() {
+            let Some(index) = self.next_waiting_index() else {
                 return;
             };
             let Some(mut next) = self.waiting.remove(index) else {
                 return;
             };
-            match self.start(now, next.seq, out) {
+            match self.start_sequence(now, next.seq, out) {
                 None => self
                     .waiting
                     .range_mut(..index)
@@ -383,21 +401,21 @@ impl Pool {
         }
     }
 
-    fn next_waiting(&self) -> Option<usize> {
+    fn next_waiting_index(&self) -> Option<usize> {
         let mut loadable = None;
         for (index, waiting) in self.waiting.iter().enumerate() {
-            let fit = self.adapters.fit(waiting.seq.lora);
-            if fit == AdapterFit::Ready
-                || (fit == AdapterFit::Loadable && waiting.passed >= MAX_OVERTAKES)
+            let fit = self.adapters.slot_fit(waiting.seq.lora);
+            if fit == AdapterSlotFit::Ready
+                || (fit == AdapterSlotFit::Loadable && waiting.passed >= MAX_ADAPTER_OVERTAKES)
             {
                 return Some(index);
             }
-            if waiting.passed >= MAX_OVERTAKES {
+            if waiting.passed >= MAX_ADAPTER_OVERTAKES {
                 // Later sequences may not overtake it: running adapters drain until its adapter
                 // fits.
                 return loadable;
             }
-            if fit == AdapterFit::Loadable {
+            if fit == AdapterSlotFit::Loadable {
                 loadable = loadable.or(Some(index));
             }
         }
@@ -405,23 +423,23 @@ impl Pool {
     }
 }
 
-fn share(cached: u32, prompt: u32) -> f64 {
+fn cached_ratio(cached: u32, prompt: u32) -> f64 {
     f64::from(cached) / f64::from(prompt.max(1))
 }
 
-impl Scheduler for Pool {
+impl Scheduler for SlotScheduler {
     fn submit(&mut self, now: SimTime, seq: Sequence, out: &mut Outbox) -> Result<(), SubmitError> {
         let startable = self.paused.is_none()
-            && self.has_slot()
+            && self.has_free_slot()
             && self.waiting.is_empty()
-            && self.adapters.fit(seq.lora) != AdapterFit::No;
-        self.fits(&seq)?;
+            && self.adapters.slot_fit(seq.lora) != AdapterSlotFit::No;
+        self.check_fits(&seq)?;
         let mut seq = seq;
         if seq.delays.is_none() {
             seq.delays = Some(self.delays.clone());
         }
         if startable {
-            match self.start(now, seq, out) {
+            match self.start_sequence(now, seq, out) {
                 None => return Ok(()),
                 Some(unstarted) => seq = unstarted,
             }
@@ -435,22 +453,25 @@ impl Scheduler for Pool {
         }
         // A slot is given later than its arrival anyway.
         seq.preparation_time = Duration::ZERO;
-        self.locations.insert(seq.id, SeqLocation::Waiting);
-        self.waiting.push_back(WaitingSeq { seq, passed: 0 });
-        self.admit(now, out);
+        self.locations.insert(seq.id, SequenceLocation::Waiting);
+        self.waiting.push_back(WaitingSequence { seq, passed: 0 });
+        self.admit_to_free_slots(now, out);
         Ok(())
     }
 
-    fn admits(&self, job: &mut dyn Iterator<Item = &Sequence>) -> Result<(), SubmitError> {
+    fn check_submissions(
+        &self,
+        job: &mut dyn Iterator<Item = &Sequence>,
+    ) -> Result<(), SubmitError> {
         // At most this many start; the others need places in the queue.
         let mut slots = match self.paused.is_none() && self.waiting.is_empty() {
-            true => self.config.slots.saturating_sub(self.running()),
+            true => self.config.slots.saturating_sub(self.running_count()),
             false => 0,
         };
         let mut queued = self.waiting.len();
         for seq in job {
-            self.fits(seq)?;
-            if slots > 0 && self.adapters.fit(seq.lora) != AdapterFit::No {
+            self.check_fits(seq)?;
+            if slots > 0 && self.adapters.slot_fit(seq.lora) != AdapterSlotFit::No {
                 slots -= 1;
                 continue;
             }
@@ -465,89 +486,96 @@ impl Scheduler for Pool {
     fn abort(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) {
         match self.locations.get(&id).copied() {
             None => {}
-            Some(SeqLocation::Slot(index)) => self.finish(now, index, End::Aborted, out),
-            Some(SeqLocation::Waiting) => {
+            Some(SequenceLocation::Slot(index)) => {
+                self.finish_sequence(now, index, SequenceEndReason::Aborted, out)
+            }
+            Some(SequenceLocation::Waiting) => {
                 self.locations.remove(&id);
                 self.waiting.retain(|w| w.seq.id != id);
-                let end = End::Aborted;
-                out.push_back((now, Event::Ended { id, end }));
-                self.admit(now, out);
+                let end = SequenceEndReason::Aborted;
+                out.push_back((now, SchedulerEvent::Ended { id, end }));
+                self.admit_to_free_slots(now, out);
             }
         }
     }
 
     fn next_wakeup(&self) -> Option<SimTime> {
         let timers = self.paused.is_none().then(|| self.timers.next_due());
-        let due = [timers.flatten(), self.leases.next_due()];
+        let due = [timers.flatten(), self.leases.next_expiry()];
         due.into_iter().flatten().min()
     }
 
     fn advance(&mut self, now: SimTime, out: &mut Outbox) {
-        self.end_leases(now, out);
+        self.expire_leases(now, out);
         if self.paused.is_some() {
             return;
         }
         while let Some((due, timer)) = self.timers.pop_due(now) {
             let slot = self.slots.get(timer.slot as usize).and_then(Option::as_ref);
             if slot.is_some_and(|running| running.epoch == timer.epoch) {
-                self.release(due, timer.slot, out);
+                self.release_tokens(due, timer.slot, out);
             }
         }
     }
 
-    fn command(&mut self, now: SimTime, command: Command, out: &mut Outbox) -> bool {
+    fn apply_command(&mut self, now: SimTime, command: EngineCommand, out: &mut Outbox) -> bool {
         match command {
-            Command::Pause => {
+            EngineCommand::Pause => {
                 self.paused.get_or_insert(now);
             }
-            Command::Resume => {
+            EngineCommand::Resume => {
                 if let Some(since) = self.paused.take() {
                     self.timers.postpone(now - since);
-                    self.admit(now, out);
+                    self.admit_to_free_slots(now, out);
                 }
             }
-            Command::CancelAll => {
+            EngineCommand::CancelAll => {
                 for waiting in std::mem::take(&mut self.waiting) {
                     self.locations.remove(&waiting.seq.id);
                     let id = waiting.seq.id;
                     out.push_back((
                         now,
-                        Event::Ended {
+                        SchedulerEvent::Ended {
                             id,
-                            end: End::Cancelled,
+                            end: SequenceEndReason::Cancelled,
                         },
                     ));
                 }
                 for index in 0..self.slots.len() as u32 {
-                    self.finish(now, index, End::Cancelled, out);
+                    self.finish_sequence(now, index, SequenceEndReason::Cancelled, out);
                 }
             }
-            Command::ResetPrefixCache(reset) => {
+            EngineCommand::ResetPrefixCache(reset) => {
                 let Some(blocks) = &mut self.blocks else {
                     return true;
                 };
                 let mut report = |event| out.push_back((now, event));
                 match reset {
-                    PrefixCacheReset::WhenIdle => return blocks.reset(&mut report),
+                    PrefixCacheReset::WhenIdle => return blocks.reset_prefix_cache(&mut report),
                     PrefixCacheReset::Preempt | PrefixCacheReset::Forget => {
-                        blocks.forget(&mut report)
+                        blocks.forget_prefix_cache(&mut report)
                     }
                 }
             }
-            Command::Caching(on) => self.blocks.iter_mut().for_each(|b| b.set_caching(on)),
-            Command::Release(id) => {
+            EngineCommand::Caching(on) => self
+                .blocks
+                .iter_mut()
+                .for_each(|b| b.set_prefix_caching(on)),
+            EngineCommand::Release(id) => {
                 let blocks = self.blocks.as_mut();
-                let held = blocks.is_some_and(|blocks| self.leases.release(id, blocks));
-                self.admit(now, out);
+                let held = blocks.is_some_and(|blocks| self.leases.release_lease(id, blocks));
+                self.admit_to_free_slots(now, out);
                 return held;
             }
-            Command::Delays(delays) => self.delays = delays,
-            Command::Bounds { running, waiting } => {
+            EngineCommand::Delays(delays) => self.delays = delays,
+            EngineCommand::Bounds { running, waiting } => {
                 self.config.slots = running.max(1) as usize;
                 self.config.queue = waiting.map(|n| n as usize);
-                self.admit(now, out);
+                self.admit_to_free_slots(now, out);
             }
-            Command::Speed(_) | Command::ResetHostTier | Command::ResetEncoderCache => {
+            EngineCommand::Speed(_)
+            | EngineCommand::ResetHostTier
+            | EngineCommand::ResetEncoderCache => {
                 return false;
             }
         }
@@ -559,24 +587,24 @@ impl Scheduler for Pool {
         blocks.map_or_else(Vec::new, BlockPool::cached_blocks)
     }
 
-    fn block_use(&self, numbers: Range<u32>) -> BlockUse {
+    fn block_usage(&self, numbers: Range<u32>) -> KvBlockUsage {
         let blocks = self.blocks.as_ref();
-        blocks.map_or_else(BlockUse::default, |blocks| blocks.block_use(numbers))
+        blocks.map_or_else(KvBlockUsage::default, |blocks| blocks.block_usage(numbers))
     }
 
-    fn stats(&self) -> Stats {
+    fn stats(&self) -> EngineStats {
         let (used_blocks, total_blocks) = match &self.blocks {
-            Some(blocks) => (blocks.counts().used, blocks.config().num_blocks - 1),
+            Some(blocks) => (blocks.block_counts().used, blocks.config().num_blocks - 1),
             None => (0, 0),
         };
-        Stats {
-            running: self.running(),
+        EngineStats {
+            running: self.running_count(),
             waiting: self.waiting.len(),
             used_blocks,
             total_blocks,
             cache_queries: self.queries,
             cache_hits: self.hits,
-            ..Stats::default()
+            ..EngineStats::default()
         }
     }
 }

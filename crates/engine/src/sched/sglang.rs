@@ -25,44 +25,45 @@ use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::latency::Batch;
+use crate::latency::BatchWork;
 use crate::{
-    BlockKey, BlockUse, CachedBlock, Command, End, Event, Outbox, PrefixCacheReset, Scheduler,
-    SeqId, Sequence, SequenceProgress, Stats, SubmitError, Transfer,
+    BlockKey, CachedBlock, EngineCommand, EngineStats, KvBlockUsage, Outbox, PrefixCacheReset,
+    PromptTransfer, Scheduler, SchedulerEvent, SeqId, Sequence, SequenceEndReason,
+    SequenceProgress, SubmitError,
 };
 use crate::{SimTime, TimerQueue};
 use vllm_sim_random::std_rng::StdRng;
 
-use super::{Admitted, ConfigError};
+use super::{AdmittedSequence, SchedulerConfigError};
 pub use config::{SchedulePolicy, SglangConfig};
-use handoff::Destinations;
-use radix::Radix;
-use seqs::{SequenceSlab, Slot};
+use handoff::TransferDestinations;
+use radix::RadixTree;
+use seqs::{SequenceSlab, SequenceSlot};
 
 /// Fraction of the remaining output tokens for which admission initially reserves room.
-const INIT_RATIO: f64 = 0.7;
+const INIT_NEW_TOKEN_RATIO: f64 = 0.7;
 /// Minimum of the reserved fraction of output tokens, relative to the initial fraction.
-const MIN_RATIO: f64 = 0.14;
+const MIN_NEW_TOKEN_RATIO: f64 = 0.14;
 /// Number of decode passes in which the reserved fraction falls from the initial to the minimum.
-const RATIO_DECAY_STEPS: f64 = 600.0;
+const NEW_TOKEN_RATIO_DECAY_STEPS: f64 = 600.0;
 
 /// Schedules sequences as SGLang does.
 #[derive(Debug)]
-pub struct Sglang {
+pub struct SglangScheduler {
     config: SglangConfig,
-    radix: Radix,
+    radix: RadixTree,
     /// Full hash of each cached page, if block plans have full hashes.
     hashes: HashMap<BlockKey, [u8; 32]>,
     seqs: SequenceSlab,
-    waiting: VecDeque<Slot>,
-    destinations: Destinations,
-    running: Vec<Slot>,
-    pass: Option<Pass>,
-    spare: Pass,
+    waiting: VecDeque<SequenceSlot>,
+    destinations: TransferDestinations,
+    running: Vec<SequenceSlot>,
+    pass: Option<ForwardPass>,
+    spare: ForwardPass,
     plan_at: Option<SimTime>,
     paused: bool,
     /// Ends of the delays after last tokens, by slot and generation of the sequence.
-    tails: TimerQueue<(Slot, u32)>,
+    tails: TimerQueue<(SequenceSlot, u32)>,
     /// Random generator of draft acceptance, created on first use.
     draws: Option<StdRng>,
     ratio: f64,
@@ -70,52 +71,52 @@ pub struct Sglang {
     rounds_without_prefill: u32,
     arrivals: u64,
     epoch: u32,
-    stats: Stats,
-    admissions: Vec<Admitted>,
+    stats: EngineStats,
+    admissions: Vec<AdmittedSequence>,
 }
 
 #[derive(Debug, Default)]
-struct Pass {
-    slots: Vec<Slot>,
+struct ForwardPass {
+    slots: Vec<SequenceSlot>,
     prefill: bool,
     begun: SimTime,
     end: SimTime,
-    batch: Batch,
+    batch: BatchWork,
     /// Number of prompt tokens that the pass computed, including recomputed output.
     prompt_tokens: u32,
-    events: Vec<Event>,
+    events: Vec<SchedulerEvent>,
     rejected: Vec<SeqId>,
 }
 
-impl Pass {
+impl ForwardPass {
     fn clear(&mut self) {
         self.slots.clear();
         self.events.clear();
         self.rejected.clear();
-        self.batch = Batch::default();
+        self.batch = BatchWork::default();
         self.prompt_tokens = 0;
         self.prefill = false;
     }
 }
 
-impl Sglang {
+impl SglangScheduler {
     /// Creates an SGLang engine without sequences.
     ///
     /// # Errors
     /// [`ConfigError`] names the setting that cannot work.
-    pub fn new(config: SglangConfig) -> Result<Self, ConfigError> {
-        config.check()?;
+    pub fn new(config: SglangConfig) -> Result<Self, SchedulerConfigError> {
+        config.check_config()?;
         Ok(Self {
-            radix: Radix::new(config.num_pages),
-            ratio: INIT_RATIO * config.schedule_conservativeness,
+            radix: RadixTree::new(config.num_pages),
+            ratio: INIT_NEW_TOKEN_RATIO * config.schedule_conservativeness,
             config,
             hashes: HashMap::new(),
             seqs: SequenceSlab::default(),
             waiting: VecDeque::new(),
-            destinations: Destinations::default(),
+            destinations: TransferDestinations::default(),
             running: Vec::new(),
             pass: None,
-            spare: Pass::default(),
+            spare: ForwardPass::default(),
             plan_at: None,
             paused: false,
             tails: TimerQueue::default(),
@@ -123,7 +124,7 @@ impl Sglang {
             rounds_without_prefill: 0,
             arrivals: 0,
             epoch: 0,
-            stats: Stats::default(),
+            stats: EngineStats::default(),
             admissions: Vec::new(),
         })
     }
@@ -133,7 +134,7 @@ impl Sglang {
         &self.config
     }
 
-    fn takes(&self, seq: &Sequence, more: usize) -> Result<(), SubmitError> {
+    fn check_submission(&self, seq: &Sequence, more: usize) -> Result<(), SubmitError> {
         if let Some(limit) = self.config.max_waiting
             && self.waiting.len() + more >= limit
         {
@@ -145,7 +146,7 @@ impl Sglang {
             .saturating_add(seq.output)
             .min(self.config.max_model_len);
         let (needed, total) = (
-            self.config.pages(tokens).saturating_add(1),
+            self.config.pages_for_tokens(tokens).saturating_add(1),
             self.config.num_pages,
         );
         match needed > total {
@@ -154,20 +155,20 @@ impl Sglang {
         }
     }
 
-    fn wake(&mut self, now: SimTime) {
+    fn request_pass(&mut self, now: SimTime) {
         let work =
-            !self.waiting.is_empty() || !self.running.is_empty() || self.destinations.are_ready();
+            !self.waiting.is_empty() || !self.running.is_empty() || self.destinations.has_ready();
         if self.pass.is_none() && work && !self.paused && self.plan_at.is_none() {
             self.plan_at = Some(now);
         }
     }
 
-    fn plan(&mut self, now: SimTime, out: &mut Outbox) {
+    fn start_pass(&mut self, now: SimTime, out: &mut Outbox) {
         if self.paused || self.pass.is_some() {
             return;
         }
         let mut pass = std::mem::take(&mut self.spare);
-        self.form(now, &mut pass, out);
+        self.form_pass(now, &mut pass, out);
         if pass.slots.is_empty() {
             out.extend(pass.events.drain(..).map(|event| (now, event)));
             report_rejected(&mut pass, now, out);
@@ -175,12 +176,16 @@ impl Sglang {
             return;
         }
         pass.begun = now;
-        pass.end = now + self.config.latency.step(&pass.batch, self.config.speed);
+        pass.end = now
+            + self
+                .config
+                .latency
+                .step_time(&pass.batch, self.config.speed);
         self.pass = Some(pass);
     }
 
     /// Ends the running pass at `now` if all its sequences have ended.
-    fn end_abandoned(&mut self, now: SimTime) {
+    fn end_abandoned_pass(&mut self, now: SimTime) {
         if let Some(pass) = &mut self.pass
             && pass.slots.iter().all(|&slot| self.seqs[slot].dead)
         {
@@ -189,13 +194,13 @@ impl Sglang {
     }
 
     /// Recomputes the end of the running pass after a change of the configuration.
-    fn retime(&mut self, now: SimTime) {
+    fn recompute_pass_end(&mut self, now: SimTime) {
         let config = &self.config;
         if let Some(pass) = &mut self.pass {
-            let computing = config.latency.step(&pass.batch, config.speed);
+            let computing = config.latency.step_time(&pass.batch, config.speed);
             pass.end = (pass.begun + computing).max(now);
         }
-        self.end_abandoned(now);
+        self.end_abandoned_pass(now);
     }
 
     fn finish_pass(&mut self, out: &mut Outbox) {
@@ -204,22 +209,22 @@ impl Sglang {
         };
         let now = pass.end;
         let output_tokens = if pass.prefill {
-            self.finish_prefill(&mut pass, now, out)
+            self.finish_prefill_pass(&mut pass, now, out)
         } else {
-            self.finish_decode(&mut pass, now, out)
+            self.finish_decode_pass(&mut pass, now, out)
         };
         report_rejected(&mut pass, now, out);
         let prompt_tokens = pass.prompt_tokens;
         out.push_back((
             now,
-            Event::Step {
+            SchedulerEvent::Step {
                 prompt_tokens,
                 output_tokens,
             },
         ));
         pass.clear();
         self.spare = pass;
-        self.reserve_next(now, out);
+        self.reserve_next_prompt(now, out);
         if !self.paused {
             self.plan_at = Some(now);
         }
@@ -227,56 +232,68 @@ impl Sglang {
 
     /// Handles the release of a sequence's last token. The caller has removed the sequence from its
     /// queue.
-    fn complete(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
+    fn complete_sequence(&mut self, slot: SequenceSlot, now: SimTime, out: &mut Outbox) {
         let seq = &mut self.seqs[slot];
         if seq.lends {
             seq.held = true;
-            let (id, end) = (seq.id, End::Finished);
-            out.push_back((now, Event::Ended { id, end }));
+            let (id, end) = (seq.id, SequenceEndReason::Finished);
+            out.push_back((now, SchedulerEvent::Ended { id, end }));
             return;
         }
         if seq.tail.is_zero() {
-            self.end(slot, End::Finished, now, out);
+            self.end_sequence(slot, SequenceEndReason::Finished, now, out);
         } else {
             // The sequence stays in the batch, but needs no cache.
             seq.drained = true;
             let due = now + seq.tail;
-            self.tails.set(due, (slot, seq.generation));
-            self.release(slot);
+            self.tails.schedule(due, (slot, seq.generation));
+            self.release_pages(slot);
         }
     }
 
-    fn end(&mut self, slot: Slot, end: End, now: SimTime, out: &mut Outbox) {
-        self.release(slot);
+    fn end_sequence(
+        &mut self,
+        slot: SequenceSlot,
+        end: SequenceEndReason,
+        now: SimTime,
+        out: &mut Outbox,
+    ) {
+        self.release_pages(slot);
         let (id, held) = (self.seqs[slot].id, self.seqs[slot].held);
-        self.seqs.end(slot);
+        self.seqs.end_sequence(slot);
         // A sequence held for another engine has already ended.
         if !held {
-            out.push_back((now, Event::Ended { id, end }));
+            out.push_back((now, SchedulerEvent::Ended { id, end }));
         }
     }
 
-    fn stop(&mut self, slot: Slot, end: End, now: SimTime, out: &mut Outbox) {
+    fn stop_sequence(
+        &mut self,
+        slot: SequenceSlot,
+        end: SequenceEndReason,
+        now: SimTime,
+        out: &mut Outbox,
+    ) {
         self.running.retain(|&other| other != slot);
         self.waiting.retain(|&other| other != slot);
-        self.destinations.forget(slot);
-        self.end(slot, end, now, out);
+        self.destinations.forget_sequence(slot);
+        self.end_sequence(slot, end, now, out);
     }
 
-    fn release(&mut self, slot: Slot) {
+    fn release_pages(&mut self, slot: SequenceSlot) {
         let seq = &mut self.seqs[slot];
-        self.radix.give(seq.pages - seq.shared);
-        self.radix.unlock(seq.node);
-        seq.node = Radix::root();
+        self.radix.return_pages(seq.pages - seq.shared);
+        self.radix.unlock_path(seq.node);
+        seq.node = RadixTree::root_node();
         (seq.pages, seq.shared, seq.stored) = (0, 0, 0);
         seq.holds = false;
     }
 
     /// Moves the full pages of a sequence into the radix tree.
-    fn share(&mut self, slot: Slot, events: &mut Vec<Event>) {
+    fn share_full_pages(&mut self, slot: SequenceSlot, events: &mut Vec<SchedulerEvent>) {
         let seq = &mut self.seqs[slot];
         let full = seq.stored / self.config.page_size;
-        let known = seq.keys(full).len() as u32;
+        let known = seq.page_keys(full).len() as u32;
         // Pages on a path from before a reset could never be found.
         let old = seq.epoch != self.epoch;
         if !self.config.enable_prefix_caching || old || known <= seq.shared {
@@ -287,14 +304,14 @@ impl Sglang {
         };
         let from = seq.shared;
         let fresh = &plan.keys[from as usize..known as usize];
-        let (end, new) = self.radix.insert(seq.node, fresh);
+        let (end, new) = self.radix.insert_pages(seq.node, fresh);
         if end != seq.node {
-            self.radix.lock(end);
-            self.radix.unlock(seq.node);
+            self.radix.lock_path(end);
+            self.radix.unlock_path(seq.node);
             seq.node = end;
         }
         // Another sequence computed the same pages; keep its copies.
-        self.radix.give(known - from - new);
+        self.radix.return_pages(known - from - new);
         seq.shared = known;
         if self.config.kv_events && new > 0 {
             for i in known - new..known {
@@ -305,7 +322,7 @@ impl Sglang {
                 }
             }
             let plan = Arc::clone(plan);
-            events.push(Event::Stored {
+            events.push(SchedulerEvent::Stored {
                 plan,
                 from: known - new,
                 to: known,
@@ -313,61 +330,64 @@ impl Sglang {
         }
     }
 
-    fn take_pages(&mut self, pages: u32, events: &mut Vec<Event>) -> bool {
+    fn take_pages(&mut self, pages: u32, events: &mut Vec<SchedulerEvent>) -> bool {
         let mut removed = Vec::new();
         let wanted = self.config.kv_events;
         let hashes = &mut self.hashes;
-        let taken = self.radix.take(pages, &mut |key| {
+        let taken = self.radix.take_pages(pages, &mut |key| {
             if wanted {
                 removed.push((key, hashes.remove(&key)));
             }
         });
         if !removed.is_empty() {
-            events.push(Event::Removed { keys: removed });
+            events.push(SchedulerEvent::Removed { keys: removed });
         }
         taken
     }
 }
 
-fn report_rejected(pass: &mut Pass, now: SimTime, out: &mut Outbox) {
-    let end = End::Cancelled;
+fn report_rejected(pass: &mut ForwardPass, now: SimTime, out: &mut Outbox) {
+    let end = SequenceEndReason::Cancelled;
     out.extend(
         pass.rejected
             .drain(..)
-            .map(|id| (now, Event::Ended { id, end })),
+            .map(|id| (now, SchedulerEvent::Ended { id, end })),
     );
 }
 
-impl Scheduler for Sglang {
+impl Scheduler for SglangScheduler {
     fn submit(&mut self, now: SimTime, seq: Sequence, out: &mut Outbox) -> Result<(), SubmitError> {
-        self.takes(&seq, 0)?;
+        self.check_submission(&seq, 0)?;
         let transfer = seq.transfer;
         let slot = self
             .seqs
             .insert(seq, self.config.max_model_len, self.arrivals);
         self.arrivals += 1;
-        if self.config.handoff && transfer == Transfer::RemotePrefill {
-            self.expect_prompt(slot, now, out);
+        if self.config.handoff && transfer == PromptTransfer::RemotePrefill {
+            self.expect_remote_prompt(slot, now, out);
             return Ok(());
         }
-        self.seqs[slot].lends = self.config.handoff && transfer == Transfer::RemoteDecode;
+        self.seqs[slot].lends = self.config.handoff && transfer == PromptTransfer::RemoteDecode;
         self.waiting.push_back(slot);
-        self.wake(now);
+        self.request_pass(now);
         Ok(())
     }
 
-    fn admits(&self, job: &mut dyn Iterator<Item = &Sequence>) -> Result<(), SubmitError> {
+    fn check_submissions(
+        &self,
+        job: &mut dyn Iterator<Item = &Sequence>,
+    ) -> Result<(), SubmitError> {
         for (before, seq) in job.enumerate() {
-            self.takes(seq, before)?;
+            self.check_submission(seq, before)?;
         }
         Ok(())
     }
 
     fn abort(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) {
-        if let Some(slot) = self.seqs.find(id) {
-            self.stop(slot, End::Aborted, now, out);
-            self.end_abandoned(now);
-            self.wake(now);
+        if let Some(slot) = self.seqs.find_slot(id) {
+            self.stop_sequence(slot, SequenceEndReason::Aborted, now, out);
+            self.end_abandoned_pass(now);
+            self.request_pass(now);
         }
     }
 
@@ -389,80 +409,80 @@ impl Scheduler for Sglang {
             } else if let Some((at, (slot, generation))) = self.tails.pop_due(due) {
                 let seq = &self.seqs[slot];
                 if seq.generation == generation && !seq.dead {
-                    self.stop(slot, End::Finished, at, out);
-                    self.wake(at);
+                    self.stop_sequence(slot, SequenceEndReason::Finished, at, out);
+                    self.request_pass(at);
                 }
             } else if due < now || may_plan {
                 self.plan_at = None;
                 may_plan = false;
-                self.plan(due, out);
+                self.start_pass(due, out);
             } else {
                 break;
             }
         }
     }
 
-    fn command(&mut self, now: SimTime, command: Command, out: &mut Outbox) -> bool {
+    fn apply_command(&mut self, now: SimTime, command: EngineCommand, out: &mut Outbox) -> bool {
         match command {
-            Command::Pause => {
+            EngineCommand::Pause => {
                 self.paused = true;
                 self.plan_at = None;
             }
-            Command::Resume => {
+            EngineCommand::Resume => {
                 self.paused = false;
-                self.wake(now);
+                self.request_pass(now);
             }
-            Command::CancelAll => {
-                for slot in self.seqs.living() {
-                    self.stop(slot, End::Cancelled, now, out);
+            EngineCommand::CancelAll => {
+                for slot in self.seqs.live_slots() {
+                    self.stop_sequence(slot, SequenceEndReason::Cancelled, now, out);
                 }
-                self.end_abandoned(now);
+                self.end_abandoned_pass(now);
             }
-            Command::ResetPrefixCache(reset) => {
+            EngineCommand::ResetPrefixCache(reset) => {
                 if reset == PrefixCacheReset::WhenIdle
-                    && self.radix.available() < self.config.num_pages
+                    && self.radix.available_pages() < self.config.num_pages
                 {
                     return false;
                 }
                 if let Some(pass) = &mut self.pass {
                     out.extend(pass.events.drain(..).map(|event| (now, event)));
                 }
-                self.radix.forget();
+                self.radix.forget_cached_pages();
                 self.epoch = self.epoch.wrapping_add(1);
                 self.hashes.clear();
                 if self.config.kv_events {
-                    out.push_back((now, Event::Cleared));
+                    out.push_back((now, SchedulerEvent::Cleared));
                 }
             }
-            Command::Caching(on) => self.config.enable_prefix_caching = on,
-            Command::ResetHostTier | Command::ResetEncoderCache => return false,
-            Command::Release(id) => return self.release_source(now, id, out),
-            Command::Delays(delays) => {
-                let taken = self.config.latency.delay(&delays);
+            EngineCommand::Caching(on) => self.config.enable_prefix_caching = on,
+            EngineCommand::ResetHostTier | EngineCommand::ResetEncoderCache => return false,
+            EngineCommand::Release(id) => return self.release_fetched_prompt(now, id, out),
+            EngineCommand::Delays(delays) => {
+                let taken = self.config.latency.replace_delays(&delays);
                 if taken {
-                    self.retime(now);
+                    self.recompute_pass_end(now);
                 }
                 return taken;
             }
-            Command::Bounds { running, waiting } => {
+            EngineCommand::Bounds { running, waiting } => {
                 self.config.max_num_seqs = running.max(1);
                 self.config.max_waiting = waiting.map(|n| n as usize);
-                self.wake(now);
+                self.request_pass(now);
             }
-            Command::Speed(speed) => {
+            EngineCommand::Speed(speed) => {
                 self.config.speed.all = speed;
-                self.retime(now);
+                self.recompute_pass_end(now);
             }
         }
         true
     }
 
     fn cached_blocks(&self) -> Vec<CachedBlock> {
-        self.radix.cached()
+        self.radix.cached_pages()
     }
 
-    fn progress(&self, id: SeqId) -> Option<SequenceProgress> {
-        let seq = &self.seqs[self.seqs.find(id)?];
+    fn sequence_progress(&self, id: SeqId) -> Option<SequenceProgress> {
+        let seq = &self.seqs[self.seqs.find_slot(id)?];
         // A drained sequence has no pages.
         (!seq.drained).then_some(SequenceProgress {
             computed: seq.stored,
@@ -470,46 +490,46 @@ impl Scheduler for Sglang {
         })
     }
 
-    fn block_use(&self, numbers: Range<u32>) -> BlockUse {
+    fn block_usage(&self, numbers: Range<u32>) -> KvBlockUsage {
         self.radix.block_use(self.config.num_pages, numbers)
     }
 
-    fn stats(&self) -> Stats {
+    fn stats(&self) -> EngineStats {
         let total = self.config.num_pages;
         let prefilled = self.pass.as_ref().filter(|pass| pass.prefill);
         let prefilled = prefilled.map_or(&[][..], |pass| &pass.slots).iter();
-        Stats {
+        EngineStats {
             running: self.running.len() + prefilled.filter(|&&s| !self.seqs[s].dead).count(),
             waiting: self.waiting.len(),
-            used_blocks: total - self.radix.available(),
+            used_blocks: total - self.radix.available_pages(),
             total_blocks: total,
             ..self.stats
         }
     }
 
-    fn take_admissions(&mut self, into: &mut Vec<Admitted>) {
+    fn take_admissions(&mut self, into: &mut Vec<AdmittedSequence>) {
         into.append(&mut self.admissions);
     }
 
-    fn step_end(&self) -> Option<SimTime> {
+    fn running_step_end(&self) -> Option<SimTime> {
         self.pass.as_ref().map(|pass| pass.end)
     }
 
-    fn extend_step(&mut self, end: SimTime) {
+    fn extend_step_to(&mut self, end: SimTime) {
         if let Some(pass) = &mut self.pass {
             pass.end = pass.end.max(end);
         }
     }
 
-    fn postpone(&mut self, now: SimTime) {
+    fn postpone_pass_to(&mut self, now: SimTime) {
         self.plan_at = self.plan_at.map(|at| at.max(now));
     }
 
-    fn take_reserved(&mut self) -> Vec<(SeqId, u32)> {
+    fn take_reserved_prompts(&mut self) -> Vec<(SeqId, u32)> {
         std::mem::take(&mut self.destinations.reserved)
     }
 
-    fn activate(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) -> bool {
-        self.activate_prompt(now, id, out)
+    fn resume_transferred(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) -> bool {
+        self.resume_transferred_prompt(now, id, out)
     }
 }

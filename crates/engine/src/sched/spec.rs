@@ -1,15 +1,15 @@
-use super::ConfigError;
-use super::mocker::{Mocker, MockerConfig};
-use super::pool::{Pool, PoolConfig};
-use super::sglang::{Sglang, SglangConfig};
-use super::vllm::{Vllm, VllmConfig};
+use super::SchedulerConfigError;
+use super::mocker::{MockerConfig, MockerScheduler};
+use super::pool::{SlotScheduler, SlotSchedulerConfig};
+use super::sglang::{SglangConfig, SglangScheduler};
+use super::vllm::{VllmConfig, VllmScheduler};
 use crate::Scheduler;
 
 /// Selects the scheduler of an engine and holds its configuration.
 #[derive(Debug, Clone)]
-pub enum EngineSpec {
+pub enum SchedulerSpec {
     /// Slots without batching, as in llm-d-inference-sim.
-    Pool(Box<PoolConfig>),
+    Pool(Box<SlotSchedulerConfig>),
     /// Continuous batching as vLLM's scheduler does it.
     Vllm(Box<VllmConfig>),
     /// Continuous batching as Dynamo's mocker of vLLM's scheduler does it.
@@ -18,7 +18,7 @@ pub enum EngineSpec {
     Sglang(Box<SglangConfig>),
 }
 
-impl EngineSpec {
+impl SchedulerSpec {
     /// Returns the number of tokens per KV block; 0 without a KV cache.
     pub fn block_size(&self) -> u32 {
         match self {
@@ -30,7 +30,7 @@ impl EngineSpec {
     }
 
     /// Returns the maximum number of prompt tokens that one step computes.
-    pub fn batched_tokens(&self) -> u32 {
+    pub fn max_batched_tokens(&self) -> u32 {
         match self {
             Self::Pool(_) => u32::MAX,
             Self::Vllm(config) => config.max_num_batched_tokens,
@@ -69,12 +69,12 @@ impl EngineSpec {
     ///
     /// # Errors
     /// [`ConfigError`] names the setting that cannot work.
-    pub fn scheduler(self) -> Result<Box<dyn Scheduler + Send>, ConfigError> {
+    pub fn build_scheduler(self) -> Result<Box<dyn Scheduler + Send>, SchedulerConfigError> {
         Ok(match self {
-            Self::Pool(config) => Box::new(Pool::new(*config)),
-            Self::Vllm(config) => Box::new(Vllm::new(*config)?),
-            Self::Mocker(config) => Box::new(Mocker::new(*config)?),
-            Self::Sglang(config) => Box::new(Sglang::new(*config)?),
+            Self::Pool(config) => Box::new(SlotScheduler::new(*config)),
+            Self::Vllm(config) => Box::new(VllmScheduler::new(*config)?),
+            Self::Mocker(config) => Box::new(MockerScheduler::new(*config)?),
+            Self::Sglang(config) => Box::new(SglangScheduler::new(*config)?),
         })
     }
 }

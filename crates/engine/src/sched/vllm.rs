@@ -32,31 +32,31 @@ mod waiting;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use crate::kv::{BlockPool, HostTier, KvConfig, Leases};
+use crate::kv::{BlockLeases, BlockPool, BlockPoolConfig, HostCache};
 use crate::{
-    BlockUse, CachedBlock, Command, Draft, End, Event, Outbox, PrefixCacheReset, Scheduler, SeqId,
-    Sequence, SequenceProgress, Stats, SubmitError,
+    CachedBlock, EngineCommand, EngineStats, KvBlockUsage, Outbox, PrefixCacheReset, Scheduler,
+    SchedulerEvent, SeqId, Sequence, SequenceEndReason, SequenceProgress, StepDrafts, SubmitError,
 };
 use crate::{SimTime, TimerQueue};
-use vllm_sim_random::{Purpose, stream};
+use vllm_sim_random::{StreamPurpose, request_rng};
 
-use super::{Admitted, ConfigError};
-use adapters::Adapters;
+use super::{AdmittedSequence, SchedulerConfigError};
+use adapters::LoraSlots;
 use bulk_decode::BulkDecode;
 use cadence::PrefillCadence;
 pub use config::{
-    EncoderConfig, LoraConfig, PreemptionVictim, PrefillConfig, ReportingConfig, SchedulingPolicy,
-    Speculation, TransferConfig, VllmConfig,
+    ChunkedPrefillConfig, EncoderConfig, LoraConfig, PreemptionVictim, ReportingConfig,
+    SchedulingPolicy, SpeculationConfig, TransferConfig, VllmConfig,
 };
-use encoder_cache::{EncoderCache, MediaRefs};
-pub(in crate::sched) use rules::keyed_tokens;
+use encoder_cache::{EncoderCache, MediaReferences};
+pub(in crate::sched) use rules::tokens_with_block_keys;
 pub use rules::{SchedulingRules, VllmRules};
-use seqs::{FetchStage, SeqState, SequenceSlab, Slot};
-use step::Step;
+use seqs::{FetchStage, SequenceRunState, SequenceSlab, SequenceSlot};
+use step::ScheduledStep;
 use waiting::WaitingQueue;
 
 /// Schedules sequences with vLLM's rules.
-pub type Vllm = BatchScheduler<VllmRules>;
+pub type VllmScheduler = BatchScheduler<VllmRules>;
 
 /// Implements continuous batching with the rules of vLLM or of a scheduler derived from it.
 #[derive(Debug)]
@@ -64,52 +64,55 @@ pub struct BatchScheduler<R: SchedulingRules> {
     pub(in crate::sched) config: VllmConfig,
     pub(in crate::sched) rules: R,
     pub(in crate::sched) pool: BlockPool,
-    host: Option<Box<HostTier>>,
+    host: Option<Box<HostCache>>,
     pub(in crate::sched) seqs: SequenceSlab,
     pub(in crate::sched) waiting: WaitingQueue,
-    pub(in crate::sched) running: Vec<Slot>,
+    pub(in crate::sched) running: Vec<SequenceSlot>,
     bulk: BulkDecode,
     /// Scheduled, unfinished steps; the first one is executing.
-    pub(in crate::sched) flight: VecDeque<Box<Step>>,
+    pub(in crate::sched) flight: VecDeque<Box<ScheduledStep>>,
     /// Cleared steps, kept to reuse their allocations.
     #[expect(
         clippy::vec_box,
         reason = "a step changes places several times, and is large"
     )]
-    spare: Vec<Box<Step>>,
+    spare: Vec<Box<ScheduledStep>>,
     plan_at: Option<SimTime>,
     paused: bool,
     /// Ends of KV transfers and of delays after last tokens, by slot and generation of the
     /// sequence.
-    timers: TimerQueue<(Slot, u32)>,
-    leases: Leases,
+    timers: TimerQueue<(SequenceSlot, u32)>,
+    leases: BlockLeases,
     pub(in crate::sched) fetching: usize,
     cadence: PrefillCadence,
-    loras: Adapters,
+    loras: LoraSlots,
     encoder: Option<Box<EncoderCache>>,
     pub(in crate::sched) window: Option<u32>,
     aligns_chunks: bool,
     watermark_blocks: u32,
     arrivals: u64,
     places: u64,
-    stats: Stats,
-    admissions: Vec<Admitted>,
+    stats: EngineStats,
+    admissions: Vec<AdmittedSequence>,
 }
 
-impl Vllm {
+impl VllmScheduler {
     /// Creates an engine with vLLM's rules, without sequences.
     ///
     /// # Errors
     /// [`ConfigError`] names the setting that cannot work.
-    pub fn new(config: VllmConfig) -> Result<Self, ConfigError> {
+    pub fn new(config: VllmConfig) -> Result<Self, SchedulerConfigError> {
         Self::with_rules(config, VllmRules)
     }
 }
 
 impl<R: SchedulingRules> BatchScheduler<R> {
-    pub(in crate::sched) fn with_rules(config: VllmConfig, rules: R) -> Result<Self, ConfigError> {
-        config.check()?;
-        let pool = BlockPool::new(KvConfig {
+    pub(in crate::sched) fn with_rules(
+        config: VllmConfig,
+        rules: R,
+    ) -> Result<Self, SchedulerConfigError> {
+        config.check_config()?;
+        let pool = BlockPool::new(BlockPoolConfig {
             num_blocks: config.num_gpu_blocks.saturating_add(1),
             block_size: config.block_size,
             prefix_caching: config.enable_prefix_caching,
@@ -117,21 +120,21 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         });
         let pool = match &config.layer_groups {
             None => pool,
-            Some(groups) => pool.with_groups(groups, &config.group_limits()),
+            Some(groups) => pool.with_layer_groups(groups, &config.layer_group_limits()),
         };
         let host = |tier| {
-            Box::new(HostTier::new(
+            Box::new(HostCache::new(
                 tier,
-                pool.all_groups(),
+                pool.all_layer_groups(),
                 config.reporting.kv_events,
             ))
         };
         Ok(Self {
             host: config.host_tier.clone().map(host),
-            window: config.latency.window(),
+            window: config.latency.sliding_window(),
             bulk: BulkDecode::new(&config, &rules),
-            aligns_chunks: config.aligns_chunks(),
-            encoder: config.encoder.as_deref().map(EncoderCache::boxed),
+            aligns_chunks: config.aligns_chunks_to_blocks(),
+            encoder: config.encoder.as_deref().map(EncoderCache::new_boxed),
             // vLLM counts its null block too: `vllm/v1/core/kv_cache_manager.py`.
             watermark_blocks: (config.watermark * (f64::from(config.num_gpu_blocks) + 1.0)) as u32,
             config,
@@ -145,13 +148,13 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             plan_at: None,
             paused: false,
             timers: TimerQueue::default(),
-            leases: Leases::default(),
+            leases: BlockLeases::default(),
             fetching: 0,
             cadence: PrefillCadence::default(),
-            loras: Adapters::default(),
+            loras: LoraSlots::default(),
             arrivals: 0,
             places: 0,
-            stats: Stats::default(),
+            stats: EngineStats::default(),
             admissions: Vec::new(),
         })
     }
@@ -162,11 +165,11 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 
     /// Returns the pool of the engine's KV blocks on the GPU.
-    pub fn pool(&self) -> &BlockPool {
+    pub fn block_pool(&self) -> &BlockPool {
         &self.pool
     }
 
-    fn has_place(&self, more: usize) -> Result<(), SubmitError> {
+    fn check_queue_room(&self, more: usize) -> Result<(), SubmitError> {
         match self.config.max_waiting {
             Some(limit) if self.waiting.len() + more >= limit => {
                 Err(SubmitError::QueueFull { limit })
@@ -175,32 +178,32 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    fn depth(&self) -> usize {
+    fn max_steps_in_flight(&self) -> usize {
         if self.config.async_scheduling { 2 } else { 1 }
     }
 
     /// Requests a scheduling pass at `now` if there is work and no step is in flight. Inputs at the
     /// same time still join the pass.
-    pub(in crate::sched) fn wake(&mut self, now: SimTime) {
+    pub(in crate::sched) fn request_scheduling_pass(&mut self, now: SimTime) {
         let work = !self.waiting.is_empty() || !self.running.is_empty();
         if self.flight.is_empty() && work && !self.paused && self.plan_at.is_none() {
             self.plan_at = Some(now);
         }
     }
 
-    fn plan(&mut self, now: SimTime, out: &mut Outbox) {
+    fn schedule_steps(&mut self, now: SimTime, out: &mut Outbox) {
         if self.paused {
             return;
         }
-        while self.flight.len() < self.depth() {
+        while self.flight.len() < self.max_steps_in_flight() {
             let mut step = self.spare.pop().unwrap_or_default();
-            let preempted = self.schedule(now, &mut step, out);
+            let preempted = self.schedule_step(now, &mut step, out);
             if step.is_empty() {
                 if !preempted && step.rejected.is_empty() {
                     self.reject_unschedulable(&mut step);
                 }
                 let freed = preempted || !step.rejected.is_empty();
-                self.release(step, now, out);
+                self.discard_empty_step(step, now, out);
                 if freed && self.flight.is_empty() {
                     // The pass only preempted or rejected: use the freed blocks.
                     continue;
@@ -208,20 +211,20 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 break;
             }
             if self.flight.is_empty() {
-                self.start(&mut step, now);
+                self.start_step(&mut step, now);
             }
-            self.bulk.scheduled(&mut step);
+            self.bulk.record_scheduled_step(&mut step);
             let short = step.short;
             self.flight.push_back(step);
             if !short {
-                self.enter_all();
+                self.enter_decoding_sequences();
             }
         }
     }
 
     /// Discards a step without sequences. Its KV block events are reported after those of the steps
     /// in flight.
-    fn release(&mut self, mut step: Box<Step>, now: SimTime, out: &mut Outbox) {
+    fn discard_empty_step(&mut self, mut step: Box<ScheduledStep>, now: SimTime, out: &mut Outbox) {
         if let Some(last) = self.flight.back_mut() {
             last.events.append(&mut step.events);
             last.rejected.append(&mut step.rejected);
@@ -238,7 +241,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         };
         let now = step.end;
         if !step.is_dummy {
-            self.bulk.finished(&step);
+            self.bulk.record_finished_step(&step);
         }
         if !step.events.is_empty() {
             out.extend(step.events.drain(..).map(|event| (now, event)));
@@ -249,13 +252,13 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         for entry in &step.entries {
             let seq = &mut self.seqs[entry.slot];
             seq.in_flight -= 1;
-            if seq.state == SeqState::Dead {
-                self.seqs.free_dead(entry.slot);
+            if seq.state == SequenceRunState::Dead {
+                self.seqs.free_dead_slot(entry.slot);
                 continue;
             }
             if entry.drafts.proposed > 0 {
-                let Draft { proposed, accepted } = entry.drafts;
-                let event = Event::Drafts {
+                let StepDrafts { proposed, accepted } = entry.drafts;
+                let event = SchedulerEvent::Drafts {
                     id: seq.id,
                     proposed: proposed.into(),
                     accepted: accepted.into(),
@@ -266,29 +269,33 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 seq.released += entry.emit;
                 output_tokens += entry.emit;
                 let (id, n) = (seq.id, entry.emit);
-                out.push_back((now, Event::Tokens { id, n }));
+                out.push_back((now, SchedulerEvent::Tokens { id, n }));
             }
             if entry.last {
                 ended = true;
-                self.complete(entry.slot, now, out);
+                self.complete_sequence(entry.slot, now, out);
             }
         }
         if ended {
             let seqs = &self.seqs;
-            self.running
-                .retain(|&slot| matches!(seqs[slot].state, SeqState::Running | SeqState::Draining));
+            self.running.retain(|&slot| {
+                matches!(
+                    seqs[slot].state,
+                    SequenceRunState::Running | SequenceRunState::Draining
+                )
+            });
         }
         step.report_rejected(now, out);
         if self.encoder.is_some() {
             self.release_computed_media(&step);
         }
         if self.host.is_some() {
-            self.end_copies(&mut step, now, out);
+            self.advance_host_copies(&mut step, now, out);
         }
-        R::step_ended(self, now, out);
+        R::on_step_ended(self, now, out);
         if !step.is_dummy {
             let prompt_tokens = step.prompt_tokens;
-            let event = Event::Step {
+            let event = SchedulerEvent::Step {
                 prompt_tokens,
                 output_tokens,
             };
@@ -297,56 +304,71 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         step.clear();
         self.spare.push(step);
         if let Some(mut next) = self.flight.pop_front() {
-            self.start(&mut next, now);
+            self.start_step(&mut next, now);
             self.flight.push_front(next);
         }
-        R::step_reported(self, now, out);
+        R::on_step_reported(self, now, out);
         if !self.paused {
             self.plan_at = Some(now);
         }
     }
 
-    fn reset_cache(&mut self, reset: PrefixCacheReset, now: SimTime, out: &mut Outbox) -> bool {
+    fn reset_prefix_cache(
+        &mut self,
+        reset: PrefixCacheReset,
+        now: SimTime,
+        out: &mut Outbox,
+    ) -> bool {
         if reset == PrefixCacheReset::Preempt {
-            self.preempt_all(now, out);
-            self.wake(now);
+            self.preempt_all_running(now, out);
+            self.request_scheduling_pass(now);
         }
-        if reset != PrefixCacheReset::Forget && self.pool.used() > 0 {
+        if reset != PrefixCacheReset::Forget && self.pool.used_blocks() > 0 {
             return false;
         }
         // The steps in flight changed the cache first.
         for step in &mut self.flight {
             out.extend(step.events.drain(..).map(|event| (now, event)));
         }
-        self.pool.forget(&mut |event| out.push_back((now, event)));
+        self.pool
+            .forget_prefix_cache(&mut |event| out.push_back((now, event)));
         true
     }
 
-    fn timer(&mut self, now: SimTime, slot: Slot, generation: u32, out: &mut Outbox) {
+    fn handle_sequence_timer(
+        &mut self,
+        now: SimTime,
+        slot: SequenceSlot,
+        generation: u32,
+        out: &mut Outbox,
+    ) {
         let seq = &mut self.seqs[slot];
         if seq.generation != generation {
             return;
         }
         match seq.state {
-            SeqState::Fetching => {
+            SequenceRunState::Fetching => {
                 if let Some(failure) = seq.load.failure.take() {
-                    self.load_failed(slot, failure, now, out);
+                    self.handle_load_failure(slot, failure, now, out);
                     return;
                 }
                 self.fetching -= 1;
-                seq.state = SeqState::Waiting;
+                seq.state = SequenceRunState::Waiting;
                 seq.load.is_here = true;
                 // The last prompt token is computed locally, for its logits.
                 seq.computed = seq.prompt - 1;
-                self.seqs.fetch(slot, Some(FetchStage::Done));
-                self.waiting.insert(&self.seqs, slot);
-                self.wake(now);
+                self.seqs.set_fetch_stage(slot, Some(FetchStage::Done));
+                self.waiting.insert_sequence(&self.seqs, slot);
+                self.request_scheduling_pass(now);
             }
-            SeqState::Draining | SeqState::Resting => {
-                self.stop(slot, End::Finished, now, out);
-                self.wake(now);
+            SequenceRunState::Draining | SequenceRunState::Resting => {
+                self.stop_sequence(slot, SequenceEndReason::Finished, now, out);
+                self.request_scheduling_pass(now);
             }
-            SeqState::Free | SeqState::Waiting | SeqState::Running | SeqState::Dead => {}
+            SequenceRunState::Free
+            | SequenceRunState::Waiting
+            | SequenceRunState::Running
+            | SequenceRunState::Dead => {}
         }
     }
 }
@@ -358,48 +380,53 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
         mut seq: Sequence,
         out: &mut Outbox,
     ) -> Result<(), SubmitError> {
-        self.has_place(0)?;
+        self.check_queue_room(0)?;
         self.rules.adjust_submission(&mut seq);
-        R::fits(self, &seq)?;
+        R::check_fits(self, &seq)?;
         let order = self.arrivals as i64;
         let rank = match self.config.policy {
             SchedulingPolicy::Fcfs => (0, order),
             SchedulingPolicy::Priority => (seq.priority, order),
         };
-        let draws = self
-            .config
-            .speculation
-            .as_ref()
-            .map(|_| Box::new(stream(self.config.seed, seq.key, Purpose::Latency)));
-        let most = self.rules.most_tokens(&self.config);
+        let draws = self.config.speculation.as_ref().map(|_| {
+            Box::new(request_rng(
+                self.config.seed,
+                seq.key,
+                StreamPurpose::Latency,
+            ))
+        });
+        let most = self.rules.max_sequence_tokens(&self.config);
         let media = self.encoder.as_ref().and(seq.media.clone());
         let slot = self.seqs.insert(seq, most, self.arrivals);
         self.arrivals += 1;
         let seq = &mut self.seqs[slot];
-        seq.media = media.map(MediaRefs::boxed);
+        seq.media = media.map(MediaReferences::new_boxed);
         seq.rank = rank;
         seq.draws = draws;
-        if R::expect_prompt(self, slot, now, out) {
+        if R::accept_remote_prompt(self, slot, now, out) {
             return Ok(());
         }
-        self.waiting.insert(&self.seqs, slot);
-        self.wake(now);
+        self.waiting.insert_sequence(&self.seqs, slot);
+        self.request_scheduling_pass(now);
         Ok(())
     }
 
-    fn admits(&self, job: &mut dyn Iterator<Item = &Sequence>) -> Result<(), SubmitError> {
+    fn check_submissions(
+        &self,
+        job: &mut dyn Iterator<Item = &Sequence>,
+    ) -> Result<(), SubmitError> {
         for (before, seq) in job.enumerate() {
-            self.has_place(before)?;
-            R::fits(self, seq)?;
+            self.check_queue_room(before)?;
+            R::check_fits(self, seq)?;
         }
         Ok(())
     }
 
     fn abort(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) {
-        if let Some(slot) = self.seqs.find(id) {
-            self.stop(slot, End::Aborted, now, out);
-            self.end_abandoned(now);
-            self.wake(now);
+        if let Some(slot) = self.seqs.find_slot(id) {
+            self.stop_sequence(slot, SequenceEndReason::Aborted, now, out);
+            self.end_abandoned_step(now);
+            self.request_scheduling_pass(now);
         }
     }
 
@@ -410,10 +437,10 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
             (a, b) => a.or(b),
         };
         let end = self.flight.front().map(|step| step.end);
-        let kept = earlier(self.timers.next_due(), self.leases.next_due());
+        let kept = earlier(self.timers.next_due(), self.leases.next_expiry());
         let soonest = earlier(earlier(end, self.plan_at), kept);
         match end {
-            None => earlier(soonest, self.next_copied()),
+            None => earlier(soonest, self.next_host_copy_end()),
             Some(_) => soonest,
         }
     }
@@ -429,77 +456,79 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
                 {
                     self.plan_at = None;
                     may_plan = false;
-                    self.plan(at, out);
+                    self.schedule_steps(at, out);
                     continue;
                 }
                 let instant = self.flight.front().is_some_and(|step| step.begun == due);
                 may_plan |= instant && R::INSTANT_STEPS_COME_FIRST;
                 self.finish_step(out);
             } else if let Some((at, (slot, generation))) = self.timers.pop_due(due) {
-                self.timer(at, slot, generation, out);
-            } else if let Some((at, freed)) = self.leases.expire(due, &mut self.pool) {
+                self.handle_sequence_timer(at, slot, generation, out);
+            } else if let Some((at, freed)) = self.leases.expire_next_lease(due, &mut self.pool) {
                 if freed {
-                    self.wake(at);
+                    self.request_scheduling_pass(at);
                 }
-            } else if self.end_idle_copies(due, out) {
+            } else if self.complete_copies_while_idle(due, out) {
             } else if due < now || may_plan {
                 self.plan_at = None;
                 may_plan = false;
-                self.plan(due, out);
+                self.schedule_steps(due, out);
             } else {
                 break;
             }
         }
     }
 
-    fn command(&mut self, now: SimTime, command: Command, out: &mut Outbox) -> bool {
+    fn apply_command(&mut self, now: SimTime, command: EngineCommand, out: &mut Outbox) -> bool {
         match command {
-            Command::Pause => {
+            EngineCommand::Pause => {
                 self.paused = true;
                 self.plan_at = None;
             }
-            Command::Resume => {
+            EngineCommand::Resume => {
                 self.paused = false;
-                if self.flight.len() < self.depth() {
+                if self.flight.len() < self.max_steps_in_flight() {
                     self.plan_at = Some(now);
                 }
             }
-            Command::CancelAll => {
-                for slot in self.seqs.living() {
-                    self.stop(slot, End::Cancelled, now, out);
+            EngineCommand::CancelAll => {
+                for slot in self.seqs.live_slots() {
+                    self.stop_sequence(slot, SequenceEndReason::Cancelled, now, out);
                 }
-                self.end_abandoned(now);
+                self.end_abandoned_step(now);
             }
-            Command::ResetPrefixCache(reset) => return self.reset_cache(reset, now, out),
-            Command::ResetHostTier => return self.reset_host(now, out),
-            Command::ResetEncoderCache => return self.reset_encoder_cache(),
-            Command::Caching(on) => self.pool.set_caching(on),
-            Command::Release(id) => {
-                let held = self.leases.release(id, &mut self.pool);
-                self.wake(now);
+            EngineCommand::ResetPrefixCache(reset) => {
+                return self.reset_prefix_cache(reset, now, out);
+            }
+            EngineCommand::ResetHostTier => return self.reset_host_cache(now, out),
+            EngineCommand::ResetEncoderCache => return self.reset_encoder_cache(),
+            EngineCommand::Caching(on) => self.pool.set_prefix_caching(on),
+            EngineCommand::Release(id) => {
+                let held = self.leases.release_lease(id, &mut self.pool);
+                self.request_scheduling_pass(now);
                 return held;
             }
-            Command::Delays(delays) => {
+            EngineCommand::Delays(delays) => {
                 // Without a time per token, a configured bandwidth determines it: leave it
                 // unchanged.
                 self.config.transfer.fetch.0 = delays.kv_transfer.0;
                 if !delays.kv_transfer_per_token.is_zero() {
                     self.config.transfer.fetch.1 = delays.kv_transfer_per_token;
                 }
-                let taken = self.config.latency.delay(&delays);
+                let taken = self.config.latency.replace_delays(&delays);
                 if taken {
-                    self.retime(now);
+                    self.recompute_step_end(now);
                 }
                 return taken;
             }
-            Command::Bounds { running, waiting } => {
+            EngineCommand::Bounds { running, waiting } => {
                 self.config.max_num_seqs = running.max(1);
                 self.config.max_waiting = waiting.map(|n| n as usize);
-                self.wake(now);
+                self.request_scheduling_pass(now);
             }
-            Command::Speed(speed) => {
+            EngineCommand::Speed(speed) => {
                 self.config.speed.all = speed;
-                self.retime(now);
+                self.recompute_step_end(now);
             }
         }
         true
@@ -509,54 +538,54 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
         self.pool.cached_blocks()
     }
 
-    fn progress(&self, id: SeqId) -> Option<SequenceProgress> {
-        self.seqs.progress(id)
+    fn sequence_progress(&self, id: SeqId) -> Option<SequenceProgress> {
+        self.seqs.sequence_progress(id)
     }
 
-    fn block_use(&self, numbers: Range<u32>) -> BlockUse {
-        self.pool.block_use(numbers)
+    fn block_usage(&self, numbers: Range<u32>) -> KvBlockUsage {
+        self.pool.block_usage(numbers)
     }
 
-    fn stats(&self) -> Stats {
-        let (host_deferred, host) = self.host_counts();
+    fn stats(&self) -> EngineStats {
+        let (host_deferred, host) = self.host_cache_counts();
         let media = self.encoder.as_ref().map_or(0, |encoder| encoder.deferred);
         let deferred = (host_deferred + self.loras.deferred + media).min(self.waiting.len());
-        Stats {
+        EngineStats {
             running: self.running.len(),
             waiting: self.waiting.len() - deferred,
             deferred: self.fetching + deferred,
             fetches: self.seqs.fetches,
             host,
-            used_blocks: self.pool.used(),
-            total_blocks: self.pool.usable(),
+            used_blocks: self.pool.used_blocks(),
+            total_blocks: self.pool.usable_blocks(),
             ..self.stats
         }
     }
 
-    fn take_admissions(&mut self, into: &mut Vec<Admitted>) {
+    fn take_admissions(&mut self, into: &mut Vec<AdmittedSequence>) {
         into.append(&mut self.admissions);
     }
 
-    fn step_end(&self) -> Option<SimTime> {
+    fn running_step_end(&self) -> Option<SimTime> {
         self.flight.front().map(|step| step.end)
     }
 
-    fn extend_step(&mut self, end: SimTime) {
+    fn extend_step_to(&mut self, end: SimTime) {
         if let Some(step) = self.flight.front_mut() {
             step.end = step.end.max(end);
         }
     }
 
-    fn postpone(&mut self, now: SimTime) {
+    fn postpone_pass_to(&mut self, now: SimTime) {
         self.plan_at = self.plan_at.map(|at| at.max(now));
     }
 
-    fn take_reserved(&mut self) -> Vec<(SeqId, u32)> {
-        self.rules.take_reserved()
+    fn take_reserved_prompts(&mut self) -> Vec<(SeqId, u32)> {
+        self.rules.take_reserved_prompts()
     }
 
-    fn activate(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) -> bool {
-        R::activate(self, now, id, out)
+    fn resume_transferred(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) -> bool {
+        R::resume_transferred(self, now, id, out)
     }
 
     fn is_in_lock_step(&self) -> bool {
@@ -569,15 +598,15 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
 
     fn running_step(&self) -> Option<(SimTime, u64)> {
         let step = self.flight.front()?;
-        Some((step.begun, step.batch.tokens()))
+        Some((step.begun, step.batch.computed_tokens()))
     }
 
-    fn own_step_end(&self, tokens: f64) -> SimTime {
+    fn own_step_end_at_tokens(&self, tokens: f64) -> SimTime {
         self.end_with_average_tokens(tokens)
     }
 
     fn add_dummy_step(&mut self, now: SimTime) {
-        self.start_dummy(now);
+        self.start_dummy_step(now);
     }
 
     fn end_step_at(&mut self, end: SimTime) {

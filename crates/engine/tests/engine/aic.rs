@@ -4,7 +4,8 @@ use std::path::Path;
 
 use serde_json::json;
 use vllm_sim_engine::latency::{
-    Aic, AicSetup, Batch, MixedStepTiming, Mla, ModelShape, StepOverhead,
+    AicSetup, AicStepTimes, BatchWork, LatentAttentionShape, MixedStepTiming, ModelShape,
+    StepOverhead,
 };
 
 fn setup() -> AicSetup {
@@ -24,9 +25,9 @@ fn setup() -> AicSetup {
     }
 }
 
-fn open(setup: &AicSetup) -> Result<Aic, String> {
+fn open(setup: &AicSetup) -> Result<AicStepTimes, String> {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/aic");
-    Aic::open(&data, setup).map_err(|error| error.to_string())
+    AicStepTimes::open(&data, setup).map_err(|error| error.to_string())
 }
 
 /// Returns the time of a kernel that moves `bytes` bytes, in ms.
@@ -35,11 +36,11 @@ fn moving(bytes: f64) -> f64 {
 }
 
 #[test]
-fn a_pass_is_the_sum_of_its_kernels() {
+fn aic_pass_time_is_the_sum_of_kernel_times() {
     let aic = open(&setup()).expect("can be opened");
     let near = |a: f64, b: f64| assert!((a / b - 1.0).abs() < 1e-12, "{a}, by hand {b}");
     let decode = 2.0 * (2.0 * moving(1024.0) + 0.10 + moving(1536.0) + 0.2) + moving(256.0) + 0.01;
-    near(aic.decode(2, 2, 10), decode);
+    near(aic.decode_ms(2, 2, 10), decode);
 
     // Eight rows of the first product are between a row of an earlier version and one of this
     // version. Attention interpolates square roots. Half of the tokens were computed before.
@@ -47,14 +48,14 @@ fn a_pass_is_the_sum_of_its_kernels() {
     let attention = 0.256 * 0.75 + 1.1 * (2.0 * moving(192.0) + 2.0 * moving(64.0));
     let layer = 2.0 * moving(4096.0) + first + 0.09 + moving(6144.0) + attention;
     let prefill = 2.0 * layer + moving(1024.0) + 0.01;
-    near(aic.prefill(1, 8, 8), prefill);
+    near(aic.prefill_ms(1, 8, 8), prefill);
 
-    let mut batch = Batch::default();
+    let mut batch = BatchWork::default();
     batch.add_decode(10, 1, None);
     batch.add_decode(10, 1, None);
-    batch.add_chunk(8, 8, None);
+    batch.add_prompt_chunk(8, 8, None);
     // The mocker looks up one token more.
-    near(aic.step_ms(&batch), prefill + aic.decode(2, 2, 11));
+    near(aic.step_ms(&batch), prefill + aic.decode_ms(2, 2, 11));
     let combined = open(&AicSetup {
         mixed: MixedStepTiming::Combined,
         ..setup()
@@ -75,17 +76,17 @@ fn overheads_are_added_to_kernel_times() {
         ..setup()
     })
     .expect("can be opened");
-    let mut batch = Batch::default();
+    let mut batch = BatchWork::default();
     batch.add_decode(10, 1, None);
-    let more = |batch: &Batch| (with.step(batch) - plain.step(batch)).as_micros();
+    let more = |batch: &BatchWork| (with.step_time(batch) - plain.step_time(batch)).as_micros();
     assert_eq!(more(&batch), 203);
-    batch.add_chunk(8, 0, None);
+    batch.add_prompt_chunk(8, 0, None);
     assert_eq!(more(&batch), 806);
-    assert!(with.step(&Batch::default()).is_zero());
+    assert!(with.step_time(&BatchWork::default()).is_zero());
 }
 
 #[test]
-fn values_missing_in_the_tables_are_named() {
+fn aic_error_names_missing_table_values() {
     let error = |change: &dyn Fn(&mut AicSetup)| {
         let mut setup = setup();
         change(&mut setup);
@@ -106,7 +107,7 @@ fn values_missing_in_the_tables_are_named() {
     let split = error(&|setup| setup.tp = 2);
     assert!(split.starts_with("custom_allreduce_perf has no"), "{split}");
     let compressed = error(&|setup| {
-        setup.shape.mla = Some(Mla {
+        setup.shape.mla = Some(LatentAttentionShape {
             q_rank: 16,
             kv_rank: 16,
             rope_dim: 8,
@@ -119,7 +120,7 @@ fn values_missing_in_the_tables_are_named() {
         compressed.contains("for vLLM and DeepSeek's"),
         "{compressed}"
     );
-    let nowhere = Aic::open(Path::new("/nowhere"), &setup()).expect_err("is not there");
+    let nowhere = AicStepTimes::open(Path::new("/nowhere"), &setup()).expect_err("is not there");
     assert!(
         nowhere
             .to_string()

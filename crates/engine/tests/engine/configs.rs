@@ -3,26 +3,26 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use vllm_sim_engine::Delays;
-use vllm_sim_engine::kv::{KvConfig, MockerTierConfig};
-use vllm_sim_engine::latency::Speed;
+use vllm_sim_engine::TokenDelays;
+use vllm_sim_engine::kv::{BlockPoolConfig, MockerHostCacheConfig};
+use vllm_sim_engine::latency::SpeedFactors;
 use vllm_sim_engine::sched::mocker::{MockerConfig, MockerRole};
-use vllm_sim_engine::sched::pool::PoolConfig;
+use vllm_sim_engine::sched::pool::SlotSchedulerConfig;
 use vllm_sim_engine::sched::sglang::{SchedulePolicy, SglangConfig};
 use vllm_sim_engine::sched::vllm::{
-    LoraConfig, PreemptionVictim, PrefillConfig, ReportingConfig, SchedulingPolicy, Speculation,
-    TransferConfig, VllmConfig,
+    ChunkedPrefillConfig, LoraConfig, PreemptionVictim, ReportingConfig, SchedulingPolicy,
+    SpeculationConfig, TransferConfig, VllmConfig,
 };
 
-use crate::host_tier::{any_tier, for_groups};
-use crate::invariants::latency;
+use crate::host_tier::{any_host_cache_config, config_for_layer_groups};
+use crate::invariants::any_latency_model;
 use crate::media;
 use crate::prefix_cache_events::any_groups;
 
 pub(crate) fn sglang() -> impl Strategy<Value = SglangConfig> {
     let sizes = (6..200u32, 1..9u32, 1..12u32, 1..12u32);
     let rest = (any::<bool>(), any::<bool>(), 0..3u32, 0.0..2.0, 1..40u32);
-    (latency(), sizes, rest).prop_map(|(latency, sizes, rest)| {
+    (any_latency_model(), sizes, rest).prop_map(|(latency, sizes, rest)| {
         let (num_pages, page_size, max_num_seqs, chunk_pages) = sizes;
         let (caching, lpm, interval, conservativeness, clip) = rest;
         SglangConfig {
@@ -46,7 +46,7 @@ pub(crate) fn sglang() -> impl Strategy<Value = SglangConfig> {
     })
 }
 
-pub(crate) fn pool() -> impl Strategy<Value = PoolConfig> {
+pub(crate) fn pool() -> impl Strategy<Value = SlotSchedulerConfig> {
     let delays = (0..6u64, 0..3u64, 0..2u64, 1..4u32);
     let sizes = (1..12usize, 6..60u32, 1..20u32);
     let loras = (proptest::option::of(1..3usize), 0..4u64);
@@ -54,19 +54,19 @@ pub(crate) fn pool() -> impl Strategy<Value = PoolConfig> {
         let (ttft, itl, std_dev, factor) = delays;
         let (slots, num_blocks, block_size) = sizes;
         let ms = Duration::from_millis;
-        PoolConfig {
+        SlotSchedulerConfig {
             slots,
             queue: None,
-            delays: Delays {
+            delays: TokenDelays {
                 ttft: (ms(ttft), ms(std_dev)),
                 itl: (ms(itl), Duration::ZERO),
                 factor_under_load: f64::from(factor),
-                ..Delays::default()
+                ..TokenDelays::default()
             },
             seed: 5,
             max_loras: loras.0,
             lora_load: ms(loras.1),
-            kv: Some(KvConfig {
+            kv: Some(BlockPoolConfig {
                 num_blocks,
                 block_size,
                 prefix_caching: true,
@@ -93,7 +93,7 @@ pub(crate) fn mocker() -> impl Strategy<Value = MockerConfig> {
         any::<u64>(),
     );
     let rates = (1..4u32, 1..3u32, proptest::option::of(0..9usize));
-    (latency(), sizes, switches, accept, rest, rates).prop_map(
+    (any_latency_model(), sizes, switches, accept, rest, rates).prop_map(
         |(latency, sizes, switches, accept, (max_model_len, seed), rates)| {
             let (num_gpu_blocks, block_size, max_num_seqs, max_num_batched_tokens, interval) =
                 sizes;
@@ -111,7 +111,7 @@ pub(crate) fn mocker() -> impl Strategy<Value = MockerConfig> {
             let num_gpu_blocks = num_gpu_blocks.max(least);
             let (all, decode, max_waiting) = rates;
             let has_tier = accept.is_empty() && !no_evict;
-            let tier = MockerTierConfig {
+            let tier = MockerHostCacheConfig {
                 blocks: 1 + num_gpu_blocks * block_size % 50,
                 latency: Duration::from_millis(u64::from(block_size % 3)),
                 block_ns: (f64::from(num_gpu_blocks) * 2e4, f64::from(block_size) * 1e4),
@@ -120,7 +120,7 @@ pub(crate) fn mocker() -> impl Strategy<Value = MockerConfig> {
             // decided.
             MockerConfig {
                 latency,
-                speed: Speed {
+                speed: SpeedFactors {
                     all: f64::from(all),
                     decode: f64::from(decode),
                 },
@@ -164,8 +164,16 @@ pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
     );
     let times = (1..4u32, 1..3u32, 0..2u64);
     let more = (proptest::option::weighted(0.2, 0..9usize), any::<u64>());
-    let memory = (any_tier(), any_groups(), media::any_encoder());
-    let all = (latency(), sizes, switches, rest, times, more, memory);
+    let memory = (any_host_cache_config(), any_groups(), media::any_encoder());
+    let all = (
+        any_latency_model(),
+        sizes,
+        switches,
+        rest,
+        times,
+        more,
+        memory,
+    );
     all.prop_map(|(latency, sizes, switches, rest, times, more, memory)| {
         let (num_gpu_blocks, block_size, max_num_seqs, max_num_batched_tokens) = sizes;
         let [
@@ -186,7 +194,7 @@ pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
         // Without a default, so that a new setting does not compile until its values are decided.
         VllmConfig {
             latency,
-            speed: Speed {
+            speed: SpeedFactors {
                 all: f64::from(all),
                 decode: f64::from(decode),
             },
@@ -195,7 +203,7 @@ pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
             max_num_seqs,
             max_num_batched_tokens,
             max_model_len,
-            prefill: PrefillConfig {
+            prefill: ChunkedPrefillConfig {
                 enable_chunked_prefill: chunked,
                 long_prefill_token_threshold: threshold,
                 long_prefill_token_threshold_adaptive: first,
@@ -216,7 +224,7 @@ pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
                 PreemptionVictim::Last
             },
             watermark,
-            speculation: drafts.map(|accept| Speculation {
+            speculation: drafts.map(|accept| SpeculationConfig {
                 accept,
                 drops_last_block: drops,
             }),
@@ -237,7 +245,7 @@ pub(crate) fn vllm() -> impl Strategy<Value = VllmConfig> {
             },
             // `lock_step` tests ranks together.
             lock_step: false,
-            host_tier: for_groups(host_tier, layer_groups),
+            host_tier: config_for_layer_groups(host_tier, layer_groups),
             reporting: ReportingConfig {
                 kv_events: true,
                 // The invariants need an event per token; `runs` compares both.

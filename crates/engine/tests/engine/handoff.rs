@@ -4,23 +4,25 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use vllm_sim_engine::sched::sglang::{Sglang, SglangConfig};
-use vllm_sim_engine::{Command, Event, Outbox, Scheduler, SeqId, Sequence, SimTime, Transfer};
+use vllm_sim_engine::sched::sglang::{SglangConfig, SglangScheduler};
+use vllm_sim_engine::{
+    EngineCommand, Outbox, PromptTransfer, Scheduler, SchedulerEvent, SeqId, Sequence, SimTime,
+};
 
 use crate::configs::sglang;
-use crate::invariants::{Input, inputs, sequence};
+use crate::invariants::{EngineInput, any_inputs, sequence};
 
 /// Number of end events by sequence.
-type Ends = BTreeMap<u64, u32>;
+type EndCounts = BTreeMap<u64, u32>;
 
 /// Simulates requests on the prefill or the decode engine, and returns their ends.
-fn played(
-    engine: &mut Sglang,
-    transfer: Transfer,
-    inputs: &[(u64, Input)],
-) -> Result<Ends, TestCaseError> {
+fn end_counts(
+    engine: &mut SglangScheduler,
+    transfer: PromptTransfer,
+    inputs: &[(u64, EngineInput)],
+) -> Result<EndCounts, TestCaseError> {
     let page = engine.config().page_size;
-    let (mut out, mut ends, mut next_id) = (Outbox::new(), Ends::new(), 0);
+    let (mut out, mut ends, mut next_id) = (Outbox::new(), EndCounts::new(), 0);
     let mut held = Vec::new();
     let mut inputs = inputs.iter().peekable();
     for turn in 0.. {
@@ -32,30 +34,30 @@ fn played(
         engine.advance(now, &mut out);
         while let Some((_, input)) = inputs.next_if(|(at, _)| SimTime::from_millis(*at) == now) {
             match input {
-                Input::Submit(request) => {
+                EngineInput::Submit(request) => {
                     let seq = sequence(next_id, request, page);
                     let seq = Sequence { transfer, ..seq };
                     if engine.submit(now, seq, &mut out).is_ok() {
                         ends.insert(next_id, 0);
-                        if transfer == Transfer::RemoteDecode {
+                        if transfer == PromptTransfer::RemoteDecode {
                             held.push(SeqId(next_id));
                         }
                     }
                     next_id += 1;
                 }
-                Input::Abort(id) => engine.abort(now, SeqId(*id), &mut out),
-                Input::CancelAll => {
-                    engine.command(now, Command::CancelAll, &mut out);
+                EngineInput::Abort(id) => engine.abort(now, SeqId(*id), &mut out),
+                EngineInput::CancelAll => {
+                    engine.apply_command(now, EngineCommand::CancelAll, &mut out);
                 }
                 _ => {}
             }
         }
-        for (id, _) in engine.take_reserved() {
-            engine.activate(now, id, &mut out);
+        for (id, _) in engine.take_reserved_prompts() {
+            engine.resume_transferred(now, id, &mut out);
         }
-        held.retain(|id| !engine.command(now, Command::Release(*id), &mut out));
+        held.retain(|id| !engine.apply_command(now, EngineCommand::Release(*id), &mut out));
         while let Some((_, event)) = out.pop_front() {
-            if let Event::Ended { id, .. } = event {
+            if let SchedulerEvent::Ended { id, .. } = event {
                 *ends.entry(id.0).or_default() += 1;
             }
         }
@@ -64,7 +66,7 @@ fn played(
     let left = (stats.running, stats.waiting, stats.used_blocks);
     // Reserved prompts may leave no page for the next token.
     prop_assert!(
-        transfer == Transfer::RemotePrefill || left == (0, 0, 0),
+        transfer == PromptTransfer::RemotePrefill || left == (0, 0, 0),
         "{:?}",
         left
     );
@@ -75,14 +77,14 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 128, ..ProptestConfig::default() })]
 
     #[test]
-    fn everybody_ends_once(
+    fn every_handed_off_sequence_ends_once(
         config in sglang(),
-        transfer in prop_oneof![Just(Transfer::RemotePrefill), Just(Transfer::RemoteDecode)],
-        inputs in inputs(),
+        transfer in prop_oneof![Just(PromptTransfer::RemotePrefill), Just(PromptTransfer::RemoteDecode)],
+        inputs in any_inputs(),
     ) {
         let config = SglangConfig { handoff: true, ..config };
-        let ends = played(&mut Sglang::new(config).unwrap(), transfer, &inputs)?;
-        let least = u32::from(transfer == Transfer::RemoteDecode);
+        let ends = end_counts(&mut SglangScheduler::new(config).unwrap(), transfer, &inputs)?;
+        let least = u32::from(transfer == PromptTransfer::RemoteDecode);
         let wrong: Vec<_> = ends.iter().filter(|(_, ends)| !(least..=1).contains(*ends)).collect();
         prop_assert!(wrong.is_empty(), "{:?}", wrong);
     }

@@ -7,15 +7,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use vllm_sim_engine::kv::{HostEviction, HostRules, HostTierConfig, LayerGroups, SparseLayerKind};
+use vllm_sim_engine::kv::{
+    HostCacheConfig, HostEvictionPolicy, LayerGroups, OffloadConnector, SparseLayerKind,
+};
 use vllm_sim_engine::latency::LatencyModel;
-use vllm_sim_engine::sched::vllm::{ReportingConfig, Vllm, VllmConfig};
+use vllm_sim_engine::sched::vllm::{ReportingConfig, VllmConfig, VllmScheduler};
 use vllm_sim_engine::{
-    BlockKey, BlockPlan, Command, CopyDirection, Delays, Event, HostEvent, Outbox,
-    PrefixCacheReset, Scheduler, SeqId, Sequence, SimTime, Transfer,
+    BlockKey, BlockPlan, EngineCommand, HostCacheEvent, HostCopyDirection, Outbox,
+    PrefixCacheReset, PromptTransfer, Scheduler, SchedulerEvent, SeqId, Sequence, SimTime,
+    TokenDelays,
 };
 
-use crate::invariants::{Input, Request, sequence};
+use crate::invariants::{EngineInput, RequestInput, sequence};
 use crate::offline::{self, Log};
 
 pub(crate) const SIZE: u32 = 16;
@@ -25,10 +28,10 @@ pub(crate) fn ms(ms: u64) -> Duration {
 }
 
 /// Configures a tier of chunks with one block; a block takes 1 ms to the host and 2 ms back.
-pub(crate) fn tier(chunks: u32) -> HostTierConfig {
-    HostTierConfig {
-        rules: HostRules::Native,
-        eviction: HostEviction::Lru,
+pub(crate) fn host_cache_config(chunks: u32) -> HostCacheConfig {
+    HostCacheConfig {
+        rules: OffloadConnector::Native,
+        eviction: HostEvictionPolicy::Lru,
         threshold: None,
         chunks,
         blocks_per_chunk: 1,
@@ -40,11 +43,11 @@ pub(crate) fn tier(chunks: u32) -> HostTierConfig {
 }
 
 /// A prompt token takes 1 ms, a step with decodes 1 ms.
-pub(crate) fn config(blocks: u32, tier: Option<HostTierConfig>) -> VllmConfig {
-    let delays = Delays {
+pub(crate) fn config(blocks: u32, tier: Option<HostCacheConfig>) -> VllmConfig {
+    let delays = TokenDelays {
         prefill_per_token: ms(1),
         itl: (ms(1), Duration::ZERO),
-        ..Delays::default()
+        ..TokenDelays::default()
     };
     VllmConfig {
         latency: LatencyModel::Delays(Box::new(delays)),
@@ -79,16 +82,16 @@ pub(crate) fn at(ms: u64) -> SimTime {
 }
 
 /// Returns the time of a sequence's first token.
-pub(crate) fn first(log: &Log, id: u64) -> SimTime {
-    let mine = |event: &Event| matches!(event, Event::Tokens { id: of, .. } if of.0 == id);
+pub(crate) fn first_token_time(log: &Log, id: u64) -> SimTime {
+    let mine = |event: &SchedulerEvent| matches!(event, SchedulerEvent::Tokens { id: of, .. } if of.0 == id);
     let found = log.iter().find(|(_, event)| mine(event));
     found.unwrap().0
 }
 
 /// Returns the cached and the loaded tokens of a sequence.
-pub(crate) fn reused(log: &Log, id: u64) -> (u32, u32) {
+pub(crate) fn cached_and_external_tokens(log: &Log, id: u64) -> (u32, u32) {
     let found = log.iter().find_map(|(_, event)| match event {
-        Event::Scheduled {
+        SchedulerEvent::Scheduled {
             id: of,
             cached,
             external,
@@ -98,16 +101,16 @@ pub(crate) fn reused(log: &Log, id: u64) -> (u32, u32) {
     found.unwrap()
 }
 
-fn host(log: &Log) -> impl Iterator<Item = &HostEvent> {
+fn host_events(log: &Log) -> impl Iterator<Item = &HostCacheEvent> {
     log.iter().filter_map(|(_, event)| match event {
-        Event::Host(event) => Some(&**event),
+        SchedulerEvent::Host(event) => Some(&**event),
         _ => None,
     })
 }
 
 /// Runs a prompt, another that evicts its blocks, and the first one again.
-fn return_after_eviction(tier: Option<HostTierConfig>) -> Log {
-    let mut engine = Vllm::new(config(12, tier)).unwrap();
+fn return_after_eviction(tier: Option<HostCacheConfig>) -> Log {
+    let mut engine = VllmScheduler::new(config(12, tier)).unwrap();
     let arrivals = [
         (at(0), prompt(0, 1, 10, 1)),
         (at(1000), prompt(1, 2, 11, 1)),
@@ -117,11 +120,11 @@ fn return_after_eviction(tier: Option<HostTierConfig>) -> Log {
 }
 
 #[test]
-fn a_first_token_comes_between_recomputing_and_a_hit_on_the_gpu() {
-    let ttft = |log: &Log| first(log, 2).since(at(2000));
+fn host_hit_is_faster_than_recompute_slower_than_gpu_hit() {
+    let ttft = |log: &Log| first_token_time(log, 2).since(at(2000));
     let lost = return_after_eviction(None);
-    let kept = return_after_eviction(Some(tier(100)));
-    let mut large = Vllm::new(config(100, None)).unwrap();
+    let kept = return_after_eviction(Some(host_cache_config(100)));
+    let mut large = VllmScheduler::new(config(100, None)).unwrap();
     let arrivals = [
         (at(0), prompt(0, 1, 10, 1)),
         (at(2000), prompt(2, 1, 10, 1)),
@@ -132,44 +135,50 @@ fn a_first_token_comes_between_recomputing_and_a_hit_on_the_gpu() {
         // 161 tokens; then ten blocks of 2 ms and a token; then a token.
         [ms(161), ms(21), ms(1)]
     );
-    assert_eq!([reused(&lost, 2), reused(&on_gpu, 2)], [(0, 0), (160, 0)]);
-    assert_eq!(reused(&kept, 2), (0, 160));
+    assert_eq!(
+        [
+            cached_and_external_tokens(&lost, 2),
+            cached_and_external_tokens(&on_gpu, 2)
+        ],
+        [(0, 0), (160, 0)]
+    );
+    assert_eq!(cached_and_external_tokens(&kept, 2), (0, 160));
 }
 
 #[test]
-fn copies_start_after_the_step_and_run_one_after_another() {
-    let mut engine = Vllm::new(config(100, Some(tier(100)))).unwrap();
+fn host_copies_start_after_the_step_and_run_serially() {
+    let mut engine = VllmScheduler::new(config(100, Some(host_cache_config(100)))).unwrap();
     let arrivals = [(at(0), prompt(0, 1, 2, 1)), (at(0), prompt(1, 2, 3, 1))];
     let log = offline::run(&mut engine, arrivals).unwrap();
     let ends: Vec<SimTime> = log
         .iter()
         .filter(
-            |(_, event)| matches!(event, Event::Host(e) if matches!(**e, HostEvent::Copied { .. })),
+            |(_, event)| matches!(event, SchedulerEvent::Host(e) if matches!(**e, HostCacheEvent::Copied { .. })),
         )
         .map(|(at, _)| *at)
         .collect();
     // Steps of 33 and 49 ms. The copy of the first ends within the second one, and takes effect at
     // its end.
     assert_eq!(ends, [at(82), at(82 + 3)]);
-    assert_eq!(engine.host_keys().len(), 5);
+    assert_eq!(engine.host_cache_keys().len(), 5);
 }
 
 #[test]
 fn generated_blocks_are_offloaded_only_if_configured() {
     for (outputs, kept) in [(false, 2), (true, 4)] {
-        let tier = HostTierConfig {
+        let tier = HostCacheConfig {
             outputs,
-            ..tier(100)
+            ..host_cache_config(100)
         };
-        let mut engine = Vllm::new(config(100, Some(tier))).unwrap();
+        let mut engine = VllmScheduler::new(config(100, Some(tier))).unwrap();
         let log = offline::run(&mut engine, [(at(0), prompt(0, 1, 2, 40))]).unwrap();
-        assert_eq!(engine.host_keys().len(), kept, "{log:?}");
+        assert_eq!(engine.host_cache_keys().len(), kept, "{log:?}");
     }
 }
 
 #[test]
 fn a_second_request_waits_for_the_load_of_the_first_and_hits_the_gpu() {
-    let mut engine = Vllm::new(config(23, Some(tier(100)))).unwrap();
+    let mut engine = VllmScheduler::new(config(23, Some(host_cache_config(100)))).unwrap();
     let arrivals = [
         (at(0), prompt(0, 1, 10, 1)),
         (at(1000), prompt(1, 2, 22, 1)),
@@ -177,17 +186,23 @@ fn a_second_request_waits_for_the_load_of_the_first_and_hits_the_gpu() {
         (at(2000), prompt(3, 1, 10, 1)),
     ];
     let log = offline::run(&mut engine, arrivals).unwrap();
-    assert_eq!((reused(&log, 2), reused(&log, 3)), ((0, 160), (160, 0)));
-    let waited = host(&log).find_map(|event| match event {
-        HostEvent::Answered { waited } => Some(*waited),
+    assert_eq!(
+        (
+            cached_and_external_tokens(&log, 2),
+            cached_and_external_tokens(&log, 3)
+        ),
+        ((0, 160), (160, 0))
+    );
+    let waited = host_events(&log).find_map(|event| match event {
+        HostCacheEvent::Answered { waited } => Some(*waited),
         _ => None,
     });
     assert_eq!(waited, Some(ms(20)));
-    let loads = host(&log).filter(|event| {
+    let loads = host_events(&log).filter(|event| {
         matches!(
             event,
-            HostEvent::Copied {
-                direction: CopyDirection::ToDevice,
+            HostCacheEvent::Copied {
+                direction: HostCopyDirection::ToDevice,
                 ..
             }
         )
@@ -197,7 +212,7 @@ fn a_second_request_waits_for_the_load_of_the_first_and_hits_the_gpu() {
 
 #[test]
 fn the_tail_of_the_oldest_request_is_evicted_first() {
-    let mut engine = Vllm::new(config(100, Some(tier(5)))).unwrap();
+    let mut engine = VllmScheduler::new(config(100, Some(host_cache_config(5)))).unwrap();
     let arrivals = [
         (at(0), prompt(0, 1, 3, 1)),
         (at(1000), prompt(1, 2, 2, 1)),
@@ -205,9 +220,11 @@ fn the_tail_of_the_oldest_request_is_evicted_first() {
         (at(3000), prompt(3, 4, 3, 1)),
     ];
     let log = offline::run(&mut engine, arrivals).unwrap();
-    let removed: Vec<Vec<u64>> = host(&log)
+    let removed: Vec<Vec<u64>> = host_events(&log)
         .filter_map(|event| match event {
-            HostEvent::Removed { keys } => Some(keys.iter().map(|(_, key, _)| key.0).collect()),
+            HostCacheEvent::Removed { keys } => {
+                Some(keys.iter().map(|(_, key, _)| key.0).collect())
+            }
             _ => None,
         })
         .collect();
@@ -216,60 +233,63 @@ fn the_tail_of_the_oldest_request_is_evicted_first() {
 
 #[test]
 fn a_prompt_without_room_is_skipped_or_stored_in_part() {
-    for (rules, kept) in [(HostRules::Native, 0), (HostRules::Simple, 2)] {
-        let tier = HostTierConfig { rules, ..tier(2) };
-        let mut engine = Vllm::new(config(100, Some(tier))).unwrap();
+    for (rules, kept) in [(OffloadConnector::Native, 0), (OffloadConnector::Simple, 2)] {
+        let tier = HostCacheConfig {
+            rules,
+            ..host_cache_config(2)
+        };
+        let mut engine = VllmScheduler::new(config(100, Some(tier))).unwrap();
         let log = offline::run(&mut engine, [(at(0), prompt(0, 1, 3, 1))]).unwrap();
-        assert_eq!(engine.host_keys().len(), kept);
-        assert!(host(&log).any(|event| *event == HostEvent::Refused));
+        assert_eq!(engine.host_cache_keys().len(), kept);
+        assert!(host_events(&log).any(|event| *event == HostCacheEvent::Refused));
     }
 }
 
 #[test]
 fn blocks_offered_too_rarely_are_not_stored() {
-    let tier = HostTierConfig {
+    let tier = HostCacheConfig {
         threshold: Some((2, 100)),
-        ..tier(100)
+        ..host_cache_config(100)
     };
-    let mut engine = Vllm::new(config(100, Some(tier))).unwrap();
+    let mut engine = VllmScheduler::new(config(100, Some(tier))).unwrap();
     for (id, kept) in [(0, 0), (1, 10)] {
         let start = at(1000 * id);
         offline::run(&mut engine, [(start, prompt(id, 1, 10, 1))]).unwrap();
-        assert_eq!(engine.host_keys().len(), kept);
+        assert_eq!(engine.host_cache_keys().len(), kept);
     }
 }
 
 #[test]
-fn a_chunk_of_several_blocks_is_found_whole_or_not_at_all() {
-    let tier = HostTierConfig {
+fn multi_block_chunk_is_hit_whole_or_not_at_all() {
+    let tier = HostCacheConfig {
         blocks_per_chunk: 4,
-        ..tier(100)
+        ..host_cache_config(100)
     };
     let log = return_after_eviction(Some(tier));
     // Two chunks of the ten blocks are full.
-    assert_eq!(reused(&log, 2), (0, 128));
+    assert_eq!(cached_and_external_tokens(&log, 2), (0, 128));
 }
 
 #[test]
 fn the_host_cache_survives_a_prefix_cache_reset_but_not_its_own() {
     for (also_host, loaded) in [(false, 160), (true, 0)] {
-        let mut engine = Vllm::new(config(100, Some(tier(100)))).unwrap();
+        let mut engine = VllmScheduler::new(config(100, Some(host_cache_config(100)))).unwrap();
         let mut log = offline::run(&mut engine, [(at(0), prompt(0, 1, 10, 1))]).unwrap();
         let mut out = Outbox::new();
-        let reset = Command::ResetPrefixCache(PrefixCacheReset::WhenIdle);
-        assert!(engine.command(at(1000), reset, &mut out));
+        let reset = EngineCommand::ResetPrefixCache(PrefixCacheReset::WhenIdle);
+        assert!(engine.apply_command(at(1000), reset, &mut out));
         if also_host {
-            assert!(engine.command(at(1000), Command::ResetHostTier, &mut out));
+            assert!(engine.apply_command(at(1000), EngineCommand::ResetHostTier, &mut out));
         }
         log.extend(offline::run(&mut engine, [(at(1000), prompt(1, 1, 10, 1))]).unwrap());
-        assert_eq!(reused(&log, 1), (0, loaded));
+        assert_eq!(cached_and_external_tokens(&log, 1), (0, loaded));
     }
 }
 
 /// With a window of 32 tokens in some layers, another prompt with the same beginning has no hit
 /// where the first one did not end.
 #[test]
-fn a_hit_ends_where_layers_with_a_window_have_theirs() {
+fn host_hit_ends_where_window_layers_have_chunks() {
     let groups = LayerGroups {
         full: 1,
         sparse: 2,
@@ -278,7 +298,7 @@ fn a_hit_ends_where_layers_with_a_window_have_theirs() {
     };
     let with = |groups| VllmConfig {
         layer_groups: groups,
-        ..config(40, Some(tier(1000)))
+        ..config(40, Some(host_cache_config(1000)))
     };
     // The same ten blocks, five of them and others, and in between a prompt that evicts all GPU
     // blocks.
@@ -299,30 +319,42 @@ fn a_hit_ends_where_layers_with_a_window_have_theirs() {
         (at(3000), prompt(3, 3, 11, 1)),
         (at(4000), parting),
     ];
-    let mut engine = Vllm::new(with(Some(groups))).unwrap();
+    let mut engine = VllmScheduler::new(with(Some(groups))).unwrap();
     let log = offline::run(&mut engine, arrivals.clone()).unwrap();
-    assert_eq!((reused(&log, 2), reused(&log, 4)), ((0, 160), (0, 0)));
+    assert_eq!(
+        (
+            cached_and_external_tokens(&log, 2),
+            cached_and_external_tokens(&log, 4)
+        ),
+        ((0, 160), (0, 0))
+    );
     // Ten blocks of one group, and the last two of each of two others.
-    let loaded = host(&log).find_map(|event| match event {
-        HostEvent::Copied {
-            direction: CopyDirection::ToDevice,
+    let loaded = host_events(&log).find_map(|event| match event {
+        HostCacheEvent::Copied {
+            direction: HostCopyDirection::ToDevice,
             bytes,
             ..
         } => Some(*bytes),
         _ => None,
     });
     assert_eq!(loaded, Some(14_000));
-    let mut flat = Vllm::new(VllmConfig {
+    let mut flat = VllmScheduler::new(VllmConfig {
         num_gpu_blocks: 12,
         ..with(None)
     })
     .unwrap();
     let log = offline::run(&mut flat, arrivals).unwrap();
-    assert_eq!((reused(&log, 2), reused(&log, 4)), ((0, 160), (0, 80)));
+    assert_eq!(
+        (
+            cached_and_external_tokens(&log, 2),
+            cached_and_external_tokens(&log, 4)
+        ),
+        ((0, 160), (0, 80))
+    );
 }
 
 /// Generates host tiers: none, of a few chunks, or larger than needed.
-pub(crate) fn any_tier() -> impl Strategy<Value = Option<HostTierConfig>> {
+pub(crate) fn any_host_cache_config() -> impl Strategy<Value = Option<HostCacheConfig>> {
     let micros = prop_oneof![Just(0u64), 1..9000u64];
     let tier = (
         prop_oneof![3 => 1..40u32, 1 => Just(1000u32)],
@@ -333,16 +365,16 @@ pub(crate) fn any_tier() -> impl Strategy<Value = Option<HostTierConfig>> {
         0..2000u64,
     );
     let tier = tier.prop_map(
-        |(chunks, size, kind, outputs, latency, each)| HostTierConfig {
+        |(chunks, size, kind, outputs, latency, each)| HostCacheConfig {
             rules: if kind == 0 {
-                HostRules::Simple
+                OffloadConnector::Simple
             } else {
-                HostRules::Native
+                OffloadConnector::Native
             },
             eviction: if kind == 1 {
-                HostEviction::Arc
+                HostEvictionPolicy::Arc
             } else {
-                HostEviction::Lru
+                HostEvictionPolicy::Lru
             },
             chunks,
             blocks_per_chunk: size,
@@ -357,23 +389,28 @@ pub(crate) fn any_tier() -> impl Strategy<Value = Option<HostTierConfig>> {
 }
 
 /// With layer groups a chunk is one block.
-pub(crate) fn for_groups(
-    tier: Option<HostTierConfig>,
+pub(crate) fn config_for_layer_groups(
+    tier: Option<HostCacheConfig>,
     groups: Option<LayerGroups>,
-) -> Option<HostTierConfig> {
-    tier.map(|tier| HostTierConfig {
+) -> Option<HostCacheConfig> {
+    tier.map(|tier| HostCacheConfig {
         blocks_per_chunk: groups.map_or(tier.blocks_per_chunk, |_| 1),
         ..tier
     })
 }
 
 /// Checks the events of the host tier against invariant 10. Returns its keys at the end.
-fn host_blocks(log: &[(SimTime, Event)], chunks: u32) -> Result<Vec<BlockKey>, TestCaseError> {
+fn check_host_blocks(
+    log: &[(SimTime, SchedulerEvent)],
+    chunks: u32,
+) -> Result<Vec<BlockKey>, TestCaseError> {
     let mut held: HashSet<(u32, BlockKey)> = HashSet::new();
     for (_, event) in log {
-        let Event::Host(event) = event else { continue };
+        let SchedulerEvent::Host(event) = event else {
+            continue;
+        };
         match &**event {
-            HostEvent::Stored {
+            HostCacheEvent::Stored {
                 plan,
                 chunks: stored,
                 blocks_per_chunk,
@@ -384,8 +421,8 @@ fn host_blocks(log: &[(SimTime, Event)], chunks: u32) -> Result<Vec<BlockKey>, T
                 }
                 prop_assert!(held.len() <= chunks as usize);
             }
-            HostEvent::Removed { keys } if keys.is_empty() => held.clear(),
-            HostEvent::Removed { keys } => {
+            HostCacheEvent::Removed { keys } if keys.is_empty() => held.clear(),
+            HostCacheEvent::Removed { keys } => {
                 for (group, key, _) in keys {
                     prop_assert!(held.remove(&(*group, *key)), "{:?} was not stored", key);
                 }
@@ -401,8 +438,8 @@ fn host_blocks(log: &[(SimTime, Event)], chunks: u32) -> Result<Vec<BlockKey>, T
 /// Checks that every prompt token without computation was on the GPU or in host memory before, and
 /// that none counts twice.
 fn check_reuse(
-    log: &[(SimTime, Event)],
-    inputs: &[(u64, Input)],
+    log: &[(SimTime, SchedulerEvent)],
+    inputs: &[(u64, EngineInput)],
     config: &VllmConfig,
 ) -> Result<(), TestCaseError> {
     let size = config.block_size;
@@ -411,15 +448,15 @@ fn check_reuse(
         .layer_groups
         .map_or((0, 1), |groups| (groups.sparse, groups.full));
     let requests = inputs.iter().filter_map(|(_, input)| match input {
-        Input::Submit(request) => Some(request),
+        EngineInput::Submit(request) => Some(request),
         _ => None,
     });
-    let requests: Vec<&Request> = requests.collect();
+    let requests: Vec<&RequestInput> = requests.collect();
     let mut stored: HashSet<(u32, BlockKey)> = HashSet::new();
     for (_, event) in log {
         match event {
-            Event::Host(event) => {
-                if let HostEvent::Stored {
+            SchedulerEvent::Host(event) => {
+                if let HostCacheEvent::Stored {
                     plan,
                     chunks,
                     blocks_per_chunk,
@@ -431,7 +468,7 @@ fn check_reuse(
                     }
                 }
             }
-            Event::Scheduled {
+            SchedulerEvent::Scheduled {
                 id,
                 cached,
                 external,
@@ -439,7 +476,7 @@ fn check_reuse(
                 let request = requests[id.0 as usize];
                 prop_assert!(cached + external <= request.prompt, "{:?}", event);
                 let plan = sequence(id.0, request, size).plan;
-                let remote = request.transfer == Transfer::RemotePrefill;
+                let remote = request.transfer == PromptTransfer::RemotePrefill;
                 let Some(plan) = plan.filter(|_| !remote) else {
                     prop_assert!(remote || *external == 0, "{:?}", event);
                     continue;
@@ -462,23 +499,23 @@ fn check_reuse(
 
 /// Empties the host tier. No event reports this; the logged one is never emitted by an engine.
 pub(crate) fn reset_host(engine: &mut dyn Scheduler, now: SimTime, out: &mut Outbox) {
-    if engine.command(now, Command::ResetHostTier, out) {
-        let emptied = HostEvent::Removed { keys: Vec::new() };
-        out.push_back((now, Event::Host(Box::new(emptied))));
+    if engine.apply_command(now, EngineCommand::ResetHostTier, out) {
+        let emptied = HostCacheEvent::Removed { keys: Vec::new() };
+        out.push_back((now, SchedulerEvent::Host(Box::new(emptied))));
     }
 }
 
 /// Checks an idle engine and its log against invariant 10.
-pub(crate) fn check_host(
-    engine: &Vllm,
-    log: &[(SimTime, Event)],
-    inputs: &[(u64, Input)],
+pub(crate) fn check_host_cache(
+    engine: &VllmScheduler,
+    log: &[(SimTime, SchedulerEvent)],
+    inputs: &[(u64, EngineInput)],
 ) -> Result<(), TestCaseError> {
     let tier = engine.config().host_tier.as_ref();
     let chunks = tier.map_or(0, |tier| tier.chunks);
-    prop_assert_eq!(host_blocks(log, chunks)?, engine.host_keys());
+    prop_assert_eq!(check_host_blocks(log, chunks)?, engine.host_cache_keys());
     let host = engine.stats().host;
     prop_assert_eq!((host.storing, host.loading), (0, 0));
-    prop_assert_eq!(host.used as usize, engine.host_keys().len());
+    prop_assert_eq!(host.used as usize, engine.host_cache_keys().len());
     check_reuse(log, inputs, engine.config())
 }

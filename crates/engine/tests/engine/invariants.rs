@@ -10,25 +10,25 @@ use std::time::Duration;
 use proptest::prelude::*;
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::latency::LatencyModel;
-use vllm_sim_engine::sched::mocker::Mocker;
-use vllm_sim_engine::sched::pool::{Pool, PoolConfig};
-use vllm_sim_engine::sched::sglang::{Sglang, SglangConfig};
-use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
+use vllm_sim_engine::sched::mocker::MockerScheduler;
+use vllm_sim_engine::sched::pool::{SlotScheduler, SlotSchedulerConfig};
+use vllm_sim_engine::sched::sglang::{SglangConfig, SglangScheduler};
+use vllm_sim_engine::sched::vllm::{VllmConfig, VllmScheduler};
 use vllm_sim_engine::{
-    BlockKey, BlockPlan, Command, Delays, End, Event, LoadFailure, LoraId, Outbox,
-    PrefixCacheReset, Scheduler, SeqId, Sequence, Transfer,
+    BlockKey, BlockPlan, EngineCommand, LoadFailure, LoraId, Outbox, PrefixCacheReset,
+    PromptTransfer, Scheduler, SchedulerEvent, SeqId, Sequence, SequenceEndReason, TokenDelays,
 };
 
 use crate::configs::{mocker, pool, sglang, vllm};
-use crate::host_tier::{check_host, reset_host};
+use crate::host_tier::{check_host_cache, reset_host};
 use crate::load_failures::{any_load_failure, check_load_failures};
 use crate::media::{self, Item};
-use crate::prefix_cache_events::{CacheHeard, check_block_use};
+use crate::prefix_cache_events::{CacheFromEvents, check_block_use};
 
 /// Input from outside, with its time.
 #[derive(Debug, Clone)]
-pub(crate) enum Input {
-    Submit(Request),
+pub(crate) enum EngineInput {
+    Submit(RequestInput),
     /// Aborts the n-th sequence.
     Abort(u64),
     Pause,
@@ -46,14 +46,14 @@ pub(crate) enum Input {
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Request {
+pub(crate) struct RequestInput {
     /// Prompts of one family share their beginning.
     family: u64,
     pub(crate) prompt: u32,
     output: u32,
     priority: i64,
     lora: Option<u32>,
-    pub(crate) transfer: Transfer,
+    pub(crate) transfer: PromptTransfer,
     load_failure: Option<LoadFailure>,
     tail_ms: u64,
     planned: bool,
@@ -62,14 +62,14 @@ pub(crate) struct Request {
 
 const HOUR_MS: u64 = 3_600_000;
 
-fn first_delay(ms: u64) -> Delays {
-    Delays {
+fn first_delay(ms: u64) -> TokenDelays {
+    TokenDelays {
         ttft: (Duration::from_millis(ms), Duration::ZERO),
-        ..Delays::default()
+        ..TokenDelays::default()
     }
 }
 
-fn request() -> impl Strategy<Value = Request> {
+fn any_request() -> impl Strategy<Value = RequestInput> {
     (
         0..3u64,
         1..120u32,
@@ -77,9 +77,9 @@ fn request() -> impl Strategy<Value = Request> {
         -2..3i64,
         proptest::option::weighted(0.2, 1..4u32),
         prop_oneof![
-            8 => Just(Transfer::Local),
-            1 => Just(Transfer::RemotePrefill),
-            1 => Just(Transfer::RemoteDecode),
+            8 => Just(PromptTransfer::Local),
+            1 => Just(PromptTransfer::RemotePrefill),
+            1 => Just(PromptTransfer::RemoteDecode),
         ],
         any_load_failure(),
         prop_oneof![9 => Just(0u64), 1 => 1..30u64],
@@ -98,7 +98,7 @@ fn request() -> impl Strategy<Value = Request> {
                 tail_ms,
                 planned,
                 media,
-            )| Request {
+            )| RequestInput {
                 family,
                 prompt,
                 output,
@@ -114,24 +114,24 @@ fn request() -> impl Strategy<Value = Request> {
 }
 
 /// Generates inputs at increasing times; pauses end.
-pub(crate) fn inputs() -> impl Strategy<Value = Vec<(u64, Input)>> {
+pub(crate) fn any_inputs() -> impl Strategy<Value = Vec<(u64, EngineInput)>> {
     let input = prop_oneof![
-        20 => request().prop_map(Input::Submit),
-        4 => (0..30u64).prop_map(Input::Abort),
-        1 => Just(Input::Pause),
-        2 => Just(Input::Resume),
+        20 => any_request().prop_map(EngineInput::Submit),
+        4 => (0..30u64).prop_map(EngineInput::Abort),
+        1 => Just(EngineInput::Pause),
+        2 => Just(EngineInput::Resume),
         1 => prop_oneof![
             Just(PrefixCacheReset::WhenIdle), Just(PrefixCacheReset::Preempt), Just(PrefixCacheReset::Forget)
-        ].prop_map(Input::PrefixCacheReset),
-        1 => Just(Input::ResetHost),
-        1 => Just(Input::ResetEncoder),
-        1 => any::<bool>().prop_map(Input::Caching),
-        1 => (0..30u64).prop_map(Input::Release),
-        1 => Just(Input::CancelAll),
+        ].prop_map(EngineInput::PrefixCacheReset),
+        1 => Just(EngineInput::ResetHost),
+        1 => Just(EngineInput::ResetEncoder),
+        1 => any::<bool>().prop_map(EngineInput::Caching),
+        1 => (0..30u64).prop_map(EngineInput::Release),
+        1 => Just(EngineInput::CancelAll),
         1 => (1..6u32, proptest::option::of(0..9u32))
-            .prop_map(|(running, waiting)| Input::Bounds(running, waiting)),
-        2 => prop_oneof![0..6u64, Just(HOUR_MS)].prop_map(Input::Delay),
-        1 => prop_oneof![Just(1.0), Just(0.25), Just(4.0)].prop_map(Input::Speed),
+            .prop_map(|(running, waiting)| EngineInput::Bounds(running, waiting)),
+        2 => prop_oneof![0..6u64, Just(HOUR_MS)].prop_map(EngineInput::Delay),
+        1 => prop_oneof![Just(1.0), Just(0.25), Just(4.0)].prop_map(EngineInput::Speed),
     ];
     proptest::collection::vec((0..12u64, input), 1..50).prop_map(|mut inputs| {
         let mut at = 0;
@@ -140,12 +140,12 @@ pub(crate) fn inputs() -> impl Strategy<Value = Vec<(u64, Input)>> {
             at += if *time == 11 { 500 } else { *time / 4 };
             *time = at;
         }
-        inputs.push((at + 1, Input::Resume));
+        inputs.push((at + 1, EngineInput::Resume));
         inputs
     })
 }
 
-pub(crate) fn sequence(id: u64, request: &Request, block: u32) -> Sequence {
+pub(crate) fn sequence(id: u64, request: &RequestInput, block: u32) -> Sequence {
     let lookahead = request.family as u32;
     let total = u64::from((request.prompt + request.output).saturating_sub(lookahead) / block);
     let keys = (0..total).map(|i| {
@@ -178,25 +178,29 @@ pub(crate) fn sequence(id: u64, request: &Request, block: u32) -> Sequence {
 
 /// Life of one sequence according to the log.
 #[derive(Debug, Default)]
-pub(crate) struct Life {
+pub(crate) struct SequenceLife {
     arrival: SimTime,
     output: u32,
     started: Option<SimTime>,
     runs: bool,
     first: Option<SimTime>,
     tokens: u32,
-    ended: Option<(SimTime, End)>,
+    ended: Option<(SimTime, SequenceEndReason)>,
 }
 
 /// Log, submitted sequences, and the cached keys at the end, one per copy.
-pub(crate) type Played = (Vec<(SimTime, Event)>, BTreeMap<u64, Life>, Vec<BlockKey>);
+pub(crate) type PlayedRun = (
+    Vec<(SimTime, SchedulerEvent)>,
+    BTreeMap<u64, SequenceLife>,
+    Vec<BlockKey>,
+);
 
 /// Runs the inputs; checks after each step that work has a pending wakeup (7).
-pub(crate) fn play(
+pub(crate) fn play_inputs(
     engine: &mut dyn Scheduler,
     block: u32,
-    inputs: &[(u64, Input)],
-) -> Result<Played, TestCaseError> {
+    inputs: &[(u64, EngineInput)],
+) -> Result<PlayedRun, TestCaseError> {
     let mut out = Outbox::new();
     let mut lives = BTreeMap::new();
     let mut inputs = inputs.iter().peekable();
@@ -211,56 +215,56 @@ pub(crate) fn play(
         engine.advance(now, &mut out);
         while let Some((_, input)) = inputs.next_if(|(at, _)| SimTime::from_millis(*at) == now) {
             match input {
-                Input::Submit(request) => {
+                EngineInput::Submit(request) => {
                     let seq = sequence(next_id, request, block);
                     if engine.submit(now, seq, &mut out).is_ok() {
                         let output = request.output;
                         lives.insert(
                             next_id,
-                            Life {
+                            SequenceLife {
                                 arrival: now,
                                 output,
-                                ..Life::default()
+                                ..SequenceLife::default()
                             },
                         );
                     }
                     next_id += 1;
                 }
-                Input::Abort(id) => engine.abort(now, SeqId(*id), &mut out),
-                Input::Pause => {
+                EngineInput::Abort(id) => engine.abort(now, SeqId(*id), &mut out),
+                EngineInput::Pause => {
                     paused = true;
-                    engine.command(now, Command::Pause, &mut out);
+                    engine.apply_command(now, EngineCommand::Pause, &mut out);
                 }
-                Input::Resume => {
+                EngineInput::Resume => {
                     paused = false;
-                    engine.command(now, Command::Resume, &mut out);
+                    engine.apply_command(now, EngineCommand::Resume, &mut out);
                 }
-                Input::PrefixCacheReset(reset) => {
-                    engine.command(now, Command::ResetPrefixCache(*reset), &mut out);
+                EngineInput::PrefixCacheReset(reset) => {
+                    engine.apply_command(now, EngineCommand::ResetPrefixCache(*reset), &mut out);
                 }
-                Input::ResetHost => reset_host(engine, now, &mut out),
-                Input::ResetEncoder => {
-                    engine.command(now, Command::ResetEncoderCache, &mut out);
+                EngineInput::ResetHost => reset_host(engine, now, &mut out),
+                EngineInput::ResetEncoder => {
+                    engine.apply_command(now, EngineCommand::ResetEncoderCache, &mut out);
                 }
-                Input::Caching(on) => {
-                    engine.command(now, Command::Caching(*on), &mut out);
+                EngineInput::Caching(on) => {
+                    engine.apply_command(now, EngineCommand::Caching(*on), &mut out);
                 }
-                Input::Release(id) => {
-                    engine.command(now, Command::Release(SeqId(*id)), &mut out);
+                EngineInput::Release(id) => {
+                    engine.apply_command(now, EngineCommand::Release(SeqId(*id)), &mut out);
                 }
-                Input::CancelAll => {
-                    engine.command(now, Command::CancelAll, &mut out);
+                EngineInput::CancelAll => {
+                    engine.apply_command(now, EngineCommand::CancelAll, &mut out);
                 }
-                Input::Bounds(running, waiting) => {
+                EngineInput::Bounds(running, waiting) => {
                     let (running, waiting) = (*running, *waiting);
-                    engine.command(now, Command::Bounds { running, waiting }, &mut out);
+                    engine.apply_command(now, EngineCommand::Bounds { running, waiting }, &mut out);
                 }
-                Input::Delay(first) => {
+                EngineInput::Delay(first) => {
                     let delays = Arc::new(first_delay(*first));
-                    engine.command(now, Command::Delays(delays), &mut out);
+                    engine.apply_command(now, EngineCommand::Delays(delays), &mut out);
                 }
-                Input::Speed(speed) => {
-                    engine.command(now, Command::Speed(*speed), &mut out);
+                EngineInput::Speed(speed) => {
+                    engine.apply_command(now, EngineCommand::Speed(*speed), &mut out);
                 }
             }
         }
@@ -281,61 +285,64 @@ pub(crate) fn play(
 }
 
 /// Checks the log against invariants 1, 2, 3, 5, 8 and 9; `has_all`: some group keeps every block.
-fn check(
-    log: &[(SimTime, Event)],
-    lives: &mut BTreeMap<u64, Life>,
+fn check_event_log(
+    log: &[(SimTime, SchedulerEvent)],
+    lives: &mut BTreeMap<u64, SequenceLife>,
     in_cache: &[BlockKey],
     has_all: bool,
 ) -> Result<(), TestCaseError> {
-    let mut cached = CacheHeard::default();
+    let mut cached = CacheFromEvents::default();
     let mut last = SimTime::ZERO;
     for (at, event) in log {
         prop_assert!(*at >= last, "time runs back");
         last = *at;
         match event {
-            Event::Scheduled { id, .. } => {
+            SchedulerEvent::Scheduled { id, .. } => {
                 let life = lives.get_mut(&id.0).unwrap();
                 let new = life.started.is_none() && life.ended.is_none();
                 prop_assert!(new, "{:?}", event);
                 life.started = Some(*at);
                 life.runs = true;
             }
-            Event::Tokens { id, n } => {
+            SchedulerEvent::Tokens { id, n } => {
                 let life = lives.get_mut(&id.0).unwrap();
                 let lives = life.started.is_some() && life.ended.is_none();
                 prop_assert!(lives, "{:?}", event);
                 life.first.get_or_insert(*at);
                 life.tokens += n;
             }
-            Event::Preempted { id } | Event::Resumed { id } => {
+            SchedulerEvent::Preempted { id } | SchedulerEvent::Resumed { id } => {
                 let life = lives.get_mut(&id.0).unwrap();
-                let resumes = matches!(event, Event::Resumed { .. });
+                let resumes = matches!(event, SchedulerEvent::Resumed { .. });
                 prop_assert!(life.started.is_some() && life.ended.is_none());
                 prop_assert!(life.runs != resumes, "{:?}", event);
                 life.runs = resumes;
             }
-            Event::Ended { id, end } => {
+            SchedulerEvent::Ended { id, end } => {
                 let life = lives.get_mut(&id.0).unwrap();
                 prop_assert!(life.ended.is_none(), "{:?} ends twice", id);
                 life.ended = Some((*at, *end));
             }
-            Event::Stored { .. } | Event::Removed { .. } | Event::Group(_) | Event::Cleared => {
+            SchedulerEvent::Stored { .. }
+            | SchedulerEvent::Removed { .. }
+            | SchedulerEvent::Group(_)
+            | SchedulerEvent::Cleared => {
                 cached.apply(event, has_all)?;
             }
-            Event::Leased { id, blocks } => {
+            SchedulerEvent::Leased { id, blocks } => {
                 prop_assert!(lives[&id.0].ended.is_none() && !blocks.is_empty());
             }
-            Event::Decoded { .. } => {
+            SchedulerEvent::Decoded { .. } => {
                 prop_assert!(false, "nobody asked for run lengths");
             }
-            Event::Drafts {
+            SchedulerEvent::Drafts {
                 proposed, accepted, ..
             } => prop_assert!(accepted <= proposed && *proposed > 0),
-            Event::Host(_)
-            | Event::Step { .. }
-            | Event::Fetched { .. }
-            | Event::LoadFailed { .. }
-            | Event::LoraLoading { .. } => {}
+            SchedulerEvent::Host(_)
+            | SchedulerEvent::Step { .. }
+            | SchedulerEvent::Fetched { .. }
+            | SchedulerEvent::LoadFailed { .. }
+            | SchedulerEvent::LoraLoading { .. } => {}
         }
     }
     prop_assert_eq!(cached.keys(), in_cache, "the events tell of another cache");
@@ -343,7 +350,7 @@ fn check(
         let Some((end, how)) = life.ended else {
             return Err(TestCaseError::fail(format!("{id} never ends")));
         };
-        if how == End::Finished {
+        if how == SequenceEndReason::Finished {
             prop_assert_eq!(life.tokens, life.output, "tokens of {}", id);
         }
         let marks = [Some(life.arrival), life.started, life.first, Some(end)];
@@ -356,7 +363,7 @@ fn check(
 /// immediately.
 fn answers_when_all_have_left(
     engine: &mut dyn Scheduler,
-    inputs: &[(u64, Input)],
+    inputs: &[(u64, EngineInput)],
 ) -> Result<(), TestCaseError> {
     let mut out = Outbox::new();
     let mut submitted = 0;
@@ -367,20 +374,20 @@ fn answers_when_all_have_left(
             engine.advance(now, &mut out);
         }
         match input {
-            Input::Submit(request) => {
+            EngineInput::Submit(request) => {
                 let _full = engine.submit(now, sequence(submitted, request, 16), &mut out);
                 submitted += 1;
             }
-            Input::Abort(id) => engine.abort(now, SeqId(*id), &mut out),
-            Input::Delay(first) => {
-                engine.command(
+            EngineInput::Abort(id) => engine.abort(now, SeqId(*id), &mut out),
+            EngineInput::Delay(first) => {
+                engine.apply_command(
                     now,
-                    Command::Delays(Arc::new(first_delay(*first))),
+                    EngineCommand::Delays(Arc::new(first_delay(*first))),
                     &mut out,
                 );
             }
-            Input::Speed(speed) => {
-                engine.command(now, Command::Speed(*speed), &mut out);
+            EngineInput::Speed(speed) => {
+                engine.apply_command(now, EngineCommand::Speed(*speed), &mut out);
             }
             _ => {}
         }
@@ -389,7 +396,7 @@ fn answers_when_all_have_left(
         engine.abort(now, SeqId(id), &mut out);
     }
     let none = Arc::new(first_delay(0));
-    engine.command(now, Command::Delays(none), &mut out);
+    engine.apply_command(now, EngineCommand::Delays(none), &mut out);
     let stats = engine.stats();
     prop_assert_eq!((stats.running, stats.waiting, stats.deferred), (0, 0, 0));
     out.clear();
@@ -398,29 +405,29 @@ fn answers_when_all_have_left(
     while engine.next_wakeup().is_some_and(|due| due <= now) {
         engine.advance(now, &mut out);
     }
-    let end = End::Finished;
+    let end = SequenceEndReason::Finished;
     let id = SeqId(submitted);
-    let ended = out.contains(&(now, Event::Ended { id, end }));
+    let ended = out.contains(&(now, SchedulerEvent::Ended { id, end }));
     prop_assert!(ended, "{:?}", out);
     Ok(())
 }
 
 /// Checks all invariants and runs the inputs twice: the same inputs give the same log (6).
-pub(crate) fn hold(
+pub(crate) fn check_invariants(
     make: impl Fn() -> Box<dyn Scheduler>,
     block: u32,
-    inputs: &[(u64, Input)],
+    inputs: &[(u64, EngineInput)],
     has_all: bool,
 ) -> Result<(), TestCaseError> {
-    let (log, mut lives, cached) = play(make().as_mut(), block, inputs)?;
-    check(&log, &mut lives, &cached, has_all)?;
+    let (log, mut lives, cached) = play_inputs(make().as_mut(), block, inputs)?;
+    check_event_log(&log, &mut lives, &cached, has_all)?;
     check_load_failures(&log)?;
-    let (again, ..) = play(make().as_mut(), block, inputs)?;
+    let (again, ..) = play_inputs(make().as_mut(), block, inputs)?;
     prop_assert!(log == again, "another run gives another log");
     Ok(())
 }
 
-pub(crate) fn latency() -> impl Strategy<Value = LatencyModel> {
+pub(crate) fn any_latency_model() -> impl Strategy<Value = LatencyModel> {
     let constant = (0..6u64, 0..3u64).prop_map(|(prefill, decode)| LatencyModel::Constant {
         prefill: Duration::from_millis(prefill),
         decode: Duration::from_millis(decode),
@@ -433,34 +440,34 @@ pub(crate) fn latency() -> impl Strategy<Value = LatencyModel> {
 proptest! {
     // Runs PROPTEST_CASES cases, by default 256.
     #[test]
-    fn vllm_keeps_the_invariants(config in vllm(), inputs in inputs()) {
+    fn vllm_keeps_the_invariants(config in vllm(), inputs in any_inputs()) {
         let block = config.block_size;
         let has_all = config.layer_groups.is_none_or(|groups| groups.full > 0);
-        hold(|| Box::new(Vllm::new(config.clone()).unwrap()), block, &inputs, has_all)?;
+        check_invariants(|| Box::new(VllmScheduler::new(config.clone()).unwrap()), block, &inputs, has_all)?;
     }
 
     #[test]
-    fn mocker_keeps_the_invariants(config in mocker(), inputs in inputs()) {
+    fn mocker_keeps_the_invariants(config in mocker(), inputs in any_inputs()) {
         let block = config.block_size;
-        hold(|| Box::new(Mocker::new(config.clone()).unwrap()), block, &inputs, true)?;
+        check_invariants(|| Box::new(MockerScheduler::new(config.clone()).unwrap()), block, &inputs, true)?;
     }
 
     #[test]
-    fn pool_keeps_the_invariants(config in pool(), inputs in inputs()) {
+    fn pool_keeps_the_invariants(config in pool(), inputs in any_inputs()) {
         let block = config.kv.map_or(1, |kv| kv.block_size);
-        hold(|| Box::new(Pool::new(config.clone())), block, &inputs, true)?;
+        check_invariants(|| Box::new(SlotScheduler::new(config.clone())), block, &inputs, true)?;
     }
 
     #[test]
-    fn sglang_keeps_the_invariants(config in sglang(), inputs in inputs()) {
+    fn sglang_keeps_the_invariants(config in sglang(), inputs in any_inputs()) {
         let block = config.page_size;
-        hold(|| Box::new(Sglang::new(config.clone()).unwrap()), block, &inputs, true)?;
+        check_invariants(|| Box::new(SglangScheduler::new(config.clone()).unwrap()), block, &inputs, true)?;
     }
 
     /// After any delays, an engine without sequences serves the next one immediately.
     #[test]
-    fn finished_sequences_delay_no_arrival(
-        inputs in inputs(),
+    fn finished_sequences_do_not_delay_arrivals(
+        inputs in any_inputs(),
         r#async in any::<bool>(),
         first in prop_oneof![Just(0u64), Just(5), Just(HOUR_MS)],
     ) {
@@ -471,21 +478,21 @@ proptest! {
             ..VllmConfig::default()
         };
         let sglang = SglangConfig { latency, ..SglangConfig::default() };
-        let pool = PoolConfig { delays: first_delay(first), ..PoolConfig::default() };
-        answers_when_all_have_left(&mut Vllm::new(vllm).unwrap(), &inputs)?;
-        answers_when_all_have_left(&mut Sglang::new(sglang).unwrap(), &inputs)?;
-        answers_when_all_have_left(&mut Pool::new(pool), &inputs)?;
+        let pool = SlotSchedulerConfig { delays: first_delay(first), ..SlotSchedulerConfig::default() };
+        answers_when_all_have_left(&mut VllmScheduler::new(vllm).unwrap(), &inputs)?;
+        answers_when_all_have_left(&mut SglangScheduler::new(sglang).unwrap(), &inputs)?;
+        answers_when_all_have_left(&mut SlotScheduler::new(pool), &inputs)?;
     }
 
     /// Checks invariants 4, 10 and 11, which need access to internals.
     #[test]
-    fn every_block_of_vllm_is_in_one_class(config in vllm(), inputs in inputs()) {
-        let mut engine = Vllm::new(config.clone()).unwrap();
-        let (log, lives, _) = play(&mut engine, config.block_size, &inputs)?;
-        let counts = engine.pool().counts();
+    fn every_vllm_block_is_used_cached_or_unused(config in vllm(), inputs in any_inputs()) {
+        let mut engine = VllmScheduler::new(config.clone()).unwrap();
+        let (log, lives, _) = play_inputs(&mut engine, config.block_size, &inputs)?;
+        let counts = engine.block_pool().block_counts();
         prop_assert_eq!(counts.unused + counts.idle + counts.used, config.num_gpu_blocks);
         prop_assert_eq!(counts.used, 0, "{} sequences", lives.len());
         media::check_encoder(&engine, &config)?;
-        check_host(&engine, &log, &inputs)?;
+        check_host_cache(&engine, &log, &inputs)?;
     }
 }

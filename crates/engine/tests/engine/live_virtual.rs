@@ -13,35 +13,35 @@ use std::time::{Duration, Instant};
 
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::{
-    LiveEngine, LiveRanks, LiveSequences, Observer, PlannedFinish, RequestInfo, SequencePhase,
-    SequenceRecord, Submission, TimerTuning,
+    EngineObserver, LiveEngine, LiveRankGroup, LiveSequencesSnapshot, PlannedFinish, RequestInfo,
+    SequencePhase, SequenceRecord, Submission, TimerTuning,
 };
-use vllm_sim_engine::latency::{LatencyModel, Polynomial, Speed};
-use vllm_sim_engine::sched::pool::{Pool, PoolConfig};
-use vllm_sim_engine::sched::sglang::{Sglang, SglangConfig};
-use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
-use vllm_sim_engine::{Event, Scheduler, SeqId, Sequence, Stats, SubmitError};
+use vllm_sim_engine::latency::{LatencyModel, PolynomialStepTime, SpeedFactors};
+use vllm_sim_engine::sched::pool::{SlotScheduler, SlotSchedulerConfig};
+use vllm_sim_engine::sched::sglang::{SglangConfig, SglangScheduler};
+use vllm_sim_engine::sched::vllm::{VllmConfig, VllmScheduler};
+use vllm_sim_engine::{EngineStats, Scheduler, SchedulerEvent, SeqId, Sequence, SubmitError};
 
-use crate::lock_step::Group;
+use crate::lock_step::LockStepGroup;
 use crate::offline;
 
-const WAVES: u64 = 4;
-const AT_ONCE: u64 = 8;
+const SUBMISSION_WAVES: u64 = 4;
+const SEQUENCES_PER_WAVE: u64 = 8;
 
 /// Time and number of the tokens of a sequence, by its index.
 type Tokens = Vec<(SimTime, u64, u32)>;
 
 #[derive(Default)]
-struct Heard {
+struct RecordedEvents {
     arrivals: Vec<(SimTime, u64)>,
     tokens: Tokens,
     /// Delay from the due time of a token to its delivery.
     late: Vec<Duration>,
 }
 
-struct Ear {
+struct RecordingObserver {
     epoch: Instant,
-    heard: Arc<Mutex<Heard>>,
+    heard: Arc<Mutex<RecordedEvents>>,
     ended: Sender<()>,
 }
 
@@ -49,29 +49,35 @@ fn number(record: &SequenceRecord) -> u64 {
     record.request.id.parse().unwrap()
 }
 
-impl Observer for Ear {
-    fn on_queued(&mut self, record: &SequenceRecord) {
+impl EngineObserver for RecordingObserver {
+    fn on_sequence_queued(&mut self, record: &SequenceRecord) {
         let arrival = (record.queued, number(record));
         self.heard.lock().unwrap().arrivals.push(arrival);
     }
 
-    fn on_event(&mut self, at: SimTime, event: &Event, record: &SequenceRecord, _: SimTime) {
+    fn on_sequence_event(
+        &mut self,
+        at: SimTime,
+        event: &SchedulerEvent,
+        record: &SequenceRecord,
+        _: SimTime,
+    ) {
         match event {
-            Event::Tokens { n, .. } => {
+            SchedulerEvent::Tokens { n, .. } => {
                 let now = self.epoch.elapsed();
                 let mut heard = self.heard.lock().unwrap();
                 heard.tokens.push((at, number(record), *n));
                 let due = Duration::from_nanos(at.nanos());
                 heard.late.push(now.saturating_sub(due));
             }
-            Event::Ended { .. } => self.ended.send(()).unwrap(),
+            SchedulerEvent::Ended { .. } => self.ended.send(()).unwrap(),
             _ => {}
         }
     }
 
-    fn on_engine(&mut self, _: SimTime, _: &Event) {}
+    fn on_engine_event(&mut self, _: SimTime, _: &SchedulerEvent) {}
 
-    fn on_stats(&mut self, _: &Stats) {}
+    fn on_engine_stats(&mut self, _: &EngineStats) {}
 }
 
 /// Lengths differ, so that batches do.
@@ -101,11 +107,11 @@ fn submission(number: u64, now: SimTime) -> Submission {
 }
 
 /// Runs waves of requests on a real clock: the next one starts when the last has ended.
-fn play_live(engine: Box<dyn Scheduler + Send>, look: impl Fn(&LiveEngine)) -> Heard {
+fn play_live(engine: Box<dyn Scheduler + Send>, look: impl Fn(&LiveEngine)) -> RecordedEvents {
     let epoch = Instant::now();
-    let heard = Arc::<Mutex<Heard>>::default();
+    let heard = Arc::<Mutex<RecordedEvents>>::default();
     let (ended, ends) = channel();
-    let ear = Ear {
+    let ear = RecordingObserver {
         epoch,
         heard: heard.clone(),
         ended,
@@ -118,8 +124,8 @@ fn play_live(engine: Box<dyn Scheduler + Send>, look: impl Fn(&LiveEngine)) -> H
 
 /// Assigns a sequence to the rank of its number.
 fn play_waves(ranks: &[LiveEngine], ends: &Receiver<()>, look: impl Fn(&LiveEngine)) {
-    for wave in 0..WAVES {
-        let wave: Vec<_> = (wave * AT_ONCE..(wave + 1) * AT_ONCE)
+    for wave in 0..SUBMISSION_WAVES {
+        let wave: Vec<_> = (wave * SEQUENCES_PER_WAVE..(wave + 1) * SEQUENCES_PER_WAVE)
             .flat_map(|number| {
                 let live = &ranks[number as usize % ranks.len()];
                 live.submit(vec![submission(number, live.now())]).unwrap()
@@ -134,49 +140,49 @@ fn play_waves(ranks: &[LiveEngine], ends: &Receiver<()>, look: impl Fn(&LiveEngi
 }
 
 /// Runs the same on ranks in lock step.
-fn play_ranks(config: &VllmConfig, ranks: usize) -> Heard {
+fn play_ranks(config: &VllmConfig, ranks: usize) -> RecordedEvents {
     let epoch = Instant::now();
-    let heard = Arc::<Mutex<Heard>>::default();
+    let heard = Arc::<Mutex<RecordedEvents>>::default();
     let (ended, ends) = channel();
-    let together = LiveRanks::start("test", epoch, TimerTuning::default()).unwrap();
+    let together = LiveRankGroup::start("test", epoch, TimerTuning::default()).unwrap();
     let ranks: Vec<_> = (0..ranks)
         .map(|_| {
             let config = VllmConfig {
                 lock_step: true,
                 ..config.clone()
             };
-            let ear = Ear {
+            let ear = RecordingObserver {
                 epoch,
                 heard: heard.clone(),
                 ended: ended.clone(),
             };
-            together.join(Box::new(Vllm::new(config).unwrap()), Box::new(ear))
+            together.join_engine(Box::new(VllmScheduler::new(config).unwrap()), Box::new(ear))
         })
         .collect();
     play_waves(&ranks, &ends, |_| {});
     std::mem::take(&mut *heard.lock().unwrap())
 }
 
-fn compare(name: &str, make: impl Fn() -> Box<dyn Scheduler + Send>) {
-    compare_seen(name, make, |_| {});
+fn compare_live_with_virtual(name: &str, make: impl Fn() -> Box<dyn Scheduler + Send>) {
+    compare_with_snapshots(name, make, |_| {});
 }
 
 /// Runs the same while another thread takes snapshots of the live engine.
-fn compare_seen(
+fn compare_with_snapshots(
     name: &str,
     make: impl Fn() -> Box<dyn Scheduler + Send>,
     look: impl Fn(&LiveEngine),
 ) {
-    compare_heard(name, play_live(make(), look), &mut *make());
+    compare_recorded_events(name, play_live(make(), look), &mut *make());
 }
 
-fn compare_heard(name: &str, mut live: Heard, engine: &mut dyn Scheduler) {
+fn compare_recorded_events(name: &str, mut live: RecordedEvents, engine: &mut dyn Scheduler) {
     let arrivals = live.arrivals.iter().map(|(at, n)| (*at, sequence(*n)));
     let log = offline::run(engine, arrivals).unwrap();
     let virtual_tokens: Tokens = log
         .into_iter()
         .filter_map(|(at, event)| match event {
-            Event::Tokens { id, n } => Some((at, id.0, n)),
+            SchedulerEvent::Tokens { id, n } => Some((at, id.0, n)),
             _ => None,
         })
         .collect();
@@ -191,9 +197,9 @@ fn compare_heard(name: &str, mut live: Heard, engine: &mut dyn Scheduler) {
     );
 }
 
-fn latency() -> (LatencyModel, Speed) {
-    let curves = LatencyModel::Polynomial(Polynomial::new(16_384 * 16));
-    let speed = Speed {
+fn latency() -> (LatencyModel, SpeedFactors) {
+    let curves = LatencyModel::Polynomial(PolynomialStepTime::new(16_384 * 16));
+    let speed = SpeedFactors {
         all: 4.0,
         decode: 1.0,
     };
@@ -211,7 +217,7 @@ fn vllm(async_scheduling: bool) -> VllmConfig {
 }
 
 #[test]
-fn vllm_is_the_same_on_both_clocks() {
+fn vllm_events_are_equal_in_live_and_virtual_time() {
     for async_scheduling in [false, true] {
         let config = vllm(async_scheduling);
         let name = if async_scheduling {
@@ -219,32 +225,36 @@ fn vllm_is_the_same_on_both_clocks() {
         } else {
             "vllm"
         };
-        compare(name, || Box::new(Vllm::new(config.clone()).unwrap()));
+        compare_live_with_virtual(name, || {
+            Box::new(VllmScheduler::new(config.clone()).unwrap())
+        });
     }
 }
 
 #[test]
-fn lockstep_ranks_are_the_same_on_both_clocks() {
+fn lock_step_events_are_equal_in_live_and_virtual_time() {
     for async_scheduling in [false, true] {
         let config = vllm(async_scheduling);
         let live = play_ranks(&config, 2);
-        compare_heard("2 ranks", live, &mut Group::new(&config, 2));
+        compare_recorded_events("2 ranks", live, &mut LockStepGroup::new(&config, 2));
     }
 }
 
 #[test]
-fn sglang_is_the_same_on_both_clocks() {
+fn sglang_events_are_equal_in_live_and_virtual_time() {
     let (latency, speed) = latency();
     let config = SglangConfig {
         latency,
         speed,
         ..SglangConfig::default()
     };
-    compare("sglang", || Box::new(Sglang::new(config.clone()).unwrap()));
+    compare_live_with_virtual("sglang", || {
+        Box::new(SglangScheduler::new(config.clone()).unwrap())
+    });
 }
 
 #[test]
-fn a_snapshot_changes_nothing() {
+fn snapshot_does_not_change_scheduling() {
     let (latency, speed) = latency();
     let config = VllmConfig {
         latency,
@@ -253,13 +263,13 @@ fn a_snapshot_changes_nothing() {
         ..VllmConfig::default()
     };
     let look = |live: &LiveEngine| {
-        let (seen, map) = (live.sequences(3), live.block_map(16));
+        let (seen, map) = (live.snapshot_sequences(3), live.snapshot_block_map(16));
         assert!(seen.newest.len() <= 3 && map.cells.len() <= 16);
-        assert!(seen.phases.iter().sum::<usize>() <= AT_ONCE as usize);
+        assert!(seen.phases.iter().sum::<usize>() <= SEQUENCES_PER_WAVE as usize);
     };
-    compare_seen(
+    compare_with_snapshots(
         "vllm, seen",
-        || Box::new(Vllm::new(config.clone()).unwrap()),
+        || Box::new(VllmScheduler::new(config.clone()).unwrap()),
         look,
     );
 }
@@ -268,7 +278,7 @@ fn a_snapshot_changes_nothing() {
 #[test]
 fn a_snapshot_lists_running_and_waiting_sequences() {
     let (latency, _) = latency();
-    let speed = Speed {
+    let speed = SpeedFactors {
         all: 1e-5,
         decode: 1.0,
     };
@@ -280,14 +290,14 @@ fn a_snapshot_lists_running_and_waiting_sequences() {
         block_size: 16,
         ..VllmConfig::default()
     };
-    let engine = Box::new(Vllm::new(config).unwrap());
-    let tally = Tally(Arc::default());
+    let engine = Box::new(VllmScheduler::new(config).unwrap());
+    let tally = TokenTally(Arc::default());
     let tune = TimerTuning::default();
     let live = LiveEngine::start("look", Instant::now(), engine, Box::new(tally), tune).unwrap();
     let now = live.now();
     let all = (0..3).map(|number| submission(number, now)).collect();
     let handles = live.submit(all).unwrap();
-    let seen = live.sequences(2);
+    let seen = live.snapshot_sequences(2);
     assert_eq!(seen.phases, [1, 0, 2, 0, 0]);
     let rows = seen.newest.iter().map(|s| {
         let id: u64 = s.id.parse().unwrap();
@@ -299,53 +309,59 @@ fn a_snapshot_lists_running_and_waiting_sequences() {
     ];
     assert!(rows.eq(expected), "{seen:?}");
     // Prompts of 100 and 137 tokens.
-    let map = live.block_map(10);
+    let map = live.snapshot_block_map(10);
     assert_eq!((map.blocks_per_cell, map.cells.len()), (20, 10));
     let used: u32 = map.cells.iter().map(|cell| cell.used).sum();
     assert_eq!((used, map.stats.used_blocks), (7 + 9, 7 + 9));
     drop(handles);
-    assert_eq!(live.sequences(2), LiveSequences::default());
+    assert_eq!(live.snapshot_sequences(2), LiveSequencesSnapshot::default());
     live.stop();
 }
 
 /// Counts the reported tokens and steps.
-struct Tally(Arc<Mutex<(u32, u32)>>);
+struct TokenTally(Arc<Mutex<(u32, u32)>>);
 
-impl Observer for Tally {
-    fn on_queued(&mut self, _: &SequenceRecord) {}
+impl EngineObserver for TokenTally {
+    fn on_sequence_queued(&mut self, _: &SequenceRecord) {}
 
-    fn on_event(&mut self, _: SimTime, event: &Event, record: &SequenceRecord, _: SimTime) {
-        if let Event::Tokens { n, .. } = event {
+    fn on_sequence_event(
+        &mut self,
+        _: SimTime,
+        event: &SchedulerEvent,
+        record: &SequenceRecord,
+        _: SimTime,
+    ) {
+        if let SchedulerEvent::Tokens { n, .. } = event {
             let mut counts = self.0.lock().unwrap();
             counts.0 += n;
             assert_eq!(record.output, counts.0, "the record is up to date");
         }
     }
 
-    fn on_engine(&mut self, _: SimTime, event: &Event) {
-        if matches!(event, Event::Step { .. }) {
+    fn on_engine_event(&mut self, _: SimTime, event: &SchedulerEvent) {
+        if matches!(event, SchedulerEvent::Step { .. }) {
             self.0.lock().unwrap().1 += 1;
         }
     }
 
-    fn on_stats(&mut self, _: &Stats) {}
+    fn on_engine_stats(&mut self, _: &EngineStats) {}
 }
 
 #[test]
-fn a_reply_without_delays_is_over_when_it_is_submitted() {
+fn reply_without_delays_ends_at_submission() {
     let config = VllmConfig {
         latency: LatencyModel::ZERO,
         ..VllmConfig::default()
     };
     let counts = Arc::<Mutex<(u32, u32)>>::default();
-    let tally = Box::new(Tally(counts.clone()));
-    let engine = Box::new(Vllm::new(config).unwrap());
+    let tally = Box::new(TokenTally(counts.clone()));
+    let engine = Box::new(VllmScheduler::new(config).unwrap());
     let tune = TimerTuning::default();
     let live = LiveEngine::start("test", Instant::now(), engine, tally, tune).unwrap();
     let mut asked = submission(1, live.now());
     asked.sequence.output = 1_000;
     let handles = live.submit(vec![asked]).unwrap();
-    assert_eq!(handles[0].progress().released(), 1_000);
+    assert_eq!(handles[0].progress().released_tokens(), 1_000);
     live.stop();
     assert_eq!(*counts.lock().unwrap(), (1_000, 1_000));
 }
@@ -353,7 +369,7 @@ fn a_reply_without_delays_is_over_when_it_is_submitted() {
 /// A job with one sequence too many for the queue is rejected as a whole, and leaves nothing
 /// behind.
 #[test]
-fn a_rejected_job_leaves_no_state() {
+fn rejected_submission_leaves_no_state() {
     let vllm = VllmConfig {
         latency: LatencyModel::ZERO,
         max_waiting: Some(2),
@@ -364,20 +380,20 @@ fn a_rejected_job_leaves_no_state() {
         max_waiting: Some(2),
         ..SglangConfig::default()
     };
-    let pool = PoolConfig {
+    let pool = SlotSchedulerConfig {
         slots: 1,
         queue: Some(1),
-        ..PoolConfig::default()
+        ..SlotSchedulerConfig::default()
     };
     let engines: [Box<dyn Scheduler + Send>; 3] = [
-        Box::new(Vllm::new(vllm).unwrap()),
-        Box::new(Sglang::new(sglang).unwrap()),
-        Box::new(Pool::new(pool)),
+        Box::new(VllmScheduler::new(vllm).unwrap()),
+        Box::new(SglangScheduler::new(sglang).unwrap()),
+        Box::new(SlotScheduler::new(pool)),
     ];
     for engine in engines {
-        let (heard, epoch) = (Arc::<Mutex<Heard>>::default(), Instant::now());
+        let (heard, epoch) = (Arc::<Mutex<RecordedEvents>>::default(), Instant::now());
         let (ended, _ends) = channel();
-        let ear = Box::new(Ear {
+        let ear = Box::new(RecordingObserver {
             epoch,
             heard: heard.clone(),
             ended,
@@ -407,21 +423,21 @@ fn tokens_due_before_a_cancellation_are_emitted() {
         },
         ..VllmConfig::default()
     };
-    let engine = Box::new(Vllm::new(config).unwrap());
+    let engine = Box::new(VllmScheduler::new(config).unwrap());
     // The timer thread wakes once an hour.
     let tune = TimerTuning {
         quantum: Duration::from_secs(3600),
         busy: 0,
         ..TimerTuning::default()
     };
-    let tally = Box::new(Tally(Arc::default()));
+    let tally = Box::new(TokenTally(Arc::default()));
     let live = LiveEngine::start("cancel", Instant::now(), engine, tally, tune).unwrap();
     let handles = live.submit(vec![submission(1, live.now())]).unwrap();
     let due = live.now() + Duration::from_millis(1);
     while live.now() <= due {
         std::thread::yield_now();
     }
-    assert_eq!(live.cancel_where(|_| true), 1);
-    assert_eq!(handles[0].progress().released(), 1);
+    assert_eq!(live.cancel_matching_sequences(|_| true), 1);
+    assert_eq!(handles[0].progress().released_tokens(), 1);
     live.stop();
 }

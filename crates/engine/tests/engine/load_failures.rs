@@ -5,15 +5,17 @@
 use std::collections::HashMap;
 
 use proptest::prelude::*;
-use vllm_sim_engine::kv::KvConfig;
-use vllm_sim_engine::sched::pool::{Pool, PoolConfig};
-use vllm_sim_engine::sched::vllm::{TransferConfig, Vllm, VllmConfig};
+use vllm_sim_engine::kv::BlockPoolConfig;
+use vllm_sim_engine::sched::pool::{SlotScheduler, SlotSchedulerConfig};
+use vllm_sim_engine::sched::vllm::{TransferConfig, VllmConfig, VllmScheduler};
 use vllm_sim_engine::{
-    Delays, End, Event, LoadFailure, LoadFailurePolicy, Scheduler, SeqId, Sequence, SimTime,
-    Transfer,
+    LoadFailure, LoadFailurePolicy, PromptTransfer, Scheduler, SchedulerEvent, SeqId, Sequence,
+    SequenceEndReason, SimTime, TokenDelays,
 };
 
-use crate::host_tier::{SIZE, at, config, first, ms, prompt, reused, tier};
+use crate::host_tier::{
+    SIZE, at, cached_and_external_tokens, config, first_token_time, host_cache_config, ms, prompt,
+};
 use crate::offline::{self, Log};
 
 const RECOMPUTE: LoadFailurePolicy = LoadFailurePolicy::Recompute;
@@ -22,17 +24,17 @@ fn failure(policy: LoadFailurePolicy, loaded: f32) -> Option<LoadFailure> {
     Some(LoadFailure { policy, loaded })
 }
 
-fn ended(log: &Log, id: u64) -> Option<(SimTime, End)> {
+fn ended(log: &Log, id: u64) -> Option<(SimTime, SequenceEndReason)> {
     log.iter().find_map(|(at, event)| match event {
-        Event::Ended { id: of, end } if of.0 == id => Some((*at, *end)),
+        SchedulerEvent::Ended { id: of, end } if of.0 == id => Some((*at, *end)),
         _ => None,
     })
 }
 
 /// Returns the lost tokens according to the events.
-fn lost(log: &Log) -> Vec<(SimTime, u32)> {
+fn lost_load_events(log: &Log) -> Vec<(SimTime, u32)> {
     let lost = log.iter().filter_map(|(at, event)| match event {
-        Event::LoadFailed { tokens, .. } => Some((*at, *tokens)),
+        SchedulerEvent::LoadFailed { tokens, .. } => Some((*at, *tokens)),
         _ => None,
     });
     lost.collect()
@@ -41,7 +43,7 @@ fn lost(log: &Log) -> Vec<(SimTime, u32)> {
 /// Runs a prompt of ten blocks, another that evicts them, and the first one again, whose load
 /// fails.
 fn return_after_eviction(load_failure: Option<LoadFailure>) -> (Log, u32) {
-    let mut engine = Vllm::new(config(12, Some(tier(100)))).unwrap();
+    let mut engine = VllmScheduler::new(config(12, Some(host_cache_config(100)))).unwrap();
     let again = Sequence {
         load_failure,
         ..prompt(2, 1, 10, 1)
@@ -58,10 +60,10 @@ fn return_after_eviction(load_failure: Option<LoadFailure>) -> (Log, u32) {
 }
 
 #[test]
-fn a_request_fails_when_its_load_has_ended() {
+fn request_fails_when_its_failed_kv_load_ends() {
     let (log, used) = return_after_eviction(failure(LoadFailurePolicy::Fail, 0.5));
-    assert_eq!(lost(&log), [(at(2020), 80)]);
-    assert_eq!(ended(&log, 2), Some((at(2020), End::Failed)));
+    assert_eq!(lost_load_events(&log), [(at(2020), 80)]);
+    assert_eq!(ended(&log, 2), Some((at(2020), SequenceEndReason::Failed)));
     assert_eq!(used, 0);
 }
 
@@ -70,22 +72,22 @@ fn blocks_that_failed_to_load_are_recomputed_from_the_first() {
     // Ten blocks of 2 ms, then a millisecond for each of the 161 missing tokens.
     for (loaded, good, ttft) in [(0.5, 80, 20 + 81), (0.0, 0, 20 + 161), (0.99, 144, 20 + 17)] {
         let (log, used) = return_after_eviction(failure(RECOMPUTE, loaded));
-        assert_eq!(lost(&log), [(at(2020), 160 - good)]);
-        assert_eq!(first(&log, 2), at(2000 + ttft), "{loaded}");
-        assert_eq!(reused(&log, 2), (0, good));
+        assert_eq!(lost_load_events(&log), [(at(2020), 160 - good)]);
+        assert_eq!(first_token_time(&log, 2), at(2000 + ttft), "{loaded}");
+        assert_eq!(cached_and_external_tokens(&log, 2), (0, good));
         assert_eq!(used, 0);
     }
 }
 
 #[test]
-fn a_prompt_that_is_not_loaded_does_not_fail() {
-    let mut engine = Vllm::new(config(12, Some(tier(100)))).unwrap();
+fn prompt_without_kv_load_does_not_fail() {
+    let mut engine = VllmScheduler::new(config(12, Some(host_cache_config(100)))).unwrap();
     let alone = Sequence {
         load_failure: failure(LoadFailurePolicy::Fail, 0.0),
         ..prompt(0, 1, 10, 1)
     };
     let log = offline::run(&mut engine, [(at(0), alone)]).unwrap();
-    assert_eq!(ended(&log, 0), Some((at(161), End::Finished)));
+    assert_eq!(ended(&log, 0), Some((at(161), SequenceEndReason::Finished)));
 }
 
 /// Runs a prompt from another engine, and at the same time one with the same beginning.
@@ -98,11 +100,11 @@ fn fetched(policy: LoadFailurePolicy) -> Log {
         ..config(40, None)
     };
     let remote = Sequence {
-        transfer: Transfer::RemotePrefill,
+        transfer: PromptTransfer::RemotePrefill,
         load_failure: failure(policy, 0.5),
         ..prompt(0, 1, 10, 1)
     };
-    let mut engine = Vllm::new(config).unwrap();
+    let mut engine = VllmScheduler::new(config).unwrap();
     let log = offline::run(&mut engine, [(at(0), remote), (at(1), prompt(1, 1, 10, 1))]).unwrap();
     assert_eq!(engine.stats().used_blocks, 0);
     log
@@ -111,34 +113,34 @@ fn fetched(policy: LoadFailurePolicy) -> Log {
 #[test]
 fn a_failed_fetch_from_another_engine_reuses_no_block() {
     let log = fetched(LoadFailurePolicy::Fail);
-    assert_eq!(lost(&log), [(at(30), 161)]);
-    assert_eq!(ended(&log, 0), Some((at(30), End::Failed)));
+    assert_eq!(lost_load_events(&log), [(at(30), 161)]);
+    assert_eq!(ended(&log, 0), Some((at(30), SequenceEndReason::Failed)));
     // Other sequences could never find its blocks.
-    assert_eq!(reused(&log, 1), (0, 0));
+    assert_eq!(cached_and_external_tokens(&log, 1), (0, 0));
     assert!(
         log.iter()
-            .all(|(_, event)| !matches!(event, Event::Fetched { .. }))
+            .all(|(_, event)| !matches!(event, SchedulerEvent::Fetched { .. }))
     );
     let log = fetched(RECOMPUTE);
     // The other prompt is computed until 162, and its blocks are found.
-    assert_eq!(reused(&log, 0), (160, 0));
-    assert_eq!(first(&log, 0), at(162 + 1));
+    assert_eq!(cached_and_external_tokens(&log, 0), (160, 0));
+    assert_eq!(first_token_time(&log, 0), at(162 + 1));
 }
 
 #[test]
-fn a_pool_fails_or_computes_after_the_transfer() {
-    let delays = Delays {
+fn slot_scheduler_fails_or_recomputes_after_transfer() {
+    let delays = TokenDelays {
         kv_transfer: (ms(30), ms(0)),
         ttft: (ms(100), ms(0)),
-        ..Delays::default()
+        ..TokenDelays::default()
     };
     let play = |policy| {
-        let mut pool = Pool::new(PoolConfig {
+        let mut pool = SlotScheduler::new(SlotSchedulerConfig {
             delays: delays.clone(),
-            ..PoolConfig::default()
+            ..SlotSchedulerConfig::default()
         });
         let remote = Sequence {
-            transfer: Transfer::RemotePrefill,
+            transfer: PromptTransfer::RemotePrefill,
             load_failure: failure(policy, 0.0),
             ..Sequence::new(SeqId(0), SIZE, 1)
         };
@@ -146,44 +148,50 @@ fn a_pool_fails_or_computes_after_the_transfer() {
     };
     assert_eq!(
         ended(&play(LoadFailurePolicy::Fail), 0),
-        Some((at(30), End::Failed))
+        Some((at(30), SequenceEndReason::Failed))
     );
     let log = play(RECOMPUTE);
-    assert_eq!((first(&log, 0), reused(&log, 0)), (at(130), (0, 0)));
+    assert_eq!(
+        (
+            first_token_time(&log, 0),
+            cached_and_external_tokens(&log, 0)
+        ),
+        (at(130), (0, 0))
+    );
 }
 
 #[test]
-fn others_find_what_a_pool_computes_after_the_transfer() {
+fn recomputed_blocks_are_hit_by_later_prompts() {
     for prompt_blocks_only in [false, true] {
-        let mut pool = Pool::new(PoolConfig {
-            delays: Delays {
+        let mut pool = SlotScheduler::new(SlotSchedulerConfig {
+            delays: TokenDelays {
                 kv_transfer: (ms(30), ms(0)),
                 ttft: (ms(100), ms(0)),
-                ..Delays::default()
+                ..TokenDelays::default()
             },
-            kv: Some(KvConfig {
+            kv: Some(BlockPoolConfig {
                 num_blocks: 40,
                 block_size: SIZE,
                 prefix_caching: true,
                 events: true,
             }),
             prompt_blocks_only,
-            ..PoolConfig::default()
+            ..SlotSchedulerConfig::default()
         });
         let remote = Sequence {
-            transfer: Transfer::RemotePrefill,
+            transfer: PromptTransfer::RemotePrefill,
             load_failure: failure(RECOMPUTE, 0.0),
             ..prompt(0, 1, 10, 1)
         };
         let log = offline::run(&mut pool, [(at(0), remote)]).unwrap();
         let stored = log.iter().filter_map(|(at, event)| match event {
-            Event::Stored { from, to, .. } => Some((*at, *from, *to)),
+            SchedulerEvent::Stored { from, to, .. } => Some((*at, *from, *to)),
             _ => None,
         });
         let stored: Vec<_> = stored.collect();
         assert_eq!(stored, [(at(30), 0, 10)], "{prompt_blocks_only}");
         let log = offline::run(&mut pool, [(at(1000), prompt(1, 1, 10, 1))]).unwrap();
-        assert_eq!(reused(&log, 1), (160, 0));
+        assert_eq!(cached_and_external_tokens(&log, 1), (160, 0));
     }
 }
 
@@ -197,20 +205,20 @@ pub(crate) fn any_load_failure() -> impl Strategy<Value = Option<LoadFailure>> {
 
 /// Checks that only sequences with a failed load fail, at that instant, and that no load fails
 /// twice.
-pub(crate) fn check_load_failures(log: &[(SimTime, Event)]) -> Result<(), TestCaseError> {
+pub(crate) fn check_load_failures(log: &[(SimTime, SchedulerEvent)]) -> Result<(), TestCaseError> {
     let mut failures = HashMap::new();
     for (at, event) in log {
         match event {
-            Event::LoadFailed {
+            SchedulerEvent::LoadFailed {
                 id, policy, tokens, ..
             } => {
                 prop_assert!(*tokens > 0, "{:?}", event);
                 let before = failures.insert(*id, (*at, *policy));
                 prop_assert!(before.is_none(), "{:?}", event);
             }
-            Event::Ended { id, end } => {
+            SchedulerEvent::Ended { id, end } => {
                 let fails = failures.get(id) == Some(&(*at, LoadFailurePolicy::Fail));
-                prop_assert_eq!(*end == End::Failed, fails, "{:?}", event);
+                prop_assert_eq!(*end == SequenceEndReason::Failed, fails, "{:?}", event);
             }
             _ => {}
         }

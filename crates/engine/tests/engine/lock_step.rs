@@ -6,60 +6,65 @@ use std::ops::Range;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use vllm_sim_engine::latency::{Batch, LatencyModel, Roofline, RooflineSetup, gpu, model};
-use vllm_sim_engine::lock_step::LockStep;
-use vllm_sim_engine::sched::vllm::{Vllm, VllmConfig};
+use vllm_sim_engine::latency::{
+    BatchWork, LatencyModel, Roofline, RooflineSetup, find_gpu, known_model_shape,
+};
+use vllm_sim_engine::lock_step::RankLockStep;
+use vllm_sim_engine::sched::vllm::{VllmConfig, VllmScheduler};
 use vllm_sim_engine::{
-    BlockUse, CachedBlock, Command, Event, Outbox, Scheduler, SeqId, Sequence, SimTime, Stats,
-    SubmitError,
+    CachedBlock, EngineCommand, EngineStats, KvBlockUsage, Outbox, Scheduler, SchedulerEvent,
+    SeqId, Sequence, SimTime, SubmitError,
 };
 
 use crate::{configs, invariants, offline};
 
 /// Presents ranks as one engine, which assigns a sequence to the rank of its number.
-pub(crate) struct Group {
-    ranks: Vec<Vllm>,
-    lock_step: LockStep,
+pub(crate) struct LockStepGroup {
+    ranks: Vec<VllmScheduler>,
+    lock_step: RankLockStep,
 }
 
-impl Group {
+impl LockStepGroup {
     pub(crate) fn new(config: &VllmConfig, ranks: usize) -> Self {
         let config = VllmConfig {
             lock_step: true,
             ..config.clone()
         };
-        let ranks = (0..ranks).map(|_| Vllm::new(config.clone()).unwrap());
+        let ranks = (0..ranks).map(|_| VllmScheduler::new(config.clone()).unwrap());
         Self {
             ranks: ranks.collect(),
-            lock_step: LockStep::default(),
+            lock_step: RankLockStep::default(),
         }
     }
 
-    fn of(&mut self, id: SeqId) -> &mut Vllm {
+    fn engine_of(&mut self, id: SeqId) -> &mut VllmScheduler {
         let ranks = self.ranks.len() as u64;
         &mut self.ranks[(id.0 % ranks) as usize]
     }
 
-    fn settle(&mut self, now: SimTime) {
+    fn synchronize(&mut self, now: SimTime) {
         self.lock_step
-            .settle(now, &mut self.ranks, |rank| Some(rank));
-        let state = |rank: &Vllm| (rank.steps_in_flight(), rank.step_end());
+            .synchronize_steps(now, &mut self.ranks, |rank| Some(rank));
+        let state = |rank: &VllmScheduler| (rank.steps_in_flight(), rank.running_step_end());
         let first = state(&self.ranks[0]);
         assert!(self.ranks.iter().map(state).all(|other| other == first));
     }
 }
 
-impl Scheduler for Group {
+impl Scheduler for LockStepGroup {
     fn submit(&mut self, now: SimTime, seq: Sequence, out: &mut Outbox) -> Result<(), SubmitError> {
-        self.of(seq.id).submit(now, seq, out)
+        self.engine_of(seq.id).submit(now, seq, out)
     }
 
     fn abort(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) {
-        self.of(id).abort(now, id, out);
+        self.engine_of(id).abort(now, id, out);
     }
 
     fn next_wakeup(&self) -> Option<SimTime> {
-        self.ranks.iter().filter_map(Vllm::next_wakeup).min()
+        self.ranks
+            .iter()
+            .filter_map(VllmScheduler::next_wakeup)
+            .min()
     }
 
     fn advance(&mut self, now: SimTime, out: &mut Outbox) {
@@ -70,18 +75,18 @@ impl Scheduler for Group {
                 }
             }
             if self.next_wakeup().is_none_or(|next| next > due) {
-                self.settle(due);
+                self.synchronize(due);
             } else if due == now {
                 break;
             }
         }
     }
 
-    fn command(&mut self, now: SimTime, command: Command, out: &mut Outbox) -> bool {
+    fn apply_command(&mut self, now: SimTime, command: EngineCommand, out: &mut Outbox) -> bool {
         let ranks = self.ranks.iter_mut();
-        let done = ranks.map(|rank| rank.command(now, command.clone(), out));
+        let done = ranks.map(|rank| rank.apply_command(now, command.clone(), out));
         let done = done.fold(false, |any, done| any | done);
-        self.settle(now);
+        self.synchronize(now);
         done
     }
 
@@ -90,13 +95,13 @@ impl Scheduler for Group {
         Vec::new()
     }
 
-    fn block_use(&self, numbers: Range<u32>) -> BlockUse {
+    fn block_usage(&self, numbers: Range<u32>) -> KvBlockUsage {
         // The blocks of the second rank follow those of the first.
-        let (mut all, mut first) = (BlockUse::default(), 1);
+        let (mut all, mut first) = (KvBlockUsage::default(), 1);
         for rank in &self.ranks {
             let end = first + rank.stats().total_blocks;
             let own = |number: u32| number.clamp(first, end) - first + 1;
-            let part = rank.block_use(own(numbers.start)..own(numbers.end));
+            let part = rank.block_usage(own(numbers.start)..own(numbers.end));
             all.used += part.used;
             all.shared += part.shared;
             all.saved += part.saved;
@@ -107,9 +112,9 @@ impl Scheduler for Group {
         all
     }
 
-    fn stats(&self) -> Stats {
-        let mut all = Stats::default();
-        for stats in self.ranks.iter().map(Vllm::stats) {
+    fn stats(&self) -> EngineStats {
+        let mut all = EngineStats::default();
+        for stats in self.ranks.iter().map(VllmScheduler::stats) {
             all.running += stats.running;
             all.waiting += stats.waiting;
             all.deferred += stats.deferred;
@@ -140,7 +145,7 @@ fn tokens(engine: &mut dyn Scheduler, arrivals: &[(u64, u64, u32, u32)]) -> Vec<
     });
     let log = offline::run(engine, arrivals).unwrap();
     let tokens = log.iter().filter_map(|(at, event)| match event {
-        Event::Tokens { id, n: 1 } => Some((at.nanos() / 1000, id.0)),
+        SchedulerEvent::Tokens { id, n: 1 } => Some((at.nanos() / 1000, id.0)),
         _ => None,
     });
     tokens.collect()
@@ -148,7 +153,7 @@ fn tokens(engine: &mut dyn Scheduler, arrivals: &[(u64, u64, u32, u32)]) -> Vec<
 
 #[test]
 fn a_prompt_on_one_rank_delays_the_decode_of_another_by_its_step() {
-    let mut group = Group::new(&config(false), 2);
+    let mut group = LockStepGroup::new(&config(false), 2);
     // While rank 1 decodes, a prompt arrives at rank 0 in the middle of a step.
     let seen = tokens(&mut group, &[(0, 1, 16, 6), (11_500, 0, 16, 2)]);
     let expected = [
@@ -166,17 +171,17 @@ fn a_prompt_on_one_rank_delays_the_decode_of_another_by_its_step() {
 
 #[test]
 fn spread_experts_take_the_tokens_of_all_ranks() {
-    let shape = model("Qwen/Qwen3-30B-A3B").unwrap();
+    let shape = known_model_shape("Qwen/Qwen3-30B-A3B").unwrap();
     let setup = RooflineSetup {
         expert_ranks: 2,
-        ..RooflineSetup::new(shape, gpu("H100").unwrap().clone())
+        ..RooflineSetup::new(shape, find_gpu("H100").unwrap().clone())
     };
     let roofline = Roofline::new(&setup).unwrap();
-    let mut prompt = Batch::default();
-    prompt.add_chunk(4000, 0, roofline.window());
-    let alike = roofline.step(&prompt);
+    let mut prompt = BatchWork::default();
+    prompt.add_prompt_chunk(4000, 0, roofline.sliding_window());
+    let alike = roofline.step_time(&prompt);
     // The dummy step of the other rank has one token.
-    let ours = alike - roofline.spread_experts(4000.0) + roofline.spread_experts(2000.5);
+    let ours = alike - roofline.spread_expert_time(4000.0) + roofline.spread_expert_time(2000.5);
     assert!(ours < alike);
     let config = VllmConfig {
         latency: LatencyModel::Roofline(Box::new(roofline)),
@@ -184,13 +189,13 @@ fn spread_experts_take_the_tokens_of_all_ranks() {
         num_gpu_blocks: 1000,
         ..config(false)
     };
-    let seen = tokens(&mut Group::new(&config, 2), &[(0, 0, 4000, 1)]);
+    let seen = tokens(&mut LockStepGroup::new(&config, 2), &[(0, 0, 4000, 1)]);
     assert_eq!(seen, [(ours.as_micros() as u64, 0)]);
 }
 
 #[test]
 fn a_prompt_waits_for_the_dummy_steps_that_are_scheduled() {
-    let mut group = Group::new(&config(true), 2);
+    let mut group = LockStepGroup::new(&config(true), 2);
     let seen = tokens(&mut group, &[(0, 1, 16, 8), (11_500, 0, 16, 1)]);
     // At 11.5 ms the steps to 12 and 13 ms are in flight on both ranks.
     let of_one = [
@@ -202,12 +207,15 @@ fn a_prompt_waits_for_the_dummy_steps_that_are_scheduled() {
 }
 
 #[test]
-fn an_idle_rank_delays_no_other() {
+fn idle_rank_does_not_delay_other_ranks() {
     for is_async in [false, true] {
         let arrivals = [(0, 1, 100, 20), (3_200, 3, 40, 5), (90_000, 5, 10, 3)];
-        let alone = tokens(&mut Vllm::new(config(is_async)).unwrap(), &arrivals);
+        let alone = tokens(
+            &mut VllmScheduler::new(config(is_async)).unwrap(),
+            &arrivals,
+        );
         assert_eq!(
-            tokens(&mut Group::new(&config(is_async), 2), &arrivals),
+            tokens(&mut LockStepGroup::new(&config(is_async), 2), &arrivals),
             alone
         );
     }
@@ -215,7 +223,7 @@ fn an_idle_rank_delays_no_other() {
 
 #[test]
 fn dummy_steps_end_at_the_next_check_for_work() {
-    let mut group = Group::new(&config(false), 2);
+    let mut group = LockStepGroup::new(&config(false), 2);
     let mut out = Outbox::new();
     let sequence = Sequence::new(SeqId(1), 16, 5);
     group.submit(SimTime::ZERO, sequence, &mut out).unwrap();
@@ -228,7 +236,7 @@ fn dummy_steps_end_at_the_next_check_for_work() {
     assert_eq!(last, SimTime::from_millis(10 + 4 + 11));
     let steps = out
         .iter()
-        .filter(|(_, event)| matches!(event, Event::Step { .. }));
+        .filter(|(_, event)| matches!(event, SchedulerEvent::Step { .. }));
     assert_eq!(steps.count(), 5, "dummy steps compute nothing");
     // The next wave counts from its start.
     let sequence = Sequence::new(SeqId(2), 16, 1);
@@ -243,14 +251,14 @@ fn dummy_steps_end_at_the_next_check_for_work() {
 
 #[test]
 fn an_arrival_during_dummy_steps_waits_for_the_end_of_one() {
-    let mut group = Group::new(&config(false), 2);
+    let mut group = LockStepGroup::new(&config(false), 2);
     let seen = tokens(&mut group, &[(0, 1, 16, 1), (13_400, 0, 16, 1)]);
     assert_eq!(seen, [(10_000, 1), (24_000, 0)]);
 }
 
 #[test]
 fn a_step_continues_when_its_only_sequence_is_aborted() {
-    let mut group = Group::new(&config(false), 2);
+    let mut group = LockStepGroup::new(&config(false), 2);
     let mut out = Outbox::new();
     let now = SimTime::ZERO;
     for number in [0, 1] {
@@ -269,13 +277,13 @@ fn a_step_continues_when_its_only_sequence_is_aborted() {
 
 #[test]
 fn a_change_of_speed_moves_the_end_of_the_step_of_all() {
-    let mut group = Group::new(&config(false), 2);
+    let mut group = LockStepGroup::new(&config(false), 2);
     let mut out = Outbox::new();
     let sequence = Sequence::new(SeqId(1), 16, 1);
     group.submit(SimTime::ZERO, sequence, &mut out).unwrap();
     offline::advance_to(&mut group, SimTime::ZERO, &mut out);
     let half = SimTime::from_millis(2);
-    group.command(half, Command::Speed(2.0), &mut out);
+    group.apply_command(half, EngineCommand::Speed(2.0), &mut out);
     assert_eq!(group.next_wakeup(), Some(SimTime::from_millis(5)));
 }
 
@@ -285,12 +293,12 @@ proptest! {
     fn invariants_hold_for_lockstep_ranks(
         config in configs::vllm(),
         ranks in 1..4usize,
-        inputs in invariants::inputs(),
+        inputs in invariants::any_inputs(),
     ) {
         let mut config = config;
         config.reporting.kv_events = false;
         let block = config.block_size;
-        let make = || -> Box<dyn Scheduler> { Box::new(Group::new(&config, ranks)) };
-        invariants::hold(make, block, &inputs, true)?;
+        let make = || -> Box<dyn Scheduler> { Box::new(LockStepGroup::new(&config, ranks)) };
+        invariants::check_invariants(make, block, &inputs, true)?;
     }
 }

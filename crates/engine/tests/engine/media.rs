@@ -3,8 +3,8 @@
 
 use proptest::prelude::*;
 use std::sync::Arc;
-use vllm_sim_engine::sched::vllm::{EncoderConfig, Vllm, VllmConfig};
-use vllm_sim_engine::{EncoderInput, EncoderKind};
+use vllm_sim_engine::sched::vllm::{EncoderConfig, VllmConfig, VllmScheduler};
+use vllm_sim_engine::{EncoderKind, PromptMediaItem};
 
 /// Text before an item, its tokens and its content.
 pub(crate) type Item = (u32, u32, u64);
@@ -14,20 +14,22 @@ pub(crate) fn items() -> impl Strategy<Value = Vec<Item>> {
 }
 
 /// Places items into a prompt one after another, as far as they fit.
-pub(crate) fn inputs(items: &[Item], prompt: u32) -> Option<Arc<[EncoderInput]>> {
+pub(crate) fn inputs(items: &[Item], prompt: u32) -> Option<Arc<[PromptMediaItem]>> {
     let mut end = 0;
     let items = items.iter().map(|&(gap, len, key)| {
         let start = end + gap;
         end = start + len;
         let kind = EncoderKind::Vision;
-        EncoderInput {
+        PromptMediaItem {
             key,
             kind,
             start,
             len,
         }
     });
-    EncoderInput::in_order(items.filter(|item| item.end() <= prompt).collect())
+    PromptMediaItem::sorted_without_overlap(
+        items.filter(|item| item.end_token() <= prompt).collect(),
+    )
 }
 
 /// Generates space for one or several items; some items are larger.
@@ -45,8 +47,13 @@ pub(crate) fn any_encoder() -> impl Strategy<Value = Option<EncoderConfig>> {
 }
 
 /// Checks invariant 11 after the end of all sequences.
-pub(crate) fn check_encoder(engine: &Vllm, config: &VllmConfig) -> Result<(), TestCaseError> {
-    if let (Some((used, referenced)), Some(encoder)) = (engine.encoder_cache(), &config.encoder) {
+pub(crate) fn check_encoder(
+    engine: &VllmScheduler,
+    config: &VllmConfig,
+) -> Result<(), TestCaseError> {
+    if let (Some((used, referenced)), Some(encoder)) =
+        (engine.encoder_cache_counts(), &config.encoder)
+    {
         prop_assert!(used <= encoder.cache_size);
         prop_assert_eq!(referenced, 0);
     }

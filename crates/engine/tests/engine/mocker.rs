@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use vllm_sim_engine::kv::MockerTierConfig;
+use vllm_sim_engine::kv::MockerHostCacheConfig;
 use vllm_sim_engine::latency::LatencyModel;
-use vllm_sim_engine::sched::mocker::{Mocker, MockerConfig, MockerRole};
+use vllm_sim_engine::sched::mocker::{MockerConfig, MockerRole, MockerScheduler};
 use vllm_sim_engine::{
-    End, Event, Outbox, Scheduler, SeqId, Sequence, SimTime, SubmitError, Transfer,
+    Outbox, PromptTransfer, Scheduler, SchedulerEvent, SeqId, Sequence, SequenceEndReason, SimTime,
+    SubmitError,
 };
 
 use crate::offline;
@@ -26,17 +27,23 @@ fn config() -> MockerConfig {
 
 #[test]
 fn a_sequence_that_never_fits_is_cancelled_at_admission() {
-    let mut engine = Mocker::new(config()).unwrap();
+    let mut engine = MockerScheduler::new(config()).unwrap();
     let arrivals = [(1, 64, 2), (2, 200, 1)];
     let arrivals = arrivals
         .map(|(id, prompt, output)| (SimTime::ZERO, Sequence::new(SeqId(id), prompt, output)));
     let log = offline::run(&mut engine, arrivals).unwrap();
     let ended = log.iter().filter_map(|(at, event)| match event {
-        Event::Ended { id, end } => Some((at.nanos() / 1_000_000, id.0, *end)),
+        SchedulerEvent::Ended { id, end } => Some((at.nanos() / 1_000_000, id.0, *end)),
         _ => None,
     });
     let ended: Vec<_> = ended.collect();
-    assert_eq!(ended, [(11, 1, End::Finished), (11, 2, End::Cancelled)]);
+    assert_eq!(
+        ended,
+        [
+            (11, 1, SequenceEndReason::Finished),
+            (11, 2, SequenceEndReason::Cancelled)
+        ]
+    );
 }
 
 #[test]
@@ -45,9 +52,9 @@ fn a_prompt_that_is_announced_and_never_fits_is_refused() {
         role: MockerRole::Decode,
         ..config()
     };
-    let mut engine = Mocker::new(config).unwrap();
+    let mut engine = MockerScheduler::new(config).unwrap();
     let sequence = Sequence {
-        transfer: Transfer::RemotePrefill,
+        transfer: PromptTransfer::RemotePrefill,
         ..Sequence::new(SeqId(1), 200, 1)
     };
     let refused = engine.submit(SimTime::ZERO, sequence, &mut Outbox::new());
@@ -59,14 +66,14 @@ fn a_prompt_that_is_announced_and_never_fits_is_refused() {
 fn a_host_tier_cannot_be_used_with_remote_prompts() {
     let config = MockerConfig {
         role: MockerRole::Prefill,
-        tier: Some(MockerTierConfig {
+        tier: Some(MockerHostCacheConfig {
             blocks: 1,
             latency: Duration::ZERO,
             block_ns: (0.0, 0.0),
         }),
         ..config()
     };
-    let error = Mocker::new(config).unwrap_err().to_string();
+    let error = MockerScheduler::new(config).unwrap_err().to_string();
     let expected = "a tier of the mocker cannot be used with prompts that another engine computes";
     assert_eq!(error, expected);
 }

@@ -1,12 +1,12 @@
-//! Runs engines in virtual time, from arrivals to a log, without threads or sleep. [`Steps`]
+//! Runs engines in virtual time, from arrivals to a log, without threads or sleep. [`StepSeries`]
 //! computes the times of tokens in runs.
 
 use std::time::Duration;
 
-use vllm_sim_engine::{Event, Outbox, Scheduler, Sequence, SimTime, SubmitError};
+use vllm_sim_engine::{Outbox, Scheduler, SchedulerEvent, Sequence, SimTime, SubmitError};
 
 /// Events with their times.
-pub(crate) type Log = Vec<(SimTime, Event)>;
+pub(crate) type Log = Vec<(SimTime, SchedulerEvent)>;
 
 /// Runs arrivals, sorted by time, to the end and returns all events.
 ///
@@ -38,7 +38,7 @@ pub(crate) fn advance_to(engine: &mut dyn Scheduler, at: SimTime, out: &mut Outb
 
 /// Records the steps of one engine, to resolve runs of tokens; twelve bytes each.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Steps {
+pub(crate) struct StepSeries {
     ends: Vec<SimTime>,
     /// Number of runs that begin with a step, minus those that ended with the step before.
     runs: Vec<i32>,
@@ -46,14 +46,14 @@ pub(crate) struct Steps {
     over: i32,
 }
 
-impl Steps {
-    /// Records the end of a step ([`Event::Step`]).
+impl StepSeries {
+    /// Records the end of a step ([`SchedulerEvent::Step`]).
     pub(crate) fn ended(&mut self, at: SimTime) {
         self.ends.push(at);
         self.runs.push(-std::mem::take(&mut self.over));
     }
 
-    /// Records a run of `n` tokens that ended with the last step ([`Event::Decoded`]) and returns
+    /// Records a run of `n` tokens that ended with the last step ([`SchedulerEvent::Decoded`]) and returns
     /// their times.
     ///
     /// A number above that of all steps counts as all steps.

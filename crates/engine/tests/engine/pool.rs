@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::sched::pool::{Pool, PoolConfig};
+use vllm_sim_engine::sched::pool::{SlotScheduler, SlotSchedulerConfig};
 use vllm_sim_engine::{
-    Calculator, Command, Delays, End, Event, LoraId, Outbox, Scheduler, SeqId, Sequence,
-    SubmitError, Transfer,
+    EngineCommand, LoraId, Outbox, PromptTransfer, Scheduler, SchedulerEvent, SeqId, Sequence,
+    SequenceEndReason, SubmitError, TokenDelays, TtftFormula,
 };
 
 use crate::offline;
@@ -23,28 +23,28 @@ fn seq(id: u64, prompt: u32, output: u32) -> Sequence {
     Sequence::new(SeqId(id), prompt, output)
 }
 
-fn pool(slots: usize, delays: Delays) -> Pool {
-    Pool::new(PoolConfig {
+fn pool(slots: usize, delays: TokenDelays) -> SlotScheduler {
+    SlotScheduler::new(SlotSchedulerConfig {
         slots,
         queue: Some(2),
         delays,
         seed: 7,
-        ..PoolConfig::default()
+        ..SlotSchedulerConfig::default()
     })
 }
 
-fn constant(ttft: Duration, itl: Duration) -> Delays {
-    Delays {
+fn constant(ttft: Duration, itl: Duration) -> TokenDelays {
+    TokenDelays {
         ttft: (ttft, Duration::ZERO),
         itl: (itl, Duration::ZERO),
-        ..Delays::default()
+        ..TokenDelays::default()
     }
 }
 
-fn releases(log: &[(SimTime, Event)], id: u64) -> Vec<u64> {
+fn releases(log: &[(SimTime, SchedulerEvent)], id: u64) -> Vec<u64> {
     log.iter()
         .filter_map(|(at, event)| match event {
-            Event::Tokens { id: seq, n } if *seq == SeqId(id) => {
+            SchedulerEvent::Tokens { id: seq, n } if *seq == SeqId(id) => {
                 Some(std::iter::repeat_n(at.nanos(), *n as usize))
             }
             _ => None,
@@ -54,7 +54,7 @@ fn releases(log: &[(SimTime, Event)], id: u64) -> Vec<u64> {
 }
 
 #[test]
-fn preparation_is_part_of_the_first_delay_unless_it_waits() {
+fn preparation_time_counts_in_ttft_unless_queued() {
     let prepared = |id, preparation_time| Sequence {
         preparation_time,
         ..seq(id, 3, 2)
@@ -73,7 +73,7 @@ fn preparation_is_part_of_the_first_delay_unless_it_waits() {
 
 #[test]
 fn a_recorded_timeline_replaces_the_delays() {
-    let delays = Delays {
+    let delays = TokenDelays {
         speedup: 2.0,
         ..constant(ms(70), ms(10))
     };
@@ -100,10 +100,10 @@ fn a_recorded_timeline_replaces_the_delays() {
     assert_eq!(micros(3), [32002, 32003]);
 }
 
-fn ends(log: &[(SimTime, Event)]) -> Vec<(u64, u64, End)> {
+fn ends(log: &[(SimTime, SchedulerEvent)]) -> Vec<(u64, u64, SequenceEndReason)> {
     log.iter()
         .filter_map(|(at, event)| match event {
-            Event::Ended { id, end } => Some((id.0, at.nanos() / 1_000_000, *end)),
+            SchedulerEvent::Ended { id, end } => Some((id.0, at.nanos() / 1_000_000, *end)),
             _ => None,
         })
         .collect()
@@ -121,14 +121,18 @@ fn tokens_follow_an_absolute_schedule_of_ttft_and_gaps() {
     );
     assert_eq!(
         ends(&log),
-        [(1, (first + 3 * gap) / 1_000_000, End::Finished)]
+        [(
+            1,
+            (first + 3 * gap) / 1_000_000,
+            SequenceEndReason::Finished
+        )]
     );
 }
 
 #[test]
-fn load_stretches_each_delay_by_what_runs_when_it_is_drawn() {
+fn load_factor_uses_running_count_at_draw_time() {
     // Three slots, factor 2: one running → 1.0, two → 1.5, three → 2.0.
-    let delays = Delays {
+    let delays = TokenDelays {
         factor_under_load: 2.0,
         ..constant(ms(100), ms(10))
     };
@@ -149,7 +153,7 @@ fn load_stretches_each_delay_by_what_runs_when_it_is_drawn() {
 
 #[test]
 fn zero_delays_release_everything_at_the_instant_of_submission() {
-    let mut pool = pool(1, Delays::default());
+    let mut pool = pool(1, TokenDelays::default());
     let mut out = Outbox::new();
     pool.submit(at(3), seq(1, 8, 500), &mut out)
         .expect("it fits");
@@ -159,7 +163,7 @@ fn zero_delays_release_everything_at_the_instant_of_submission() {
         [
             (
                 at(3),
-                Event::Scheduled {
+                SchedulerEvent::Scheduled {
                     id: SeqId(1),
                     cached: 0,
                     external: 0
@@ -167,16 +171,16 @@ fn zero_delays_release_everything_at_the_instant_of_submission() {
             ),
             (
                 at(3),
-                Event::Tokens {
+                SchedulerEvent::Tokens {
                     id: SeqId(1),
                     n: 500
                 }
             ),
             (
                 at(3),
-                Event::Ended {
+                SchedulerEvent::Ended {
                     id: SeqId(1),
-                    end: End::Finished
+                    end: SequenceEndReason::Finished
                 }
             ),
         ]
@@ -185,7 +189,7 @@ fn zero_delays_release_everything_at_the_instant_of_submission() {
 }
 
 #[test]
-fn the_queue_is_first_in_first_out_and_bounded() {
+fn waiting_queue_is_fifo_and_bounded() {
     let mut pool = pool(1, constant(ms(10), ms(0)));
     let mut out = Outbox::new();
     for id in 1..=3 {
@@ -197,7 +201,7 @@ fn the_queue_is_first_in_first_out_and_bounded() {
     assert_eq!(pool.stats().waiting, 2);
     offline::advance_to(&mut pool, at(100), &mut out);
     let log: Vec<_> = out.into();
-    let finished = End::Finished;
+    let finished = SequenceEndReason::Finished;
     assert_eq!(
         ends(&log),
         [(1, 10, finished), (2, 20, finished), (3, 30, finished)]
@@ -217,16 +221,22 @@ fn an_abort_frees_the_slot_immediately() {
     offline::advance_to(&mut pool, at(1000), &mut out);
     let log: Vec<_> = out.into();
     assert_eq!(releases(&log, 1), [10_000_000, 20_000_000]);
-    assert_eq!(ends(&log), [(1, 25, End::Aborted), (2, 35, End::Finished)]);
+    assert_eq!(
+        ends(&log),
+        [
+            (1, 25, SequenceEndReason::Aborted),
+            (2, 35, SequenceEndReason::Finished)
+        ]
+    );
     assert_eq!(pool.stats().running, 0);
 }
 
 #[test]
 fn a_per_token_prefill_costs_overhead_and_tokens() {
-    let delays = Delays {
+    let delays = TokenDelays {
         prefill_overhead: ms(30),
         prefill_per_token: Duration::from_micros(250),
-        ..Delays::default()
+        ..TokenDelays::default()
     };
     let mut pool = pool(1, delays);
     let log = offline::run(&mut pool, [(at(0), seq(1, 100, 1))]).expect("it fits");
@@ -235,30 +245,30 @@ fn a_per_token_prefill_costs_overhead_and_tokens() {
 
 #[test]
 fn a_remote_prefill_costs_the_transfer_and_no_load_factor() {
-    let delays = Delays {
-        calculator: Calculator::PerToken,
+    let delays = TokenDelays {
+        calculator: TtftFormula::PerToken,
         kv_transfer_per_token: Duration::from_micros(3),
         prefill_overhead: ms(500),
         factor_under_load: 10.0,
-        ..Delays::default()
+        ..TokenDelays::default()
     };
     let mut pool = pool(8, delays);
     let mut remote = seq(1, 1000, 1);
-    remote.transfer = Transfer::RemotePrefill;
+    remote.transfer = PromptTransfer::RemotePrefill;
     let log = offline::run(&mut pool, [(at(0), remote)]).expect("it fits");
     assert_eq!(releases(&log, 1), [3_000_000]);
 }
 
 #[test]
 fn an_adapter_without_a_slot_waits_while_others_pass() {
-    let config = PoolConfig {
+    let config = SlotSchedulerConfig {
         slots: 2,
         queue: None,
         delays: constant(ms(10), ms(0)),
         max_loras: Some(1),
-        ..PoolConfig::default()
+        ..SlotSchedulerConfig::default()
     };
-    let mut pool = Pool::new(config);
+    let mut pool = SlotScheduler::new(config);
     let with = |id, lora| Sequence {
         lora: Some(LoraId(lora)),
         ..seq(id, 1, 1)
@@ -269,7 +279,7 @@ fn an_adapter_without_a_slot_waits_while_others_pass() {
         (at(0), seq(3, 1, 1)),
     ];
     let log = offline::run(&mut pool, arrivals).expect("they fit");
-    let finished = End::Finished;
+    let finished = SequenceEndReason::Finished;
     assert_eq!(
         ends(&log),
         [(1, 10, finished), (3, 10, finished), (2, 20, finished)]
@@ -277,15 +287,15 @@ fn an_adapter_without_a_slot_waits_while_others_pass() {
 }
 
 #[test]
-fn a_passed_adapter_is_not_starved_by_a_steady_stream() {
-    let config = PoolConfig {
+fn waiting_adapter_is_not_starved() {
+    let config = SlotSchedulerConfig {
         slots: 1,
         queue: None,
         delays: constant(ms(10), ms(0)),
         max_loras: Some(1),
-        ..PoolConfig::default()
+        ..SlotSchedulerConfig::default()
     };
-    let mut pool = Pool::new(config);
+    let mut pool = SlotScheduler::new(config);
     let with = |id, lora| Sequence {
         lora: Some(LoraId(lora)),
         ..seq(id, 1, 1)
@@ -305,20 +315,20 @@ fn a_pause_moves_every_deadline_by_its_length() {
     let mut pool = pool(1, constant(ms(100), ms(10)));
     let mut out = Outbox::new();
     pool.submit(at(0), seq(1, 1, 2), &mut out).expect("it fits");
-    pool.command(at(50), Command::Pause, &mut out);
+    pool.apply_command(at(50), EngineCommand::Pause, &mut out);
     assert_eq!(pool.next_wakeup(), None);
-    pool.command(at(80), Command::Resume, &mut out);
+    pool.apply_command(at(80), EngineCommand::Resume, &mut out);
     offline::advance_to(&mut pool, at(1000), &mut out);
     let log: Vec<_> = out.into();
     assert_eq!(releases(&log, 1), [130_000_000, 140_000_000]);
 }
 
 #[test]
-fn random_delays_depend_on_the_request_and_not_on_its_neighbours() {
-    let delays = Delays {
+fn random_delays_depend_only_on_the_request() {
+    let delays = TokenDelays {
         ttft: (ms(100), ms(20)),
         itl: (ms(10), ms(2)),
-        ..Delays::default()
+        ..TokenDelays::default()
     };
     let alone = offline::run(&mut pool(9, delays.clone()), [(at(0), seq(5, 1, 20))]);
     let crowd = (0..9).map(|id| (at(0), seq(id, 1, 20)));
@@ -341,15 +351,15 @@ fn random_delays_depend_on_the_request_and_not_on_its_neighbours() {
 
 #[test]
 fn a_long_queue_without_delays_starts_without_a_deep_stack() {
-    let config = PoolConfig {
+    let config = SlotSchedulerConfig {
         slots: 1,
         queue: None,
         max_loras: Some(1),
-        ..PoolConfig::default()
+        ..SlotSchedulerConfig::default()
     };
-    let mut pool = Pool::new(config);
+    let mut pool = SlotScheduler::new(config);
     let mut out = Outbox::new();
-    pool.command(at(0), Command::Pause, &mut out);
+    pool.apply_command(at(0), EngineCommand::Pause, &mut out);
     for id in 0..100_000 {
         let lora = Some(LoraId(1 + (id % 3) as u32));
         let waiting = Sequence {
@@ -359,7 +369,7 @@ fn a_long_queue_without_delays_starts_without_a_deep_stack() {
         pool.submit(at(0), waiting, &mut out)
             .expect("any number may wait");
     }
-    pool.command(at(1), Command::Resume, &mut out);
+    pool.apply_command(at(1), EngineCommand::Resume, &mut out);
     let log: Vec<_> = out.into();
     assert_eq!(ends(&log).len(), 100_000);
 }

@@ -5,20 +5,26 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 use vllm_sim_engine::kv::{LayerGroups, SparseLayerKind};
-use vllm_sim_engine::{BlockKey, BlockUse, Event, GroupEvent, Scheduler, Stats};
+use vllm_sim_engine::{
+    BlockKey, EngineStats, KvBlockUsage, LayerGroupCacheEvent, Scheduler, SchedulerEvent,
+};
 
 /// Group number for events without one.
 const MAIN: u32 = u32::MAX;
 
 /// Number of copies of each block, by group and key.
 #[derive(Debug, Default)]
-pub(crate) struct CacheHeard(HashMap<(u32, BlockKey), u32>);
+pub(crate) struct CacheFromEvents(HashMap<(u32, BlockKey), u32>);
 
-impl CacheHeard {
+impl CacheFromEvents {
     /// Checks an event against invariants 8 and 9; `has_all`: some group keeps every block.
-    pub(crate) fn apply(&mut self, event: &Event, has_all: bool) -> Result<(), TestCaseError> {
+    pub(crate) fn apply(
+        &mut self,
+        event: &SchedulerEvent,
+        has_all: bool,
+    ) -> Result<(), TestCaseError> {
         match event {
-            Event::Stored { plan, from, to } => {
+            SchedulerEvent::Stored { plan, from, to } => {
                 prop_assert!(from < to);
                 if let Some(parent) = from.checked_sub(1).filter(|_| has_all) {
                     let parent = (MAIN, plan.keys[parent as usize]);
@@ -28,10 +34,10 @@ impl CacheHeard {
                     *self.0.entry((MAIN, *key)).or_default() += 1;
                 }
             }
-            Event::Removed { keys } => self.forget(MAIN, keys)?,
-            Event::Cleared => self.0.clear(),
-            Event::Group(event) => match &**event {
-                GroupEvent::Stored {
+            SchedulerEvent::Removed { keys } => self.remove_blocks(MAIN, keys)?,
+            SchedulerEvent::Cleared => self.0.clear(),
+            SchedulerEvent::Group(event) => match &**event {
+                LayerGroupCacheEvent::Stored {
                     group,
                     plan,
                     from,
@@ -45,14 +51,16 @@ impl CacheHeard {
                         *self.0.entry((*group, key)).or_default() += 1;
                     }
                 }
-                GroupEvent::Removed { group, keys } => self.forget(*group, keys)?,
+                LayerGroupCacheEvent::Removed { group, keys } => {
+                    self.remove_blocks(*group, keys)?
+                }
             },
             _ => {}
         }
         Ok(())
     }
 
-    fn forget(
+    fn remove_blocks(
         &mut self,
         group: u32,
         keys: &[(BlockKey, Option<[u8; 32]>)],
@@ -98,15 +106,21 @@ pub(crate) fn any_groups() -> impl Strategy<Value = Option<LayerGroups>> {
 }
 
 /// Checks that every block has one use (4), for any range of blocks.
-pub(crate) fn check_block_use(engine: &dyn Scheduler, stats: &Stats) -> Result<(), TestCaseError> {
+pub(crate) fn check_block_use(
+    engine: &dyn Scheduler,
+    stats: &EngineStats,
+) -> Result<(), TestCaseError> {
     let (total, end) = (stats.total_blocks, stats.total_blocks + 1);
-    let all = engine.block_use(1..end);
+    let all = engine.block_usage(1..end);
     prop_assert_eq!(all.used, stats.used_blocks);
     prop_assert_eq!(all.used + all.cached + all.unused, total);
     prop_assert!(all.shared <= all.used && u64::from(all.shared) <= all.saved);
     let middle = 1 + total / 2;
-    let (front, back) = (engine.block_use(1..middle), engine.block_use(middle..end));
-    let sum = |count: fn(&BlockUse) -> u32| count(&front) + count(&back);
+    let (front, back) = (
+        engine.block_usage(1..middle),
+        engine.block_usage(middle..end),
+    );
+    let sum = |count: fn(&KvBlockUsage) -> u32| count(&front) + count(&back);
     prop_assert_eq!([sum(|b| b.used), sum(|b| b.shared)], [all.used, all.shared]);
     prop_assert_eq!(sum(|b| b.cached), all.cached);
     Ok(())

@@ -8,20 +8,21 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::latency::{LatencyModel, Polynomial};
-use vllm_sim_engine::sched::EngineSpec;
+use vllm_sim_engine::latency::{LatencyModel, PolynomialStepTime};
+use vllm_sim_engine::sched::SchedulerSpec;
 use vllm_sim_engine::sched::mocker::MockerConfig;
 use vllm_sim_engine::sched::vllm::{
-    PreemptionVictim, PrefillConfig, ReportingConfig, SchedulingPolicy, TransferConfig, Vllm,
-    VllmConfig,
+    ChunkedPrefillConfig, PreemptionVictim, ReportingConfig, SchedulingPolicy, TransferConfig,
+    VllmConfig, VllmScheduler,
 };
 use vllm_sim_engine::{
-    BlockKey, BlockPlan, Command, Event, Outbox, PrefixCacheReset, SeqId, Sequence, Transfer,
+    BlockKey, BlockPlan, EngineCommand, Outbox, PrefixCacheReset, PromptTransfer, SchedulerEvent,
+    SeqId, Sequence,
 };
 
 use crate::configs::mocker;
-use crate::host_tier::{any_tier, for_groups};
-use crate::offline::{self, Steps};
+use crate::host_tier::{any_host_cache_config, config_for_layer_groups};
+use crate::offline::{self, StepSeries};
 use crate::prefix_cache_events::any_groups;
 
 #[derive(Debug, Clone)]
@@ -35,7 +36,7 @@ enum Input {
         tail: bool,
     },
     Abort(u64),
-    Command(Command),
+    Command(EngineCommand),
 }
 
 fn inputs() -> impl Strategy<Value = Vec<(u64, Input)>> {
@@ -52,10 +53,10 @@ fn inputs() -> impl Strategy<Value = Vec<(u64, Input)>> {
     let input = prop_oneof![
         30 => submit,
         4 => (0..30u64).prop_map(Input::Abort),
-        1 => Just(Input::Command(Command::Pause)),
-        3 => Just(Input::Command(Command::Resume)),
-        1 => Just(Input::Command(Command::ResetPrefixCache(PrefixCacheReset::Forget))),
-        1 => Just(Input::Command(Command::CancelAll)),
+        1 => Just(Input::Command(EngineCommand::Pause)),
+        3 => Just(Input::Command(EngineCommand::Resume)),
+        1 => Just(Input::Command(EngineCommand::ResetPrefixCache(PrefixCacheReset::Forget))),
+        1 => Just(Input::Command(EngineCommand::CancelAll)),
     ];
     proptest::collection::vec((0..400u64, input), 1..40).prop_map(|mut inputs| {
         let mut at = 0;
@@ -63,7 +64,7 @@ fn inputs() -> impl Strategy<Value = Vec<(u64, Input)>> {
             at += if *time > 380 { 2000 } else { *time / 8 };
             *time = at;
         }
-        inputs.push((at + 1, Input::Command(Command::Resume)));
+        inputs.push((at + 1, Input::Command(EngineCommand::Resume)));
         inputs
     })
 }
@@ -72,13 +73,19 @@ fn config() -> impl Strategy<Value = VllmConfig> {
     let sizes = (20..400u32, 1..70u32, 1..16u32, 8..400u32);
     let switches = proptest::array::uniform8(any::<bool>());
     let threshold = prop_oneof![Just(0u32), 5..40u32];
-    let all = (sizes, switches, threshold, any_tier(), any_groups());
+    let all = (
+        sizes,
+        switches,
+        threshold,
+        any_host_cache_config(),
+        any_groups(),
+    );
     all.prop_map(|(sizes, on, threshold, host_tier, layer_groups)| {
         let (num_gpu_blocks, block_size, max_num_seqs, max_num_batched_tokens) = sizes;
         let capacity = u64::from(num_gpu_blocks * block_size);
         VllmConfig {
             latency: match on[1] {
-                true => LatencyModel::Polynomial(Polynomial::new(capacity)),
+                true => LatencyModel::Polynomial(PolynomialStepTime::new(capacity)),
                 false => steps_of_3_and_1_ms(),
             },
             num_gpu_blocks,
@@ -86,12 +93,12 @@ fn config() -> impl Strategy<Value = VllmConfig> {
             max_num_seqs,
             max_num_batched_tokens,
             async_scheduling: on[2],
-            prefill: PrefillConfig {
+            prefill: ChunkedPrefillConfig {
                 enable_chunked_prefill: on[3],
                 long_prefill_token_threshold: threshold,
                 long_prefill_token_threshold_adaptive: on[0],
                 reserve_full_prompt: on[7],
-                ..PrefillConfig::default()
+                ..ChunkedPrefillConfig::default()
             },
             enable_prefix_caching: on[4],
             policy: if on[5] {
@@ -108,7 +115,7 @@ fn config() -> impl Strategy<Value = VllmConfig> {
                 fetch: (Duration::from_millis(3), Duration::from_micros(50)),
                 ..TransferConfig::default()
             },
-            host_tier: for_groups(host_tier, layer_groups),
+            host_tier: config_for_layer_groups(host_tier, layer_groups),
             layer_groups,
             reporting: ReportingConfig {
                 kv_events: true,
@@ -130,10 +137,10 @@ fn steps_of_3_and_1_ms() -> LatencyModel {
 /// Maximum length of a sequence of [`inputs`], in tokens.
 const LONGEST_SEQUENCE: u32 = 600;
 
-fn spec() -> impl Strategy<Value = EngineSpec> {
+fn spec() -> impl Strategy<Value = SchedulerSpec> {
     prop_oneof![
-        2 => config().prop_map(|config| EngineSpec::Vllm(Box::new(config))),
-        1 => mocker().prop_map(|config| EngineSpec::Mocker(Box::new(MockerConfig {
+        2 => config().prop_map(|config| SchedulerSpec::Vllm(Box::new(config))),
+        1 => mocker().prop_map(|config| SchedulerSpec::Mocker(Box::new(MockerConfig {
             // Long outputs would preempt each other hundreds of times per token, and with draft tokens for
             // ever.
             victim: PreemptionVictim::Last,
@@ -175,9 +182,9 @@ fn sequence(id: u64, input: &Input, block: u32) -> Option<Sequence> {
     Some(Sequence {
         priority,
         transfer: if remote {
-            Transfer::RemotePrefill
+            PromptTransfer::RemotePrefill
         } else {
-            Transfer::Local
+            PromptTransfer::Local
         },
         plan: Some(Arc::new(plan)),
         tail: Duration::from_millis(if tail { 20 } else { 0 }),
@@ -188,16 +195,17 @@ fn sequence(id: u64, input: &Input, block: u32) -> Option<Sequence> {
 /// Returns all events but tokens in order, the tokens of each sequence, and how often each gap
 /// preceded a token of a run.
 #[derive(Debug, PartialEq, Default)]
-struct Told {
-    events: Vec<(SimTime, Event)>,
+struct RunEvents {
+    events: Vec<(SimTime, SchedulerEvent)>,
     tokens: BTreeMap<u64, Vec<SimTime>>,
 }
 
-fn play(spec: EngineSpec, inputs: &[(u64, Input)]) -> (Told, Steps) {
+fn play(spec: SchedulerSpec, inputs: &[(u64, Input)]) -> (RunEvents, StepSeries) {
     let block = spec.block_size();
-    let mut engine = spec.scheduler().unwrap();
+    let mut engine = spec.build_scheduler().unwrap();
     let mut inputs = inputs.iter().peekable();
-    let (mut told, mut steps, mut out) = (Told::default(), Steps::default(), Outbox::new());
+    let (mut told, mut steps, mut out) =
+        (RunEvents::default(), StepSeries::default(), Outbox::new());
     let mut next_id = 0;
     loop {
         let due = inputs.peek().map(|(at, _)| SimTime::from_millis(*at));
@@ -209,7 +217,7 @@ fn play(spec: EngineSpec, inputs: &[(u64, Input)]) -> (Told, Steps) {
             match input {
                 Input::Abort(id) => engine.abort(now, SeqId(*id), &mut out),
                 Input::Command(command) => {
-                    engine.command(now, command.clone(), &mut out);
+                    engine.apply_command(now, command.clone(), &mut out);
                 }
                 Input::Submit { .. } => {
                     let seq = sequence(next_id, input, block).unwrap();
@@ -220,15 +228,15 @@ fn play(spec: EngineSpec, inputs: &[(u64, Input)]) -> (Told, Steps) {
         }
         for (at, event) in out.drain(..) {
             match event {
-                Event::Tokens { id, n } => {
+                SchedulerEvent::Tokens { id, n } => {
                     let tokens = told.tokens.entry(id.0).or_default();
                     tokens.extend(std::iter::repeat_n(at, n as usize));
                 }
-                Event::Decoded { id, n } => {
+                SchedulerEvent::Decoded { id, n } => {
                     told.tokens.entry(id.0).or_default().extend(steps.run(n));
                 }
                 event => {
-                    if matches!(event, Event::Step { .. }) {
+                    if matches!(event, SchedulerEvent::Step { .. }) {
                         steps.ended(at);
                     }
                     told.events.push((at, event));
@@ -262,7 +270,7 @@ proptest! {
 }
 
 #[test]
-fn a_quiet_batch_is_reported_in_runs() {
+fn steady_decode_batch_is_reported_in_bulk() {
     let config = VllmConfig {
         reporting: ReportingConfig {
             run_lengths: true,
@@ -270,19 +278,19 @@ fn a_quiet_batch_is_reported_in_runs() {
         },
         ..VllmConfig::default()
     };
-    let mut engine = Vllm::new(config).unwrap();
+    let mut engine = VllmScheduler::new(config).unwrap();
     let arrivals = (0..8).map(|id| (SimTime::ZERO, Sequence::new(SeqId(id), 100, 500)));
     let log = offline::run(&mut engine, arrivals).unwrap();
     let runs: Vec<u32> = log
         .iter()
         .filter_map(|(_, event)| match event {
-            Event::Decoded { n, .. } => Some(*n),
+            SchedulerEvent::Decoded { n, .. } => Some(*n),
             _ => None,
         })
         .collect();
     let single = log
         .iter()
-        .filter(|(_, event)| matches!(event, Event::Tokens { .. }))
+        .filter(|(_, event)| matches!(event, SchedulerEvent::Tokens { .. }))
         .count();
     assert_eq!(runs.iter().sum::<u32>() as usize + single, 8 * 500);
     assert_eq!(runs.len(), 8, "{runs:?}");

@@ -9,9 +9,10 @@ use serde_json::{Map, Value, json};
 use super::inline_system;
 use super::tools::apply_tool_changes;
 use crate::app::App;
-use vllm_sim_engine::driver::unix_now;
+use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_wire::anthropic::{
-    Content, ContentBlock, CountTokensRequest, Message, MessagesRequest, Thinking, Tool, ToolChoice,
+    AnthropicContent, AnthropicContentBlock, AnthropicMessage, AnthropicTool, AnthropicToolChoice,
+    CountTokensRequest, MessagesRequest, ThinkingConfig,
 };
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
@@ -20,19 +21,19 @@ use vllm_sim_wire::openai::chat::ChatRequest;
 ///
 /// # Errors
 /// The errors of the chat route for the converted request.
-pub(super) fn chat(app: &App, request: &MessagesRequest) -> Result<ChatRequest, Fault> {
-    ChatRequest::parse(&body(app, request)?, &app.rules.defaults.bounds)
+pub(super) fn to_chat_request(app: &App, request: &MessagesRequest) -> Result<ChatRequest, Fault> {
+    ChatRequest::parse(&to_chat_body(app, request)?, &app.rules.defaults.bounds)
 }
 
 /// Returns the JSON body of the chat request for an Anthropic message request.
 ///
 /// # Errors
 /// 400 if a `tool_addition` or `tool_removal` block names an unknown tool.
-pub(crate) fn body(app: &App, request: &MessagesRequest) -> Result<Value, Fault> {
+pub(crate) fn to_chat_body(app: &App, request: &MessagesRequest) -> Result<Value, Fault> {
     let offered = apply_tool_changes(request.tools.as_deref(), &request.messages)?;
     let mut body = Map::new();
     body.insert("model".into(), request.model.as_str().into());
-    let messages = conversation(app, request.system.as_ref(), &request.messages);
+    let messages = chat_messages(app, request.system.as_ref(), &request.messages);
     body.insert("messages".into(), messages.into());
     let most = python_int(request.max_tokens);
     body.insert("max_tokens".into(), most.clone());
@@ -73,74 +74,78 @@ pub(crate) fn body(app: &App, request: &MessagesRequest) -> Result<Value, Fault>
     let effort = config.and_then(|config| config.effort.clone());
     set("reasoning_effort", effort.map(Value::from));
     match request.thinking {
-        Some(Thinking::Disabled) => set("reasoning_effort", Some("none".into())),
-        Some(Thinking::Enabled(budget)) => {
+        Some(ThinkingConfig::Disabled) => set("reasoning_effort", Some("none".into())),
+        Some(ThinkingConfig::Enabled(budget)) => {
             set("thinking_token_budget", Some(python_int(budget)));
         }
-        Some(Thinking::Adaptive) | None => {}
+        Some(ThinkingConfig::Adaptive) | None => {}
     }
-    tools(&mut body, offered.as_deref(), request.tool_choice.as_ref());
+    insert_tools(&mut body, offered.as_deref(), request.tool_choice.as_ref());
     Ok(Value::Object(body))
 }
 
 /// Returns the chat request whose prompt `/v1/messages/count_tokens` counts.
 ///
 /// # Errors
-/// Same errors as [`chat`].
-pub(super) fn count_tokens_chat(
+/// Same errors as [`to_chat_request`].
+pub(super) fn count_tokens_chat_request(
     app: &Arc<App>,
     request: &CountTokensRequest,
 ) -> Result<ChatRequest, Fault> {
     let offered = apply_tool_changes(request.tools.as_deref(), &request.messages)?;
     let mut body = Map::new();
     body.insert("model".into(), request.model.as_str().into());
-    let messages = conversation(app, request.system.as_ref(), &request.messages);
+    let messages = chat_messages(app, request.system.as_ref(), &request.messages);
     body.insert("messages".into(), messages.into());
     if let Some(kwargs) = &request.chat_template_kwargs {
         body.insert("chat_template_kwargs".into(), kwargs.clone().into());
     }
-    tools(&mut body, offered.as_deref(), request.tool_choice.as_ref());
+    insert_tools(&mut body, offered.as_deref(), request.tool_choice.as_ref());
     ChatRequest::parse(&Value::Object(body), &app.rules.defaults.bounds)
 }
 
 fn python_int(number: i128) -> Value {
-    vllm_sim_python::int(number)
+    vllm_sim_python::json_of_python_int(number)
 }
 
-fn conversation(app: &App, system: Option<&Content>, messages: &[Message]) -> Vec<Value> {
-    let system = system.map_or(String::new(), inline_system::prompt_text);
+fn chat_messages(
+    app: &App,
+    system: Option<&AnthropicContent>,
+    messages: &[AnthropicMessage],
+) -> Vec<Value> {
+    let system = system.map_or(String::new(), inline_system::system_prompt_text);
     let (leading, rest) = inline_system::split_leading_system(app, &system, messages);
     let mut out = Vec::with_capacity(rest.len() + 1);
-    let system = inline_system::join(&[&system, &leading]);
+    let system = inline_system::join_paragraphs(&[&system, &leading]);
     if !system.is_empty() {
         out.push(json!({"role": "system", "content": system}));
     }
     for message in &rest {
-        convert(message, &mut out);
+        append_chat_messages(message, &mut out);
     }
     out
 }
 
 /// Appends the chat message of one Anthropic message; its tool results become separate messages
 /// before it.
-fn convert(message: &Message, out: &mut Vec<Value>) {
+fn append_chat_messages(message: &AnthropicMessage, out: &mut Vec<Value>) {
     if message.role == "system" {
-        let text = inline_system::text(message);
+        let text = inline_system::message_text(message);
         if !text.is_empty() {
             out.push(json!({"role": "system", "content": text}));
         }
         return;
     }
     let blocks = match &message.content {
-        Content::Text(text) => {
+        AnthropicContent::Text(text) => {
             out.push(json!({"role": message.role, "content": text}));
             return;
         }
-        Content::Blocks(blocks) => blocks,
+        AnthropicContent::Blocks(blocks) => blocks,
     };
-    let mut parts = MessageParts::default();
+    let mut parts = ChatMessageParts::default();
     for block in blocks {
-        parts.add(block, &message.role, out);
+        parts.add_block(block, &message.role, out);
     }
     let mut converted = Map::new();
     converted.insert("role".into(), message.role.as_str().into());
@@ -165,26 +170,26 @@ fn convert(message: &Message, out: &mut Vec<Value>) {
 }
 
 #[derive(Default)]
-struct MessageParts {
+struct ChatMessageParts {
     content: Vec<Value>,
     calls: Vec<Value>,
     reasoning: Vec<String>,
 }
 
-impl MessageParts {
-    fn add(&mut self, block: &ContentBlock, role: &str, out: &mut Vec<Value>) {
+impl ChatMessageParts {
+    fn add_block(&mut self, block: &AnthropicContentBlock, role: &str, out: &mut Vec<Value>) {
         let text = block.text.as_deref().filter(|text| !text.is_empty());
         match (block.kind.as_str(), text) {
             ("text", Some(text)) => self.content.push(json!({"type": "text", "text": text})),
             ("image", _) => {
                 if let Some(source) = block.source.as_ref().filter(|source| !source.is_empty()) {
-                    self.content.push(image(source));
+                    self.content.push(image_content_part(source));
                 }
             }
             ("thinking", _) => self.reasoning.extend(block.thinking.clone()),
             ("tool_use", _) => {
                 let id = block.id.clone().filter(|id| !id.is_empty());
-                let id = id.unwrap_or_else(|| format!("call_{}", unix_now() as u64));
+                let id = id.unwrap_or_else(|| format!("call_{}", unix_now_secs() as u64));
                 let input = block.input.clone().unwrap_or_default();
                 let function = json!({
                     "name": block.name.clone().unwrap_or_default(),
@@ -193,12 +198,12 @@ impl MessageParts {
                 self.calls
                     .push(json!({"id": id, "type": "function", "function": function}));
             }
-            ("tool_result", _) if role == "user" => tool_result(block, out),
+            ("tool_result", _) if role == "user" => append_tool_result(block, out),
             ("tool_result", _) => {
                 let result = match &block.content {
                     Some(Value::String(text)) => text.clone(),
                     Some(Value::Array(parts)) if !parts.is_empty() => {
-                        vllm_sim_python::str(&Value::Array(parts.clone()))
+                        vllm_sim_python::python_str(&Value::Array(parts.clone()))
                     }
                     _ => String::new(),
                 };
@@ -213,7 +218,7 @@ impl MessageParts {
 
 /// Appends the chat messages of one tool result: its text, then its images and its tool references
 /// if it has any.
-fn tool_result(block: &ContentBlock, out: &mut Vec<Value>) {
+fn append_tool_result(block: &AnthropicContentBlock, out: &mut Vec<Value>) {
     let id = block.tool_use_id.clone().unwrap_or_default();
     let mut texts = Vec::new();
     let mut images = Vec::new();
@@ -227,7 +232,7 @@ fn tool_result(block: &ContentBlock, out: &mut Vec<Value>) {
                     Some("text") => texts.push(named("text").unwrap_or_default()),
                     Some("image") => {
                         let source = part.get("source").and_then(Value::as_object);
-                        images.push(image(&source.cloned().unwrap_or_default()));
+                        images.push(image_content_part(&source.cloned().unwrap_or_default()));
                     }
                     Some("tool_reference") => {
                         let name = named("tool_name").or(named("name"));
@@ -253,7 +258,7 @@ fn tool_result(block: &ContentBlock, out: &mut Vec<Value>) {
 
 /// Returns an Anthropic image as a content part of a chat message; any source other than a URL is
 /// treated as base64.
-fn image(source: &Map<String, Value>) -> Value {
+fn image_content_part(source: &Map<String, Value>) -> Value {
     let text = |key: &str, default: &str| {
         let given = source.get(key).and_then(Value::as_str);
         given.unwrap_or(default).to_owned()
@@ -267,11 +272,15 @@ fn image(source: &Map<String, Value>) -> Value {
     json!({"type": "image_url", "image_url": {"url": url}})
 }
 
-fn tools(body: &mut Map<String, Value>, tools: Option<&[Tool]>, choice: Option<&ToolChoice>) {
+fn insert_tools(
+    body: &mut Map<String, Value>,
+    tools: Option<&[AnthropicTool]>,
+    choice: Option<&AnthropicToolChoice>,
+) {
     let Some(tools) = tools.filter(|tools| !tools.is_empty()) else {
         return;
     };
-    let converted: Vec<Value> = tools.iter().map(tool).collect();
+    let converted: Vec<Value> = tools.iter().map(chat_tool_json).collect();
     body.insert("tools".into(), converted.into());
     let word = match choice {
         Some(choice) => {
@@ -288,7 +297,7 @@ fn tools(body: &mut Map<String, Value>, tools: Option<&[Tool]>, choice: Option<&
     body.insert("tool_choice".into(), word);
 }
 
-fn tool(tool: &Tool) -> Value {
+fn chat_tool_json(tool: &AnthropicTool) -> Value {
     let mut function = Map::new();
     function.insert("name".into(), tool.name.as_str().into());
     function.insert("description".into(), tool.description.clone().into());

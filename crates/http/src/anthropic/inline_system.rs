@@ -9,38 +9,38 @@ use serde_json::json;
 
 use crate::app::App;
 use vllm_sim_tokenizer::ChatInput;
-use vllm_sim_wire::anthropic::{Content, ContentBlock, Message};
+use vllm_sim_wire::anthropic::{AnthropicContent, AnthropicContentBlock, AnthropicMessage};
 
 /// Prefix of Claude Code's attribution text, which differs in each request and would prevent
 /// prefix-cache hits.
-const BILLING: &str = "x-anthropic-billing-header";
+const BILLING_HEADER_PREFIX: &str = "x-anthropic-billing-header";
 
 /// Joins nonempty texts, with a blank line between two texts.
-pub(super) fn join(texts: &[&str]) -> String {
+pub(super) fn join_paragraphs(texts: &[&str]) -> String {
     let said: Vec<&str> = texts.iter().filter(|t| !t.is_empty()).copied().collect();
     said.join("\n\n")
 }
 
-pub(super) fn prompt_text(system: &Content) -> String {
+pub(super) fn system_prompt_text(system: &AnthropicContent) -> String {
     match system {
-        Content::Text(text) => text.clone(),
-        Content::Blocks(blocks) => blocks_text(blocks),
+        AnthropicContent::Text(text) => text.clone(),
+        AnthropicContent::Blocks(blocks) => blocks_text(blocks),
     }
 }
 
-pub(super) fn text(message: &Message) -> String {
+pub(super) fn message_text(message: &AnthropicMessage) -> String {
     match &message.content {
-        Content::Text(text) if text.starts_with(BILLING) => String::new(),
-        Content::Text(text) => text.clone(),
-        Content::Blocks(blocks) => blocks_text(blocks),
+        AnthropicContent::Text(text) if text.starts_with(BILLING_HEADER_PREFIX) => String::new(),
+        AnthropicContent::Text(text) => text.clone(),
+        AnthropicContent::Blocks(blocks) => blocks_text(blocks),
     }
 }
 
-fn blocks_text(blocks: &[ContentBlock]) -> String {
+fn blocks_text(blocks: &[AnthropicContentBlock]) -> String {
     let texts = blocks.iter().filter(|block| block.kind == "text");
     texts
         .filter_map(|block| block.text.as_deref())
-        .filter(|text| !text.starts_with(BILLING))
+        .filter(|text| !text.starts_with(BILLING_HEADER_PREFIX))
         .collect()
 }
 
@@ -48,35 +48,35 @@ fn blocks_text(blocks: &[ContentBlock]) -> String {
 pub(super) fn split_leading_system(
     app: &App,
     system: &str,
-    messages: &[Message],
-) -> (String, Vec<Message>) {
+    messages: &[AnthropicMessage],
+) -> (String, Vec<AnthropicMessage>) {
     if messages.iter().all(|m| m.role != "system") {
         return (String::new(), messages.to_vec());
     }
     let head = messages.iter().take_while(|m| m.role == "system").count();
-    let texts: Vec<String> = messages[..head].iter().map(text).collect();
-    let leading = join(&texts.iter().map(String::as_str).collect::<Vec<_>>());
-    let rest = out_of_tool_runs(&messages[head..]);
-    let kept = !(system.is_empty() && leading.is_empty()) && keeps_inline(app);
+    let texts: Vec<String> = messages[..head].iter().map(message_text).collect();
+    let leading = join_paragraphs(&texts.iter().map(String::as_str).collect::<Vec<_>>());
+    let rest = move_system_after_tool_results(&messages[head..]);
+    let kept = !(system.is_empty() && leading.is_empty()) && template_keeps_inline_system(app);
     (
         leading,
         if kept {
             rest
         } else {
-            merge_into_user_messages(rest)
+            merge_system_into_user_messages(rest)
         },
     )
 }
 
 /// Returns whether the chat template renders a system message in the middle of a conversation.
-fn keeps_inline(app: &App) -> bool {
-    const INLINE: &str = "Echo inline note";
+fn template_keeps_inline_system(app: &App) -> bool {
+    const PROBE_TEXT: &str = "Echo inline note";
     let say = |role: &str, text: &str| json!({"role": role, "content": text}).into();
     let messages = [
         say("system", "Alpha leading instructions"),
         say("user", "Bravo first question"),
         say("assistant", "Charlie first answer"),
-        say("system", INLINE),
+        say("system", PROBE_TEXT),
         say("user", "Delta second question"),
     ];
     let kwargs = app.settings.model.chat_template_kwargs.clone();
@@ -90,11 +90,11 @@ fn keeps_inline(app: &App) -> bool {
         kwargs: Some(&kwargs),
         content_format: None,
     });
-    rendered.is_ok_and(|text| text.contains(INLINE))
+    rendered.is_ok_and(|text| text.contains(PROBE_TEXT))
 }
 
 /// Moves system messages between a tool use and its results to the place after the results.
-fn out_of_tool_runs(messages: &[Message]) -> Vec<Message> {
+fn move_system_after_tool_results(messages: &[AnthropicMessage]) -> Vec<AnthropicMessage> {
     let mut out = Vec::with_capacity(messages.len());
     let mut held = Vec::new();
     let mut awaiting = false;
@@ -115,26 +115,26 @@ fn out_of_tool_runs(messages: &[Message]) -> Vec<Message> {
             out.append(&mut held);
         }
         awaiting = message.role == "assistant"
-            && matches!(&message.content, Content::Blocks(blocks) if blocks.iter().any(|b| b.kind == "tool_use"));
+            && matches!(&message.content, AnthropicContent::Blocks(blocks) if blocks.iter().any(|b| b.kind == "tool_use"));
     }
     out.append(&mut held);
     out
 }
 
 /// Joins the text of system messages to the preceding user message, else to the following one.
-fn merge_into_user_messages(messages: Vec<Message>) -> Vec<Message> {
-    let mut out: Vec<Message> = Vec::with_capacity(messages.len());
+fn merge_system_into_user_messages(messages: Vec<AnthropicMessage>) -> Vec<AnthropicMessage> {
+    let mut out: Vec<AnthropicMessage> = Vec::with_capacity(messages.len());
     let mut pending: Vec<String> = Vec::new();
-    let user = |text: String| Message {
+    let user = |text: String| AnthropicMessage {
         role: "user".to_owned(),
-        content: Content::Text(text),
+        content: AnthropicContent::Text(text),
     };
     for mut message in messages {
         if message.role == "system" {
-            let text = text(&message);
+            let text = message_text(&message);
             match out.last_mut().filter(|last| last.role == "user") {
                 _ if text.is_empty() => {}
-                Some(last) if pending.is_empty() => append(&mut last.content, &text),
+                Some(last) if pending.is_empty() => append_text(&mut last.content, &text),
                 _ => pending.push(text),
             }
             continue;
@@ -143,7 +143,7 @@ fn merge_into_user_messages(messages: Vec<Message>) -> Vec<Message> {
             let text = pending.join("\n\n");
             pending.clear();
             if message.role == "user" {
-                prepend(&mut message.content, &text);
+                prepend_text(&mut message.content, &text);
             } else {
                 out.push(user(text));
             }
@@ -156,23 +156,30 @@ fn merge_into_user_messages(messages: Vec<Message>) -> Vec<Message> {
     out
 }
 
-fn append(content: &mut Content, text: &str) {
+fn append_text(content: &mut AnthropicContent, text: &str) {
     match content {
-        Content::Text(said) => *said = join(&[said, text]),
-        Content::Blocks(blocks) => match blocks.last_mut().filter(|b| b.kind == "text") {
-            Some(last) => last.text = Some(join(&[last.text.as_deref().unwrap_or(""), text])),
-            None => blocks.extend(block(text)),
+        AnthropicContent::Text(said) => *said = join_paragraphs(&[said, text]),
+        AnthropicContent::Blocks(blocks) => match blocks.last_mut().filter(|b| b.kind == "text") {
+            Some(last) => {
+                last.text = Some(join_paragraphs(&[last.text.as_deref().unwrap_or(""), text]))
+            }
+            None => blocks.extend(text_block(text)),
         },
     }
 }
 
-fn prepend(content: &mut Content, text: &str) {
+fn prepend_text(content: &mut AnthropicContent, text: &str) {
     match content {
-        Content::Text(said) => *said = join(&[text, said]),
-        Content::Blocks(blocks) => match blocks.first_mut().filter(|b| b.kind == "text") {
-            Some(first) => first.text = Some(join(&[text, first.text.as_deref().unwrap_or("")])),
+        AnthropicContent::Text(said) => *said = join_paragraphs(&[text, said]),
+        AnthropicContent::Blocks(blocks) => match blocks.first_mut().filter(|b| b.kind == "text") {
+            Some(first) => {
+                first.text = Some(join_paragraphs(&[
+                    text,
+                    first.text.as_deref().unwrap_or(""),
+                ]))
+            }
             None => {
-                if let Some(block) = block(text) {
+                if let Some(block) = text_block(text) {
                     blocks.insert(0, block);
                 }
             }
@@ -180,19 +187,19 @@ fn prepend(content: &mut Content, text: &str) {
     }
 }
 
-fn block(text: &str) -> Option<ContentBlock> {
+fn text_block(text: &str) -> Option<AnthropicContentBlock> {
     use vllm_sim_wire::schema::RequestField;
-    ContentBlock::read(&json!({"type": "text", "text": text}))
+    AnthropicContentBlock::read(&json!({"type": "text", "text": text}))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn say(role: &str, text: &str) -> Message {
-        Message {
+    fn say(role: &str, text: &str) -> AnthropicMessage {
+        AnthropicMessage {
             role: role.to_owned(),
-            content: Content::Text(text.to_owned()),
+            content: AnthropicContent::Text(text.to_owned()),
         }
     }
 
@@ -210,13 +217,13 @@ mod tests {
             say("assistant", "c"),
             say("user", "d\n\ne"),
         ];
-        assert_eq!(merge_into_user_messages(messages), expected);
+        assert_eq!(merge_system_into_user_messages(messages), expected);
     }
 
     #[test]
     fn a_billing_header_is_dropped() {
         let message = say("system", "x-anthropic-billing-header: 1");
-        assert_eq!(text(&message), "");
-        assert_eq!(join(&["a", "", "b"]), "a\n\nb");
+        assert_eq!(message_text(&message), "");
+        assert_eq!(join_paragraphs(&["a", "", "b"]), "a\n\nb");
     }
 }

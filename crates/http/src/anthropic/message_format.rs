@@ -4,26 +4,26 @@
 //! `pkg/llm-d-inference-sim/messages.go`, `pkg/communication/response_builder.go`.
 
 use crate::dialect::ResponseDetail;
-use crate::json::{self, Nulls};
-use crate::openai::response_shape::{Counts, ResponseShape};
-use vllm_sim_engine::End;
+use crate::json::{self, NullMembers};
+use crate::openai::response_shape::{ResponseShape, TokenCounts};
+use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_service::Choice;
-use vllm_sim_service::generate::{Reason, StopReason};
+use vllm_sim_service::generate::{EndReason, StopReason};
 
 pub(super) struct MessageEnd<'c> {
     pub(super) choice: &'c Choice,
-    pub(super) end: End,
+    pub(super) end: SequenceEndReason,
     pub(super) called: bool,
 }
 
 /// Selects whether the usage of a message reports cached tokens separately from the input tokens.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum CacheCounts {
+pub(super) enum CachedTokenReporting {
     Shown,
     LeftOut,
 }
 
-impl CacheCounts {
+impl CachedTokenReporting {
     pub(super) fn of(view: &ResponseShape) -> Self {
         if view.prompt_details {
             Self::Shown
@@ -35,113 +35,117 @@ impl CacheCounts {
 
 /// Functions and texts by which vLLM or llm-d-inference-sim renders an Anthropic message.
 pub(super) struct MessageFormat {
-    pub(super) stop: fn(&mut String, MessageEnd<'_>, Nulls),
-    pub(super) usage: fn(&mut String, Counts, CacheCounts),
+    pub(super) stop: fn(&mut String, MessageEnd<'_>, NullMembers),
+    pub(super) usage: fn(&mut String, TokenCounts, CachedTokenReporting),
     /// Appends the usage object at the end of a stream of Anthropic message events.
-    pub(super) last_usage: fn(&mut String, Counts, CacheCounts),
+    pub(super) last_usage: fn(&mut String, TokenCounts, CachedTokenReporting),
     /// The text of the `ping` event, sent after the start of a stream's first content block, or
     /// before it for a tool call.
     pub(super) ping: &'static str,
 }
 
-const FULL: MessageFormat = MessageFormat {
-    stop,
-    usage,
-    last_usage: usage,
+const VLLM_FORMAT: MessageFormat = MessageFormat {
+    stop: write_stop_members,
+    usage: write_usage,
+    last_usage: write_usage,
     ping: "",
 };
-const SHORT: MessageFormat = MessageFormat {
-    stop: llmd_stop,
-    usage: llmd_usage,
-    last_usage: llmd_last_usage,
+const LLMD_FORMAT: MessageFormat = MessageFormat {
+    stop: write_llmd_stop_members,
+    usage: write_llmd_usage,
+    last_usage: write_llmd_last_usage,
     ping: "event: ping\ndata: {\"type\":\"ping\"}\n\n",
 };
 
 impl MessageFormat {
     pub(super) fn of(answers: ResponseDetail) -> &'static Self {
         match answers {
-            ResponseDetail::Full => &FULL,
-            ResponseDetail::Short => &SHORT,
+            ResponseDetail::Full => &VLLM_FORMAT,
+            ResponseDetail::Short => &LLMD_FORMAT,
         }
     }
 }
 
 /// Appends the members `"stop_reason":…,"stop_sequence":…` of a message, as vLLM does.
-fn stop(out: &mut String, message: MessageEnd<'_>, nulls: Nulls) {
-    let nulls = nulls == Nulls::Shown;
+fn write_stop_members(out: &mut String, message: MessageEnd<'_>, nulls: NullMembers) {
+    let nulls = nulls == NullMembers::Shown;
     let finish = &message.choice.script.finish;
     let (reason, sequence) = match (message.end, finish.reason, &finish.stop) {
-        (End::Finished, Reason::Length, _) => (Some("max_tokens"), None),
-        (End::Finished, Reason::Stop, _) if message.called => (Some("tool_use"), None),
-        (End::Finished, Reason::Stop, Some(StopReason::Text(text))) => {
+        (SequenceEndReason::Finished, EndReason::Length, _) => (Some("max_tokens"), None),
+        (SequenceEndReason::Finished, EndReason::Stop, _) if message.called => {
+            (Some("tool_use"), None)
+        }
+        (SequenceEndReason::Finished, EndReason::Stop, Some(StopReason::Text(text))) => {
             (Some("stop_sequence"), Some(text.as_str()))
         }
-        (End::Finished, Reason::Stop, _) => (Some("end_turn"), None),
+        (SequenceEndReason::Finished, EndReason::Stop, _) => (Some("end_turn"), None),
         _ => (None, None),
     };
     let before = out.len();
     if nulls || reason.is_some() {
         out.push_str("\"stop_reason\":");
-        json::optional(out, reason);
+        json::write_optional_string(out, reason);
     }
     if nulls || sequence.is_some() {
         if out.len() > before {
             out.push(',');
         }
         out.push_str("\"stop_sequence\":");
-        json::optional(out, sequence);
+        json::write_optional_string(out, sequence);
     }
 }
 
 /// Appends the usage object of a message, as vLLM does; `input_tokens` excludes cached tokens if
 /// they are reported separately.
-fn usage(out: &mut String, counts: Counts, cache: CacheCounts) {
-    let details = cache == CacheCounts::Shown;
+fn write_usage(out: &mut String, counts: TokenCounts, cache: CachedTokenReporting) {
+    let details = cache == CachedTokenReporting::Shown;
     let cached = if details {
         counts.cached + counts.created
     } else {
         0
     };
     out.push_str("{\"input_tokens\":");
-    json::int(out, counts.prompt.saturating_sub(cached));
+    json::write_int(out, counts.prompt.saturating_sub(cached));
     out.push_str(",\"output_tokens\":");
-    json::int(out, counts.completion);
+    json::write_int(out, counts.completion);
     if details {
         out.push_str(",\"cache_creation_input_tokens\":");
-        json::int(out, counts.created);
+        json::write_int(out, counts.created);
         out.push_str(",\"cache_read_input_tokens\":");
-        json::int(out, counts.cached);
+        json::write_int(out, counts.cached);
     }
     out.push('}');
 }
 
 /// Appends the members `"stop_reason":…,"stop_sequence":null` of a message, as llm-d-inference-sim
 /// does.
-fn llmd_stop(out: &mut String, message: MessageEnd<'_>, _nulls: Nulls) {
+fn write_llmd_stop_members(out: &mut String, message: MessageEnd<'_>, _nulls: NullMembers) {
     let reason = match (message.end, message.choice.script.finish.reason) {
-        (End::Threshold, _) | (End::Finished, Reason::Length) => "max_tokens",
+        (SequenceEndReason::Threshold, _) | (SequenceEndReason::Finished, EndReason::Length) => {
+            "max_tokens"
+        }
         _ if message.called => "tool_use",
         _ => "end_turn",
     };
     out.push_str("\"stop_reason\":");
-    json::string(out, reason);
+    json::write_string(out, reason);
     out.push_str(",\"stop_sequence\":null");
 }
 
 /// Appends the usage object of a message as llm-d-inference-sim does: the whole prompt as input,
 /// and zero cached tokens.
-fn llmd_usage(out: &mut String, counts: Counts, _cache: CacheCounts) {
+fn write_llmd_usage(out: &mut String, counts: TokenCounts, _cache: CachedTokenReporting) {
     out.push_str("{\"input_tokens\":");
-    json::int(out, counts.prompt);
+    json::write_int(out, counts.prompt);
     out.push_str(
         ",\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":0,\"output_tokens\":",
     );
-    json::int(out, counts.completion);
+    json::write_int(out, counts.completion);
     out.push('}');
 }
 
-fn llmd_last_usage(out: &mut String, counts: Counts, _cache: CacheCounts) {
+fn write_llmd_last_usage(out: &mut String, counts: TokenCounts, _cache: CachedTokenReporting) {
     out.push_str("{\"output_tokens\":");
-    json::int(out, counts.completion);
+    json::write_int(out, counts.completion);
     out.push('}');
 }

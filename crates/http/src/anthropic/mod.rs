@@ -17,10 +17,10 @@ use axum::http::{Response, StatusCode};
 use serde_json::Value;
 
 use self::message_format::MessageFormat;
-use self::render::{MessageStream, failed_event, message};
+use self::render::{MessageStream, error_event, message_json};
 use super::app::App;
 use super::dialect::Endpoint;
-use super::generation::{self, GenerationBody, ParsedBody, RejectedRequest, Started};
+use super::generation::{self, GenerationBody, ParsedBody, RejectedRequest, StartedGeneration};
 use super::openai::{chat, prepare};
 use super::{error, transfer};
 use crate::body::JsonRequest;
@@ -33,7 +33,7 @@ use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
 
 impl GenerationBody for MessagesRequest {
-    const API: Endpoint = Endpoint::Messages;
+    const ENDPOINT: Endpoint = Endpoint::Messages;
 
     fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
         Self::parse(body, bounds)
@@ -44,14 +44,14 @@ impl GenerationBody for MessagesRequest {
     }
 }
 
-pub(super) async fn create(
+pub(super) async fn create_message(
     State(app): State<Arc<App>>,
     JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
-    let threshold = transfer::hit_threshold(&app, &head.headers, &value);
+    let threshold = transfer::cache_hit_threshold(&app, &head.headers, &value);
     // Errors of bodies that do not parse keep OpenAI's envelope.
     let read = ParsedBody::new(&app, &head, Cow::Owned(value))?;
-    let answer = answer(&app, &head, read, threshold).await;
+    let answer = answer_message(&app, &head, read, threshold).await;
     Ok(answer.unwrap_or_else(|fault| app.dialect.message_error_response(&fault, app.version)))
 }
 
@@ -61,12 +61,12 @@ pub(super) async fn count_tokens(
 ) -> HandlerResult {
     let request = CountTokensRequest::parse(&value)?;
     let count = async {
-        generation::target(&app, Some(&request.model))?;
-        let mut request = convert::count_tokens_chat(&app, &request)?;
-        request.validate_early(&app.rules.limits)?;
-        let conversation = vec![chat::conversation(&app, &mut request)];
+        generation::resolve_target(&app, Some(&request.model))?;
+        let mut request = convert::count_tokens_chat_request(&app, &request)?;
+        request.validate_without_prompt(&app.rules.limits)?;
+        let conversation = vec![chat::chat_conversation(&app, &mut request)];
         let prompts = PromptSource::Conversations(conversation);
-        app.service.prompts(&app.rules, prompts).await
+        app.service.create_prompts(&app.rules, prompts).await
     };
     Ok(match count.await {
         Ok(prompts) => {
@@ -74,57 +74,60 @@ pub(super) async fn count_tokens(
             let body = format!(
                 "{{\"input_tokens\":{tokens},\"context_management\":{{\"original_input_tokens\":{tokens}}}}}"
             );
-            error::json(StatusCode::OK, body)
+            error::json_response(StatusCode::OK, body)
         }
         Err(fault) => app.dialect.message_error_response(&fault, app.version),
     })
 }
 
-async fn answer(
+async fn answer_message(
     app: &Arc<App>,
     head: &RequestHead,
     read: ParsedBody<MessagesRequest>,
     threshold: Option<f64>,
 ) -> Result<Response<Body>, Fault> {
     let stream = read.request.stream.unwrap_or(false);
-    let mut request = convert::chat(app, &read.request)?;
+    let mut request = convert::to_chat_request(app, &read.request)?;
     let (_, resolved) = read.resolve(app, head)?;
     let dialect = app.dialect;
     let id = prepare::request_id(dialect.message_id_prefix(), &head.headers, None);
     let requests = std::slice::from_mut(&mut request);
-    let started = chat::start(app, head, requests, resolved, id, threshold).await;
-    let started = match started.map_err(|refused| refused.reported(dialect.late_error_reporting()))
+    let started = chat::start_chats(app, head, requests, resolved, id, threshold).await;
+    let started = match started
+        .map_err(|refused| refused.as_reported_in_stream(dialect.late_error_reporting()))
     {
         Ok(started) => started,
         Err(RejectedRequest::Late { fault, .. }) if stream => {
-            return Ok(failed_stream(app, &fault));
+            return Ok(failed_message_stream(app, &fault));
         }
         Err(refused) => return Err(refused.into()),
     };
-    let Started {
+    let StartedGeneration {
         view: mut chat,
         reply,
         guard,
     } = started;
-    chat.call_ids = dialect.ids().calls("toolu_");
-    let form = MessageFormat::of(dialect.answers());
+    chat.call_ids = dialect.id_format().call_ids("toolu_");
+    let form = MessageFormat::of(dialect.response_detail());
     if stream {
         let render = MessageStream::new(chat, form, reply.prompt_tokens());
-        return Ok(prepare::stream_without_keep_alive(
+        return Ok(prepare::stream_reply_without_keep_alive(
             app, head, reply, render, guard,
         ));
     }
-    let body = prepare::render_finished(reply, move |reply| {
+    let body = prepare::render_when_finished(reply, move |reply| {
         let choice = &reply.choices[0];
-        let called = !chat.calls(choice, choice.released()).is_empty();
-        chat.count_parsed(ToolMode::NonStreaming, called);
-        message(&chat, form, reply)
+        let called = !chat
+            .released_tool_calls(choice, choice.released_tokens())
+            .is_empty();
+        chat.count_parser_run(ToolMode::NonStreaming, called);
+        message_json(&chat, form, reply)
     })
     .await?;
-    Ok(prepare::unary(app, &head.headers, body))
+    Ok(prepare::json_response_with_load(app, &head.headers, body))
 }
 
-fn failed_stream(app: &App, fault: &Fault) -> Response<Body> {
-    let event = failed_event(fault, app.rules.limits.version);
-    prepare::events(Body::from(event))
+fn failed_message_stream(app: &App, fault: &Fault) -> Response<Body> {
+    let event = error_event(fault, app.rules.limits.version);
+    prepare::event_stream_response(Body::from(event))
 }

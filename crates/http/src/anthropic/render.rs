@@ -3,45 +3,47 @@
 //! Source: `vllm/entrypoints/anthropic/serving.py`, `messages_full_converter` and
 //! `message_stream_converter`.
 
-use super::message_format::{CacheCounts, MessageEnd, MessageFormat};
+use super::message_format::{CachedTokenReporting, MessageEnd, MessageFormat};
 use crate::error;
-use crate::json::{self, Nulls};
+use crate::json::{self, NullMembers};
 use crate::openai::chat_render::ChatView;
-use crate::openai::response_shape::{Counts, end_of};
-use crate::stream::{ChoiceStep, Render};
+use crate::openai::response_shape::{TokenCounts, end_of_choice};
+use crate::stream::{ChoiceStep, StreamRenderer};
 use vllm_sim_observe::metrics::ToolMode;
-use vllm_sim_service::generate::Channel;
+use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Choice, Reply};
-use vllm_sim_wire::Version;
+use vllm_sim_wire::VllmVersion;
 use vllm_sim_wire::fault::Fault;
 
 /// Returns the `error` event that ends a failed stream of `/v1/messages`.
-pub(super) fn failed_event(fault: &Fault, version: Version) -> String {
+pub(super) fn error_event(fault: &Fault, version: VllmVersion) -> String {
     let json = fault.to_anthropic_json(version);
     format!("event: error\ndata: {json}\n\n")
 }
 
 /// Returns a random signature of a thinking block: 32 hex digits, which clients cannot verify.
-fn signature() -> String {
+fn random_signature() -> String {
     uuid::Uuid::new_v4().simple().to_string()
 }
 
 /// Returns the JSON body of a finished Anthropic message.
-pub(super) fn message(chat: &ChatView, form: &MessageFormat, reply: &Reply) -> String {
+pub(super) fn message_json(chat: &ChatView, form: &MessageFormat, reply: &Reply) -> String {
     let view = &chat.view;
     let mut out = String::with_capacity(512);
     out.push_str("{\"id\":");
-    json::string(&mut out, &view.id);
+    json::write_string(&mut out, &view.id);
     out.push_str(",\"type\":\"message\",\"role\":\"assistant\",\"content\":[");
     let choice = &reply.choices[0];
     let start = out.len();
-    let released = choice.released();
-    let reasoning = choice.script.text(Channel::Reasoning, released);
+    let released = choice.released_tokens();
+    let reasoning = choice
+        .script
+        .channel_text(OutputChannel::Reasoning, released);
     if !reasoning.is_empty() {
         out.push_str("{\"type\":\"thinking\",\"thinking\":");
-        json::string(&mut out, &reasoning);
+        json::write_string(&mut out, &reasoning);
         out.push_str(",\"signature\":");
-        json::string(&mut out, &signature());
+        json::write_string(&mut out, &random_signature());
         out.push('}');
     }
     let separate = |out: &mut String| {
@@ -49,49 +51,53 @@ pub(super) fn message(chat: &ChatView, form: &MessageFormat, reply: &Reply) -> S
             out.push(',');
         }
     };
-    let content = choice.script.text(Channel::Content, released);
-    let calls = chat.calls(choice, released);
+    let content = choice.script.channel_text(OutputChannel::Content, released);
+    let calls = chat.released_tool_calls(choice, released);
     if !content.is_empty() || (reasoning.is_empty() && calls.is_empty()) {
         separate(&mut out);
         out.push_str("{\"type\":\"text\",\"text\":");
-        json::string(&mut out, &content);
+        json::write_string(&mut out, &content);
         out.push('}');
     }
     for (index, (name, arguments)) in calls.iter().enumerate() {
         separate(&mut out);
         out.push_str("{\"type\":\"tool_use\",\"id\":");
-        json::string(&mut out, &chat.call_ids.of(0, index));
+        json::write_string(&mut out, &chat.call_ids.id_of_call(0, index));
         out.push_str(",\"name\":");
-        json::string(&mut out, name);
+        json::write_string(&mut out, name);
         out.push_str(",\"input\":");
-        out.push_str(whole_object(arguments).unwrap_or("{}"));
+        out.push_str(complete_json_object(arguments).unwrap_or("{}"));
         out.push('}');
     }
     out.push_str("],\"model\":");
-    json::string(&mut out, &view.model);
+    json::write_string(&mut out, &view.model);
     let before = out.len();
     out.push(',');
     let end = MessageEnd {
         choice,
-        end: end_of(choice),
+        end: end_of_choice(choice),
         called: !calls.is_empty(),
     };
-    (form.stop)(&mut out, end, Nulls::LeftOut);
+    (form.stop)(&mut out, end, NullMembers::LeftOut);
     if out.len() == before + 1 {
         out.pop();
     }
     out.push_str(",\"usage\":");
-    (form.usage)(&mut out, Counts::of(reply), CacheCounts::of(view));
-    transferred(&mut out, chat);
+    (form.usage)(
+        &mut out,
+        TokenCounts::of_reply(reply),
+        CachedTokenReporting::of(view),
+    );
+    end_with_kv_transfer_params(&mut out, chat);
     out
 }
 
 /// Ends the JSON of a message with the KV transfer parameters for a decode server, if it has any.
-fn transferred(out: &mut String, chat: &ChatView) {
+fn end_with_kv_transfer_params(out: &mut String, chat: &ChatView) {
     let view = &chat.view;
     if view.kv_transfer_params.is_some() {
         out.push_str(",\"kv_transfer_params\":");
-        view.transfer(out);
+        view.write_kv_transfer_params(out);
     }
     if let Some(value) = &chat.ec_transfer_params {
         out.push_str(",\"ec_transfer_params\":");
@@ -102,13 +108,13 @@ fn transferred(out: &mut String, chat: &ChatView) {
 
 /// Returns the arguments of a tool call if they are a complete JSON object; the output limit may
 /// have cut them.
-fn whole_object(arguments: &str) -> Option<&str> {
+fn complete_json_object(arguments: &str) -> Option<&str> {
     let whole = serde_json::from_str::<serde_json::Map<String, serde_json::Value>>(arguments);
     whole.is_ok().then_some(arguments)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Block {
+enum OpenBlock {
     Text,
     Thinking,
     Tool(u16),
@@ -119,7 +125,7 @@ pub(super) struct MessageStream {
     form: &'static MessageFormat,
     prompt: u32,
     index: usize,
-    open: Option<Block>,
+    open: Option<OpenBlock>,
     called: bool,
 }
 
@@ -135,69 +141,69 @@ impl MessageStream {
         }
     }
 
-    fn start(&self, out: &mut String) {
+    fn write_message_start(&self, out: &mut String) {
         let view = &self.chat.view;
         out.push_str(
             "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":",
         );
-        json::string(out, &view.id);
+        json::write_string(out, &view.id);
         out.push_str(",\"type\":\"message\",\"role\":\"assistant\",\"content\":[],\"model\":");
-        json::string(out, &view.model);
+        json::write_string(out, &view.model);
         out.push_str(",\"stop_reason\":null,\"stop_sequence\":null,\"usage\":");
-        let counts = Counts {
+        let counts = TokenCounts {
             prompt: self.prompt,
-            ..Counts::default()
+            ..TokenCounts::default()
         };
-        (self.form.usage)(out, counts, CacheCounts::LeftOut);
+        (self.form.usage)(out, counts, CachedTokenReporting::LeftOut);
         out.push_str("}}\n\n");
     }
 
     /// Writes the start event of a content block of an Anthropic message, unless the block is open
     /// already.
-    fn open(&mut self, out: &mut String, block: Block, choice: &Choice) {
+    fn open_block(&mut self, out: &mut String, block: OpenBlock, choice: &Choice) {
         if self.open == Some(block) {
             return;
         }
-        self.stop(out);
+        self.stop_block(out);
         self.open = Some(block);
-        let calls = matches!(block, Block::Tool(_));
+        let calls = matches!(block, OpenBlock::Tool(_));
         let ping = if self.index == 0 { self.form.ping } else { "" };
         if calls {
             out.push_str(ping);
         }
         out.push_str("event: content_block_start\ndata: {\"type\":\"content_block_start\",\"content_block\":");
         match block {
-            Block::Text => out.push_str("{\"type\":\"text\",\"text\":\"\"}"),
-            Block::Thinking => out.push_str("{\"type\":\"thinking\",\"thinking\":\"\"}"),
-            Block::Tool(call) => {
+            OpenBlock::Text => out.push_str("{\"type\":\"text\",\"text\":\"\"}"),
+            OpenBlock::Thinking => out.push_str("{\"type\":\"thinking\",\"thinking\":\"\"}"),
+            OpenBlock::Tool(call) => {
                 let call = usize::from(call);
                 out.push_str("{\"type\":\"tool_use\",\"id\":");
-                json::string(out, &self.chat.call_ids.of(0, call));
+                json::write_string(out, &self.chat.call_ids.id_of_call(0, call));
                 out.push_str(",\"name\":");
                 let name = choice.script.calls.get(call);
-                json::string(out, name.map_or("", String::as_str));
+                json::write_string(out, name.map_or("", String::as_str));
                 out.push_str(",\"input\":{}}");
             }
         }
-        self.end_event(out);
+        self.end_block_event(out);
         if !calls {
             out.push_str(ping);
         }
     }
 
-    fn stop(&mut self, out: &mut String) {
+    fn stop_block(&mut self, out: &mut String) {
         let Some(block) = self.open.take() else {
             return;
         };
-        if block == Block::Thinking {
-            self.delta(out, "signature_delta", "signature", &signature());
+        if block == OpenBlock::Thinking {
+            self.write_block_delta(out, "signature_delta", "signature", &random_signature());
         }
         out.push_str("event: content_block_stop\ndata: {\"type\":\"content_block_stop\"");
-        self.end_event(out);
+        self.end_block_event(out);
         self.index += 1;
     }
 
-    fn delta(&self, out: &mut String, kind: &str, member: &str, text: &str) {
+    fn write_block_delta(&self, out: &mut String, kind: &str, member: &str, text: &str) {
         out.push_str(
             "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"delta\":{\"type\":\"",
         );
@@ -205,91 +211,99 @@ impl MessageStream {
         out.push_str("\",\"");
         out.push_str(member);
         out.push_str("\":");
-        json::string(out, text);
+        json::write_string(out, text);
         out.push('}');
-        self.end_event(out);
+        self.end_block_event(out);
     }
 
     /// Appends the index of the content block, the last member of every block event, and ends the
     /// event.
-    fn end_event(&self, out: &mut String) {
+    fn end_block_event(&self, out: &mut String) {
         out.push_str(",\"index\":");
-        json::int(out, self.index);
+        json::write_int(out, self.index);
         out.push_str("}\n\n");
     }
 
-    fn write(&mut self, out: &mut String, channel: Channel, text: &str, choice: &Choice) {
+    fn write_channel_text(
+        &mut self,
+        out: &mut String,
+        channel: OutputChannel,
+        text: &str,
+        choice: &Choice,
+    ) {
         let (block, kind, member) = match channel {
-            Channel::Content => (Block::Text, "text_delta", "text"),
-            Channel::Reasoning => (Block::Thinking, "thinking_delta", "thinking"),
-            Channel::Call(call) => (Block::Tool(call), "input_json_delta", "partial_json"),
-            Channel::Marker => return,
+            OutputChannel::Content => (OpenBlock::Text, "text_delta", "text"),
+            OutputChannel::Reasoning => (OpenBlock::Thinking, "thinking_delta", "thinking"),
+            OutputChannel::Call(call) => {
+                (OpenBlock::Tool(call), "input_json_delta", "partial_json")
+            }
+            OutputChannel::Marker => return,
         };
         if text.is_empty() {
             return;
         }
-        self.called |= matches!(block, Block::Tool(_));
-        self.open(out, block, choice);
-        self.delta(out, kind, member, text);
+        self.called |= matches!(block, OpenBlock::Tool(_));
+        self.open_block(out, block, choice);
+        self.write_block_delta(out, kind, member, text);
     }
 }
 
-impl Render for MessageStream {
-    fn first(&mut self, out: &mut String) {
-        self.start(out);
+impl StreamRenderer for MessageStream {
+    fn write_before_tokens(&mut self, out: &mut String) {
+        self.write_message_start(out);
     }
 
-    fn garbled(&self) -> &'static str {
+    fn garbled_event(&self) -> &'static str {
         "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":\n\n"
     }
 
-    fn step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
+    fn write_step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
         let mut called = false;
         // Consecutive tokens of one channel are one delta.
-        let mut group: Option<(Channel, String)> = None;
+        let mut group: Option<(OutputChannel, String)> = None;
         for _ in 0..step.tokens {
-            let Some(token) = choice.script.next(&mut choice.cursor) else {
+            let Some(token) = choice.script.next_token(&mut choice.cursor) else {
                 break;
             };
-            called |= matches!(token.channel, Channel::Call(_));
+            called |= matches!(token.channel, OutputChannel::Call(_));
             match &mut group {
                 Some((channel, text)) if *channel == token.channel => text.push_str(token.text),
                 _ => {
                     let next = (token.channel, token.text.to_owned());
                     if let Some((channel, text)) = group.replace(next) {
-                        self.write(out, channel, &text, choice);
+                        self.write_channel_text(out, channel, &text, choice);
                     }
                 }
             }
         }
         if let Some((channel, text)) = group {
-            self.write(out, channel, &text, choice);
+            self.write_channel_text(out, channel, &text, choice);
         }
-        self.chat.count_parsed(ToolMode::Streaming, called);
+        self.chat.count_parser_run(ToolMode::Streaming, called);
     }
 
-    fn fail(&mut self, out: &mut String) -> bool {
-        self.stop(out);
-        out.push_str(&failed_event(
-            &error::engine_failure(),
+    fn write_failure(&mut self, out: &mut String) -> bool {
+        self.stop_block(out);
+        out.push_str(&error_event(
+            &error::engine_failure_fault(),
             self.chat.view.version,
         ));
         true
     }
 
-    fn close(&mut self, out: &mut String, reply: &Reply) {
-        self.stop(out);
+    fn write_closing(&mut self, out: &mut String, reply: &Reply) {
+        self.stop_block(out);
         let choice = &reply.choices[0];
         out.push_str("event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{");
         let end = MessageEnd {
             choice,
-            end: end_of(choice),
+            end: end_of_choice(choice),
             called: self.called,
         };
-        (self.form.stop)(out, end, Nulls::Shown);
+        (self.form.stop)(out, end, NullMembers::Shown);
         out.push_str("},\"usage\":");
-        let cache = CacheCounts::of(&self.chat.view);
-        (self.form.last_usage)(out, Counts::of(reply), cache);
+        let cache = CachedTokenReporting::of(&self.chat.view);
+        (self.form.last_usage)(out, TokenCounts::of_reply(reply), cache);
         out.push_str("}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n");
     }
 }

@@ -6,7 +6,9 @@ use indexmap::IndexMap;
 use serde_json::Value;
 
 use vllm_sim_python as python;
-use vllm_sim_wire::anthropic::{Content, ContentBlock, Message, Tool};
+use vllm_sim_wire::anthropic::{
+    AnthropicContent, AnthropicContentBlock, AnthropicMessage, AnthropicTool,
+};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::schema::RequestField;
 
@@ -16,22 +18,22 @@ use vllm_sim_wire::schema::RequestField;
 /// # Errors
 /// 400 for a block that names a tool which neither `tools` nor an earlier block defines.
 pub(super) fn apply_tool_changes(
-    tools: Option<&[Tool]>,
-    messages: &[Message],
-) -> Result<Option<Vec<Tool>>, Fault> {
-    let changes: Vec<&ContentBlock> = messages
+    tools: Option<&[AnthropicTool]>,
+    messages: &[AnthropicMessage],
+) -> Result<Option<Vec<AnthropicTool>>, Fault> {
+    let changes: Vec<&AnthropicContentBlock> = messages
         .iter()
         .filter_map(|message| match &message.content {
-            Content::Blocks(blocks) => Some(blocks),
-            Content::Text(_) => None,
+            AnthropicContent::Blocks(blocks) => Some(blocks),
+            AnthropicContent::Text(_) => None,
         })
         .flatten()
         .filter(|block| matches!(block.kind.as_str(), "tool_addition" | "tool_removal"))
         .collect();
     if changes.is_empty() {
-        return Ok(tools.map(<[Tool]>::to_vec));
+        return Ok(tools.map(<[AnthropicTool]>::to_vec));
     }
-    let mut known: IndexMap<String, Tool> = tools
+    let mut known: IndexMap<String, AnthropicTool> = tools
         .unwrap_or_default()
         .iter()
         .map(|tool| (tool.name.clone(), tool.clone()))
@@ -42,7 +44,7 @@ pub(super) fn apply_tool_changes(
         let Some(change) = &block.tool else { continue };
         let name = match change.get("definition").and_then(RequestField::read) {
             Some(definition) => {
-                let definition: Tool = definition;
+                let definition: AnthropicTool = definition;
                 let name = definition.name.clone();
                 known.insert(name.clone(), definition);
                 name
@@ -100,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn tools_are_added_and_removed() {
+    fn tool_changes_add_and_remove_tools() {
         let by_name = |name: &str| json!({"type": "tool_reference", "name": name});
         let removal = json!({"type": "tool_removal", "tool": by_name("f")});
         let addition = json!({"type": "tool_addition", "tool": by_name("f")});

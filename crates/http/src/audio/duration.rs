@@ -10,15 +10,15 @@ use lofty::config::ParseOptions;
 use lofty::file::AudioFile;
 use lofty::probe::Probe;
 
-use vllm_sim_config::Speech;
+use vllm_sim_config::SpeechConfig;
 use vllm_sim_wire::fault::Fault;
 
 /// Assumed bit rate of audio without duration metadata, in bytes per second (64 kbit/s).
-const BYTES_PER_SECOND: f64 = 8000.0;
-const SAMPLE_RATE: f64 = 16_000.0;
+const ASSUMED_BYTES_PER_SECOND: f64 = 8000.0;
+const SAMPLE_RATE_HZ: f64 = 16_000.0;
 const MIB: f64 = (1 << 20) as f64;
 /// First bytes of a WebM or Matroska file (EBML).
-const MATROSKA: [u8; 4] = [0x1a, 0x45, 0xdf, 0xa3];
+const MATROSKA_MAGIC: [u8; 4] = [0x1a, 0x45, 0xdf, 0xa3];
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct AudioProperties {
@@ -32,25 +32,31 @@ struct AudioProperties {
 ///
 /// # Errors
 /// 400 if the data is not audio, or is too long.
-pub(super) fn seconds(bytes: &[u8], limits: &Speech, any: bool) -> Result<f64, Fault> {
+pub(super) fn audio_duration_seconds(
+    bytes: &[u8],
+    limits: &SpeechConfig,
+    any: bool,
+) -> Result<f64, Fault> {
     let nominal = || {
-        let counts = any || bytes.starts_with(&MATROSKA);
+        let counts = any || bytes.starts_with(&MATROSKA_MAGIC);
         (counts && !bytes.is_empty()).then(|| AudioProperties {
-            seconds: bytes.len() as f64 / BYTES_PER_SECOND,
+            seconds: bytes.len() as f64 / ASSUMED_BYTES_PER_SECOND,
             channels: 1,
         })
     };
-    let properties = wav(bytes).or_else(|| tagged(bytes)).or_else(nominal);
+    let properties = read_wav_properties(bytes)
+        .or_else(|| read_tagged_properties(bytes))
+        .or_else(nominal);
     let Some(AudioProperties { seconds, channels }) = properties else {
         return Err(Fault::bad_request(
             "Invalid or corrupted audio data. Ensure the input is a valid audio or video file \
              (e.g. a complete WAV, MP3, or MP4).",
         ));
     };
-    let decoded = seconds * SAMPLE_RATE * f64::from(channels) * 4.0;
+    let decoded = seconds * SAMPLE_RATE_HZ * f64::from(channels) * 4.0;
     if decoded > limits.max_decoded_bytes as f64 {
         return Err(Fault::bad_request(format!(
-            "Audio would allocate {:.0} MiB of PCM (~{seconds:.1}s at {SAMPLE_RATE}Hz x {channels}ch), \
+            "Audio would allocate {:.0} MiB of PCM (~{seconds:.1}s at {SAMPLE_RATE_HZ}Hz x {channels}ch), \
              exceeding the {:.0} MiB limit. Set VLLM_MAX_AUDIO_DECODE_BYTES to increase this limit.",
             decoded / MIB,
             limits.max_decoded_bytes as f64 / MIB
@@ -71,7 +77,7 @@ pub(super) fn seconds(bytes: &[u8], limits: &Speech, any: bool) -> Result<f64, F
 
 /// Reads duration and channels of a RIFF WAVE file, exact to the sample; a declared size beyond the
 /// end of the file (as in streams) is cut to it.
-fn wav(bytes: &[u8]) -> Option<AudioProperties> {
+fn read_wav_properties(bytes: &[u8]) -> Option<AudioProperties> {
     let inside = bytes
         .strip_prefix(b"RIFF")
         .and_then(|rest| rest.get(4..)?.strip_prefix(b"WAVE"))?;
@@ -124,7 +130,7 @@ impl WavFormat {
 
 /// Reads duration and channels of all other audio containers, such as FLAC, MP3, MP4, Ogg, AAC and
 /// AIFF.
-fn tagged(bytes: &[u8]) -> Option<AudioProperties> {
+fn read_tagged_properties(bytes: &[u8]) -> Option<AudioProperties> {
     let options = ParseOptions::new().read_tags(false).read_cover_art(false);
     let probe = Probe::new(Cursor::new(bytes)).options(options);
     let file = probe.guess_file_type().ok()?.read().ok()?;
@@ -156,8 +162,8 @@ mod tests {
     }
 
     #[test]
-    fn a_wave_is_as_long_as_its_samples() {
-        let seconds = |bytes: &[u8]| wav(bytes).map(|m| m.seconds);
+    fn wav_duration_follows_from_its_samples() {
+        let seconds = |bytes: &[u8]| read_wav_properties(bytes).map(|m| m.seconds);
         assert_eq!(
             seconds(&pcm(8000, 1, 12_345, 24_690)),
             Some(12_345.0 / 8000.0)
@@ -167,8 +173,11 @@ mod tests {
         assert_eq!(seconds(&endless), Some(0.5));
         for cut in 0..60 {
             // An incomplete header yields no duration and no panic.
-            let _ = wav(&endless[..cut]);
+            let _ = read_wav_properties(&endless[..cut]);
         }
-        assert_eq!(wav(b"RIFF\0\0\0\0WAVEdata\x04\0\0\0abcd"), None);
+        assert_eq!(
+            read_wav_properties(b"RIFF\0\0\0\0WAVEdata\x04\0\0\0abcd"),
+            None
+        );
     }
 }

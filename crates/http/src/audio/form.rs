@@ -12,23 +12,23 @@ use serde_json::{Map, Value};
 use crate::body::RawRequest;
 use crate::query;
 use vllm_sim_wire::fault::{ErrorType, Fault};
-use vllm_sim_wire::openai::audio::Upload;
+use vllm_sim_wire::openai::audio::UploadedFile;
 
 /// Maximum size of a form field that is not a file, in bytes.
-const MAX_PART: usize = 1 << 20;
+const MAX_FIELD_BYTES: usize = 1 << 20;
 /// Maximum number of files in a form, and of other fields.
-const MAX_PARTS: usize = 1000;
+const MAX_FORM_PARTS: usize = 1000;
 
 #[derive(Debug, Default)]
-pub(super) struct Form {
-    /// Form fields in their order; a file is an [`Upload`], and the last of several fields with one
+pub(super) struct UploadForm {
+    /// Form fields in their order; a file is an [`UploadedFile`], and the last of several fields with one
     /// name wins.
     pub(super) fields: Map<String, Value>,
     pub(super) files: Vec<Bytes>,
     texts: usize,
 }
 
-impl Form {
+impl UploadForm {
     /// Parses a form body; a body of another media type has no fields.
     ///
     /// # Errors
@@ -39,8 +39,8 @@ impl Form {
         if media.eq_ignore_ascii_case("application/x-www-form-urlencoded") {
             let mut form = Self::default();
             let text = String::from_utf8_lossy(&received.bytes);
-            for (name, value) in query::pairs_of(&text) {
-                form.push(name, value.into());
+            for (name, value) in query::decode_pairs(&text) {
+                form.add_field(name, value.into());
             }
             return Ok(form);
         }
@@ -48,7 +48,7 @@ impl Form {
             return Ok(Self::default());
         }
         let Ok(boundary) = multer::parse_boundary(kind) else {
-            return Err(refused("Missing boundary in multipart."));
+            return Err(starlette_error("Missing boundary in multipart."));
         };
         let whole = stream::iter([Ok::<_, Infallible>(received.bytes.clone())]);
         let mut parts = Multipart::new(whole, boundary);
@@ -56,52 +56,52 @@ impl Form {
         loop {
             match parts.next_field().await {
                 Ok(Some(part)) => {
-                    if !form.take(part).await? {
+                    if !form.add_part(part).await? {
                         return Ok(form);
                     }
                 }
                 Ok(None) => return Ok(form),
-                Err(error) if is_cut(&error) => return Ok(form),
-                Err(_) => return Err(refused("Invalid multipart data.")),
+                Err(error) if is_truncated_body(&error) => return Ok(form),
+                Err(_) => return Err(starlette_error("Invalid multipart data.")),
             }
         }
     }
 
     /// Adds a part of a multipart form; returns false if the body ends inside the part, which
     /// discards it.
-    async fn take(&mut self, part: Field<'_>) -> Result<bool, Fault> {
+    async fn add_part(&mut self, part: Field<'_>) -> Result<bool, Fault> {
         let Some(name) = part.name().map(str::to_owned) else {
             let text = "The Content-Disposition header field \"name\" must be provided.";
-            return Err(refused(text));
+            return Err(starlette_error(text));
         };
         let is_file = part.file_name().is_some();
         let bytes = match part.bytes().await {
             Ok(bytes) => bytes,
-            Err(error) if is_cut(&error) => return Ok(false),
-            Err(_) => return Err(refused("Invalid multipart data.")),
+            Err(error) if is_truncated_body(&error) => return Ok(false),
+            Err(_) => return Err(starlette_error("Invalid multipart data.")),
         };
         if is_file {
-            if self.files.len() == MAX_PARTS {
-                return Err(too_many("files"));
+            if self.files.len() == MAX_FORM_PARTS {
+                return Err(too_many_parts("files"));
             }
             self.files.push(bytes);
-            self.push(name, Upload(self.files.len() - 1).to_field());
+            self.add_field(name, UploadedFile(self.files.len() - 1).to_field());
             return Ok(true);
         }
         self.texts += 1;
-        if self.texts > MAX_PARTS {
-            return Err(too_many("fields"));
+        if self.texts > MAX_FORM_PARTS {
+            return Err(too_many_parts("fields"));
         }
-        if bytes.len() > MAX_PART {
-            return Err(refused("Part exceeded maximum size of 1024KB."));
+        if bytes.len() > MAX_FIELD_BYTES {
+            return Err(starlette_error("Part exceeded maximum size of 1024KB."));
         }
         let text = String::from_utf8_lossy(&bytes).into_owned();
-        self.push(name, text.into());
+        self.add_field(name, text.into());
         Ok(true)
     }
 
     /// Adds a form field; fields whose name ends in `[]` are collected in a list.
-    fn push(&mut self, name: String, value: Value) {
+    fn add_field(&mut self, name: String, value: Value) {
         if !name.ends_with("[]") {
             self.fields.insert(name, value);
             return;
@@ -114,7 +114,7 @@ impl Form {
 }
 
 /// Returns whether a multipart body ended too early; Starlette then keeps the complete parts.
-fn is_cut(error: &multer::Error) -> bool {
+fn is_truncated_body(error: &multer::Error) -> bool {
     use multer::Error;
     matches!(
         error,
@@ -122,13 +122,13 @@ fn is_cut(error: &multer::Error) -> bool {
     )
 }
 
-fn too_many(what: &str) -> Fault {
-    refused(&format!(
-        "Too many {what}. Maximum number of {what} is {MAX_PARTS}."
+fn too_many_parts(what: &str) -> Fault {
+    starlette_error(&format!(
+        "Too many {what}. Maximum number of {what} is {MAX_FORM_PARTS}."
     ))
 }
 
 /// Returns the error of a Starlette exception, a body with `detail` instead of vLLM's error object.
-fn refused(text: &str) -> Fault {
+fn starlette_error(text: &str) -> Fault {
     Fault::new(400, ErrorType::Detail, text)
 }

@@ -9,7 +9,7 @@ use vllm_sim_python as python;
 use vllm_sim_wire::fault::Fault;
 
 /// Languages that the speech model was trained for.
-const SUPPORTED: [&str; 57] = [
+const SUPPORTED_LANGUAGES: [&str; 57] = [
     "af", "ar", "hy", "az", "be", "bs", "bg", "ca", "zh", "hr", "cs", "da", "nl", "en", "et", "fi",
     "fr", "gl", "de", "el", "he", "hi", "hu", "is", "id", "it", "ja", "kn", "kk", "ko", "lv", "lt",
     "mk", "ms", "mr", "mi", "ne", "no", "fa", "pl", "pt", "ro", "ru", "sr", "sk", "sl", "es", "sw",
@@ -17,7 +17,7 @@ const SUPPORTED: [&str; 57] = [
 ];
 
 /// Further languages in the speech model's tokenizer.
-const OTHERS: [&str; 43] = [
+const OTHER_TOKENIZER_LANGUAGES: [&str; 43] = [
     "la", "ml", "te", "bn", "br", "eu", "mn", "sq", "km", "sn", "yo", "so", "oc", "ka", "tg", "sd",
     "gu", "am", "yi", "lo", "uz", "fo", "ht", "ps", "tk", "nn", "mt", "sa", "lb", "my", "bo", "mg",
     "as", "tt", "haw", "ln", "ha", "ba", "jw", "su", "yue", "si", "pa",
@@ -27,21 +27,21 @@ const OTHERS: [&str; 43] = [
 ///
 /// # Errors
 /// vLLM's 400 with the list of languages.
-pub(super) fn check(code: &str) -> Result<(), Fault> {
-    if SUPPORTED.contains(&code) || OTHERS.contains(&code) {
+pub(super) fn check_language(code: &str) -> Result<(), Fault> {
+    if SUPPORTED_LANGUAGES.contains(&code) || OTHER_TOKENIZER_LANGUAGES.contains(&code) {
         return Ok(());
     }
-    let all = Value::from(SUPPORTED.to_vec());
+    let all = Value::from(SUPPORTED_LANGUAGES.to_vec());
     Err(Fault::bad_request(format!(
         "Unsupported language: {}.  Must be one of {}.",
         python::repr_str(code),
-        python::repr(&all)
+        python::python_repr(&all)
     )))
 }
 
 /// Returns the separator between the transcripts of two audio clips: empty in Japanese and Chinese,
 /// else a space.
-pub(super) fn separator(code: Option<&str>) -> &'static str {
+pub(super) fn clip_separator(code: Option<&str>) -> &'static str {
     let none = code.is_some_and(|code| ["ja", "zh"].contains(&code.to_lowercase().as_str()));
     if none { "" } else { " " }
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use crate::app::App;
 use crate::generation::request_error_fault;
-use vllm_sim_service::generate::request::Prompt;
+use vllm_sim_service::generate::request::TokenizedPrompt;
 use vllm_sim_service::prompt::PromptSource;
-use vllm_sim_service::{GenerationRequest, OutputBudget, Reply, Resolved, SubmissionChecks};
+use vllm_sim_service::{GenerationRequest, OutputBudget, Reply, ResolvedModel, SubmissionChecks};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::sampling::SamplingParams;
 
@@ -15,11 +15,11 @@ use vllm_sim_wire::sampling::SamplingParams;
 ///
 /// # Errors
 /// The error of a rejected request.
-pub(super) async fn start(
+pub(super) async fn start_audio_sequence(
     app: &Arc<App>,
-    resolved: Resolved,
+    resolved: ResolvedModel,
     request: GenerationRequest,
-    prompt: Prompt,
+    prompt: TokenizedPrompt,
 ) -> Result<Reply, Fault> {
     let params = SamplingParams {
         temperature: 0.0,

@@ -24,26 +24,26 @@ use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use serde_json::{Map, Value, json};
 use tokio::time::{Instant, timeout};
 
-use super::{PROMPT_TOKENS_PER_SECOND, TOKENS_PER_SECOND, pass, special};
+use super::{PROMPT_TOKENS_PER_SECOND, SPEECH_TOKENS_PER_SECOND, pass, special_token_id};
 use crate::app::App;
 use crate::error;
 use crate::generation;
 use crate::openai::prepare;
 use vllm_sim_engine::driver::SequenceState;
-use vllm_sim_engine::driver::unix_now;
+use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_python as python;
-use vllm_sim_python::Py;
-use vllm_sim_random::mix;
-use vllm_sim_service::generate::Channel;
-use vllm_sim_service::generate::request::{AudioInput, Prompt};
+use vllm_sim_python::PythonValue;
+use vllm_sim_random::mix_u64_pair;
+use vllm_sim_service::generate::OutputChannel;
+use vllm_sim_service::generate::request::{AudioInput, TokenizedPrompt};
 use vllm_sim_service::{GenerationRequest, Reply};
 use vllm_sim_wire::check;
 use vllm_sim_wire::fault::sanitize_message;
-use vllm_sim_wire::openai::audio::{Append, Commit};
+use vllm_sim_wire::openai::audio::{AppendAudioEvent, CommitAudioEvent};
 
 /// Sample rate of the audio in Hz; a sample has two bytes.
-const SAMPLE_RATE: u64 = 16_000;
-const SEGMENT_SAMPLES: u64 = 5 * SAMPLE_RATE;
+const SAMPLE_RATE_HZ: u64 = 16_000;
+const SEGMENT_SAMPLES: u64 = 5 * SAMPLE_RATE_HZ;
 /// Maximum number of audio segments that wait for transcription (90 minutes).
 const MAX_QUEUED_SEGMENTS: usize = 1080;
 /// Maximum size of a WebSocket message, in bytes (uvicorn's `ws_max_size`).
@@ -54,7 +54,7 @@ const SEND_TIMEOUT: Duration = Duration::from_secs(30);
 const PING_INTERVAL: Duration = Duration::from_secs(20);
 
 /// Base64 decoder with Python's rules: padding is required, other characters are skipped.
-const BASE64: GeneralPurpose = GeneralPurpose::new(
+const PYTHON_BASE64: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
     GeneralPurposeConfig::new()
         .with_decode_padding_mode(DecodePaddingMode::RequireCanonical)
@@ -62,12 +62,12 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
 );
 
 /// Handles the WebSocket upgrade of `/v1/realtime`; any other request gets a 404.
-pub(crate) async fn open(
+pub(crate) async fn open_realtime(
     State(app): State<Arc<App>>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Response<Body> {
     let Ok(upgrade) = upgrade else {
-        return error::not_found();
+        return error::not_found_response();
     };
     upgrade
         .max_message_size(MAX_MESSAGE_BYTES)
@@ -76,7 +76,7 @@ pub(crate) async fn open(
             let opened = Instant::now();
             app.metrics.socket_opened();
             let metrics = app.metrics.clone();
-            let close = Session::new(app).serve(socket).await;
+            let close = RealtimeSession::new(app).run_session(socket).await;
             metrics.socket_closed(opened.elapsed().as_secs_f64());
             tracing::debug!(?close, "realtime connection ended");
         })
@@ -107,7 +107,7 @@ struct Utterance {
     reply: Option<Reply>,
 }
 
-struct Session {
+struct RealtimeSession {
     app: Arc<App>,
     id: String,
     /// Whether the client of `/v1/realtime` has named a served model.
@@ -120,7 +120,7 @@ struct Session {
     out: Vec<String>,
 }
 
-impl Session {
+impl RealtimeSession {
     fn new(app: Arc<App>) -> Self {
         Self {
             app,
@@ -135,28 +135,28 @@ impl Session {
     }
 
     /// Runs the `/v1/realtime` session until one side closes the WebSocket.
-    async fn serve(mut self, mut socket: WebSocket) -> CloseReason {
+    async fn run_session(mut self, mut socket: WebSocket) -> CloseReason {
         let mut availability = self.app.controls.availability.subscribe();
-        let id = prepare::uid();
-        let created = json!({"type": "session.created", "id": format!("sess-{id}"), "created": unix_now() as u64});
+        let id = prepare::new_uid();
+        let created = json!({"type": "session.created", "id": format!("sess-{id}"), "created": unix_now_secs() as u64});
         self.out.push(created.to_string());
         let mut last_received = Instant::now();
         let mut pinged = false;
         let end = loop {
-            if !self.flush(&mut socket).await {
+            if !self.send_queued(&mut socket).await {
                 return CloseReason::Gone;
             }
             tokio::select! {
                 message = socket.recv() => {
                     (last_received, pinged) = (Instant::now(), false);
                     match message {
-                        Some(Ok(Message::Text(text))) => self.receive(&text).await,
+                        Some(Ok(Message::Text(text))) => self.handle_event(&text).await,
                         Some(Ok(Message::Ping(_) | Message::Pong(_))) => {}
                         Some(Ok(Message::Binary(_))) => break CloseReason::Binary,
                         Some(Ok(Message::Close(_)) | Err(_)) | None => return CloseReason::Gone,
                     }
                 }
-                () = progress(self.utterance.as_ref()) => self.write_due().await,
+                () = wait_for_progress(self.utterance.as_ref()) => self.queue_released_text().await,
                 () = tokio::time::sleep_until(last_received + PING_INTERVAL) => {
                     if pinged {
                         return CloseReason::Gone;
@@ -185,7 +185,7 @@ impl Session {
     }
 
     /// Sends all queued WebSocket messages; returns false if the client does not read them in time.
-    async fn flush(&mut self, socket: &mut WebSocket) -> bool {
+    async fn send_queued(&mut self, socket: &mut WebSocket) -> bool {
         for text in self.out.drain(..) {
             let sent = socket.send(Message::Text(text.into()));
             if !matches!(timeout(SEND_TIMEOUT, sent).await, Ok(Ok(()))) {
@@ -195,89 +195,89 @@ impl Session {
         true
     }
 
-    fn refuse(&mut self, text: impl AsRef<str>, code: &str) {
+    fn queue_error(&mut self, text: impl AsRef<str>, code: &str) {
         let error = json!({"type": "error", "error": text.as_ref(), "code": code});
         self.out.push(error.to_string());
     }
 
-    async fn receive(&mut self, text: &str) {
+    async fn handle_event(&mut self, text: &str) {
         let event = match python::loads(text.as_bytes()) {
             Ok(Value::Object(event)) => event,
             Ok(other) => {
-                let kind = Py::of(&other).type_name();
+                let kind = PythonValue::of_json(&other).type_name();
                 let text = format!("'{kind}' object has no attribute 'get'");
-                return self.refuse(text, "processing_error");
+                return self.queue_error(text, "processing_error");
             }
-            Err(_) => return self.refuse("Invalid JSON", "invalid_json"),
+            Err(_) => return self.queue_error("Invalid JSON", "invalid_json"),
         };
         let kind = event.get("type").cloned().unwrap_or(Value::Null);
         match kind.as_str() {
-            Some("session.update") => self.update(&event),
-            Some("input_audio_buffer.append") => self.append(event).await,
-            Some("input_audio_buffer.commit") => self.commit(event).await,
+            Some("session.update") => self.update_session(&event),
+            Some("input_audio_buffer.append") => self.append_audio(event).await,
+            Some("input_audio_buffer.commit") => self.commit_audio(event).await,
             _ => {
-                let shown = vllm_sim_python::str(&kind);
-                self.refuse(format!("Unknown event type: {shown}"), "unknown_event");
+                let shown = vllm_sim_python::python_str(&kind);
+                self.queue_error(format!("Unknown event type: {shown}"), "unknown_event");
             }
         }
     }
 
-    fn update(&mut self, event: &Map<String, Value>) {
+    fn update_session(&mut self, event: &Map<String, Value>) {
         let model = match event.get("model") {
             None | Some(Value::Null) => {
-                return self.refuse("Missing required field: model", "invalid_event");
+                return self.queue_error("Missing required field: model", "invalid_event");
             }
-            Some(model) => vllm_sim_python::str(model),
+            Some(model) => vllm_sim_python::python_str(model),
         };
-        if self.app.service.models.resolve(Some(&model)).is_none() {
+        if self.app.service.models.resolve_name(Some(&model)).is_none() {
             let text = format!("The model `{model}` does not exist.");
-            return self.refuse(text, "model_not_found");
+            return self.queue_error(text, "model_not_found");
         }
         self.validated = true;
     }
 
-    async fn append(&mut self, event: Map<String, Value>) {
-        let append: Append =
+    async fn append_audio(&mut self, event: Map<String, Value>) {
+        let append: AppendAudioEvent =
             match check::read_standalone("InputAudioBufferAppend", &Value::Object(event)) {
                 Ok(append) => append,
                 Err(fault) => {
-                    return self.refuse(sanitize_message(&fault.message), "processing_error");
+                    return self.queue_error(sanitize_message(&fault.message), "processing_error");
                 }
             };
         let text: Vec<u8> = append.audio.bytes().filter(is_base64).collect();
         let most = self.app.settings.speech.max_file_bytes;
-        match BASE64.decode(text) {
+        match PYTHON_BASE64.decode(text) {
             Ok(audio)
                 if !audio.is_empty()
                     && audio.len() % 2 == 0
                     && audio.len() as u64 / 2 <= most
                     && self.queue.len() < MAX_QUEUED_SEGMENTS =>
             {
-                self.buffer(&audio);
-                self.start_next().await;
+                self.split_into_segments(&audio);
+                self.start_next_segment().await;
             }
-            _ => self.refuse("Invalid audio data", "invalid_audio"),
+            _ => self.queue_error("Invalid audio data", "invalid_audio"),
         }
     }
 
     /// Splits received audio samples into segments and queues the complete ones.
-    fn buffer(&mut self, mut audio: &[u8]) {
+    fn split_into_segments(&mut self, mut audio: &[u8]) {
         while !audio.is_empty() {
             let room = (SEGMENT_SAMPLES - self.samples) * 2;
             let (now, later) = audio.split_at(audio.len().min(room as usize));
             let samples = now.chunks_exact(2);
             self.key = samples.fold(self.key, |key, s| {
-                mix(key, u64::from(u16::from_le_bytes([s[0], s[1]])))
+                mix_u64_pair(key, u64::from(u16::from_le_bytes([s[0], s[1]])))
             });
             self.samples += now.len() as u64 / 2;
             if self.samples == SEGMENT_SAMPLES {
-                self.end_segment();
+                self.queue_segment();
             }
             audio = later;
         }
     }
 
-    fn end_segment(&mut self) {
+    fn queue_segment(&mut self) {
         let samples = std::mem::take(&mut self.samples);
         if samples > 0 {
             let key = std::mem::take(&mut self.key);
@@ -285,46 +285,46 @@ impl Session {
         }
     }
 
-    async fn commit(&mut self, event: Map<String, Value>) {
+    async fn commit_audio(&mut self, event: Map<String, Value>) {
         if !self.validated {
             let text = "Model not validated. Make sure to validate the model by sending a session.update event.";
-            return self.refuse(text, "model_not_validated");
+            return self.queue_error(text, "model_not_validated");
         }
-        let commit: Commit =
+        let commit: CommitAudioEvent =
             match check::read_standalone("InputAudioBufferCommit", &Value::Object(event)) {
                 Ok(commit) => commit,
                 Err(fault) => {
-                    return self.refuse(sanitize_message(&fault.message), "processing_error");
+                    return self.queue_error(sanitize_message(&fault.message), "processing_error");
                 }
             };
         if commit.is_final {
-            self.end_segment();
+            self.queue_segment();
             if self.queue.len() < MAX_QUEUED_SEGMENTS * 2 {
                 self.queue.push_back(QueuedAudio::End);
             }
         } else if self.utterance.is_none() {
             self.utterance = Some(Utterance::default());
         }
-        self.start_next().await;
+        self.start_next_segment().await;
     }
 
     /// Queues messages with the transcript tokens released so far.
-    async fn write_due(&mut self) {
+    async fn queue_released_text(&mut self) {
         let Some(utterance) = &mut self.utterance else {
             return;
         };
         if let Some(reply) = &mut utterance.reply {
             let choice = &mut reply.choices[0];
             // Reads the state first: an ended sequence releases no more tokens.
-            let ended = matches!(choice.state(), SequenceState::Ended(_));
-            while choice.sent < choice.released() {
-                let Some(token) = choice.script.next(&mut choice.cursor) else {
+            let ended = matches!(choice.sequence_state(), SequenceState::Ended(_));
+            while choice.sent < choice.released_tokens() {
+                let Some(token) = choice.script.next_token(&mut choice.cursor) else {
                     break;
                 };
                 choice.sent += 1;
                 utterance.completion += 1;
                 let text = match token.channel {
-                    Channel::Content => token.text,
+                    OutputChannel::Content => token.text,
                     _ => "",
                 };
                 let parted = utterance.text.is_empty() || utterance.text.ends_with(' ');
@@ -339,11 +339,11 @@ impl Session {
             }
             utterance.reply = None;
         }
-        self.start_next().await;
+        self.start_next_segment().await;
     }
 
     /// Starts the transcription of the next segment if none is running, or ends the utterance.
-    async fn start_next(&mut self) {
+    async fn start_next_segment(&mut self) {
         let idle = |u: &Utterance| u.reply.is_none();
         if !self.utterance.as_ref().is_some_and(idle) {
             return;
@@ -351,55 +351,63 @@ impl Session {
         // Audio without a complete segment waits for more.
         match self.queue.pop_front() {
             None => {}
-            Some(QueuedAudio::Segment { key, samples }) => self.begin(key, samples).await,
-            Some(QueuedAudio::End) => self.finish(),
+            Some(QueuedAudio::Segment { key, samples }) => {
+                self.transcribe_segment(key, samples).await
+            }
+            Some(QueuedAudio::End) => self.finish_utterance(),
         }
     }
 
-    async fn begin(&mut self, key: u64, samples: u64) {
+    async fn transcribe_segment(&mut self, key: u64, samples: u64) {
         let Some(utterance) = &mut self.utterance else {
             return;
         };
-        let seconds = samples as f64 / SAMPLE_RATE as f64;
+        let seconds = samples as f64 / SAMPLE_RATE_HZ as f64;
         let app = &self.app;
         let tokenizer = app.service.generator.tokenizer();
         let order = ["<|im_start|>", "user", "<|audio_start|>"];
-        let mut tokens: Vec<u32> = order.iter().map(|p| special(tokenizer, p)).collect();
+        let mut tokens: Vec<u32> = order
+            .iter()
+            .map(|p| special_token_id(tokenizer, p))
+            .collect();
         let audio_tokens = (seconds * PROMPT_TOKENS_PER_SECOND).ceil() as usize;
-        tokens.resize(tokens.len() + audio_tokens, special(tokenizer, "<|audio|>"));
+        tokens.resize(
+            tokens.len() + audio_tokens,
+            special_token_id(tokenizer, "<|audio|>"),
+        );
         let order = ["<|audio_end|>", "<|im_end|>", "<|im_start|>", "assistant"];
-        tokens.extend(order.iter().map(|p| special(tokenizer, p)));
+        tokens.extend(order.iter().map(|p| special_token_id(tokenizer, p)));
         if utterance.prompt == 0 {
             utterance.prompt = tokens.len() as u32;
         }
-        let prompt = Prompt {
+        let prompt = TokenizedPrompt {
             tokens,
             audio: Some(AudioInput {
                 key,
-                tokens: (seconds * TOKENS_PER_SECOND).round().max(1.0) as u32,
+                tokens: (seconds * SPEECH_TOKENS_PER_SECOND).round().max(1.0) as u32,
             }),
-            ..Prompt::default()
+            ..TokenizedPrompt::default()
         };
         let id = format!("{}-{}", self.id, uuid::Uuid::new_v4()).into();
-        let model = app.service.models.displayed();
+        let model = app.service.models.displayed_name();
         let request = GenerationRequest {
             skip_cache_read: true,
-            ..generation::request_without_head(app, id)
+            ..generation::generation_request_without_head(app, id)
         };
-        let started = match app.service.resolve(&app.rules, Some(model)) {
-            Ok(resolved) => pass::start(app, resolved, request, prompt).await,
+        let started = match app.service.resolve_model(&app.rules, Some(model)) {
+            Ok(resolved) => pass::start_audio_sequence(app, resolved, request, prompt).await,
             Err(refusal) => Err(generation::request_error_fault(app, refusal)),
         };
         match started {
             Ok(reply) => utterance.reply = Some(reply),
             Err(refused) => {
                 self.utterance = None;
-                self.refuse(sanitize_message(&refused.message), "processing_error");
+                self.queue_error(sanitize_message(&refused.message), "processing_error");
             }
         }
     }
 
-    fn finish(&mut self) {
+    fn finish_utterance(&mut self) {
         let Some(utterance) = self.utterance.take() else {
             return;
         };
@@ -427,18 +435,20 @@ fn is_base64(byte: &u8) -> bool {
 }
 
 /// Waits until the sequence of the current segment releases a token or ends.
-async fn progress(utterance: Option<&Utterance>) {
+async fn wait_for_progress(utterance: Option<&Utterance>) {
     let Some(reply) = utterance.and_then(|u| u.reply.as_ref()) else {
         return pending().await;
     };
     let choice = &reply.choices[0];
-    let due =
-        || choice.released() > choice.sent || matches!(choice.state(), SequenceState::Ended(_));
+    let due = || {
+        choice.released_tokens() > choice.sent
+            || matches!(choice.sequence_state(), SequenceState::Ended(_))
+    };
     poll_fn(|cx| {
         if due() {
             return Poll::Ready(());
         }
-        choice.register(cx);
+        choice.register_waker(cx);
         if due() {
             Poll::Ready(())
         } else {

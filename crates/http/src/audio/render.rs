@@ -8,21 +8,21 @@ use std::sync::Arc;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 
-use super::languages::separator;
+use super::languages::clip_separator;
 use crate::json;
 use crate::openai::logprobs;
-use crate::stream::{ChoiceStep, Render};
-use vllm_sim_engine::End;
-use vllm_sim_service::generate::{Channel, Reason, StopReason};
+use crate::stream::{ChoiceStep, StreamRenderer};
+use vllm_sim_engine::SequenceEndReason;
+use vllm_sim_service::generate::{EndReason, OutputChannel, StopReason};
 use vllm_sim_service::{Choice, Reply};
 use vllm_sim_wire::fault::Fault;
-use vllm_sim_wire::openai::audio::{SpeechRequest, Task};
+use vllm_sim_wire::openai::audio::{SpeechRequest, SpeechTask};
 
 /// Resolution of the timestamps of the speech model, in seconds.
-const TIMESTAMP_STEP: f64 = 0.02;
+const TIMESTAMP_STEP_SECONDS: f64 = 0.02;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Clip {
+pub(super) struct AudioClip {
     /// Start of the audio clip in the file, in seconds.
     pub(super) start: f64,
     /// Duration of the audio clip, in seconds.
@@ -34,15 +34,15 @@ pub(super) struct Transcript {
     pub(super) created: u64,
     pub(super) model: Arc<str>,
     pub(super) seconds: f64,
-    pub(super) clips: Vec<Clip>,
+    pub(super) clips: Vec<AudioClip>,
     pub(super) format: String,
     pub(super) language: Option<String>,
-    pub(super) task: Task,
+    pub(super) task: SpeechTask,
     pub(super) temperature: f64,
 }
 
 /// A sentence of a transcript, with its start and end in the audio.
-struct Segment {
+struct TranscriptSegment {
     id: usize,
     start: f64,
     end: f64,
@@ -57,86 +57,93 @@ impl Transcript {
     ///
     /// # Errors
     /// 400 for a diarized transcript without text.
-    pub(super) fn unary(&self, reply: &Reply) -> Result<String, Fault> {
+    pub(super) fn body_json(&self, reply: &Reply) -> Result<String, Fault> {
         Ok(match self.format.as_str() {
-            "verbose_json" => self.verbose(reply),
-            "diarized_json" => self.diarized(reply)?,
-            _ => self.plain(reply),
+            "verbose_json" => self.verbose_json(reply),
+            "diarized_json" => self.diarized_json(reply)?,
+            _ => self.plain_text(reply),
         })
     }
 
-    fn join<'a>(&self, texts: impl Iterator<Item = &'a str>) -> String {
-        let separator = separator(self.language.as_deref());
+    fn join_clip_texts<'a>(&self, texts: impl Iterator<Item = &'a str>) -> String {
+        let separator = clip_separator(self.language.as_deref());
         texts.collect::<Vec<_>>().join(separator)
     }
 
-    fn plain(&self, reply: &Reply) -> String {
+    fn plain_text(&self, reply: &Reply) -> String {
         let texts: Vec<String> = reply
             .choices
             .iter()
-            .map(|choice| choice.script.text(Channel::Content, choice.released()))
+            .map(|choice| {
+                choice
+                    .script
+                    .channel_text(OutputChannel::Content, choice.released_tokens())
+            })
             .collect();
         let mut out = String::from("{\"text\":");
-        json::string(&mut out, &self.join(texts.iter().map(String::as_str)));
-        if self.task == Task::Transcribe {
-            self.usage(&mut out);
+        json::write_string(
+            &mut out,
+            &self.join_clip_texts(texts.iter().map(String::as_str)),
+        );
+        if self.task == SpeechTask::Transcribe {
+            self.write_usage(&mut out);
         }
         out.push('}');
         out
     }
 
-    fn usage(&self, out: &mut String) {
+    fn write_usage(&self, out: &mut String) {
         out.push_str(",\"usage\":{\"type\":\"duration\",\"seconds\":");
-        json::int(out, self.seconds.ceil() as u64);
+        json::write_int(out, self.seconds.ceil() as u64);
         out.push('}');
     }
 
-    fn verbose(&self, reply: &Reply) -> String {
+    fn verbose_json(&self, reply: &Reply) -> String {
         let segments = self.segments(reply);
         let mut out = String::from("{\"duration\":");
-        json::float(&mut out, self.seconds);
+        json::write_python_float(&mut out, self.seconds);
         out.push_str(",\"language\":");
-        json::optional(&mut out, self.language.as_deref());
+        json::write_optional_string(&mut out, self.language.as_deref());
         out.push_str(",\"text\":");
-        json::string(
+        json::write_string(
             &mut out,
-            &self.join(segments.iter().map(|s| s.text.as_str())),
+            &self.join_clip_texts(segments.iter().map(|s| s.text.as_str())),
         );
         out.push_str(",\"segments\":[");
         for (index, segment) in segments.iter().enumerate() {
             if index > 0 {
                 out.push(',');
             }
-            self.segment(&mut out, segment);
+            self.write_segment(&mut out, segment);
         }
         out.push_str("],\"words\":null}");
         out
     }
 
-    fn segment(&self, out: &mut String, segment: &Segment) {
+    fn write_segment(&self, out: &mut String, segment: &TranscriptSegment) {
         out.push_str("{\"id\":");
-        json::int(out, segment.id);
+        json::write_int(out, segment.id);
         out.push_str(",\"avg_logprob\":");
-        json::float(out, segment.avg_logprob);
+        json::write_python_float(out, segment.avg_logprob);
         out.push_str(",\"compression_ratio\":");
-        json::float(out, compression_ratio(&segment.text));
+        json::write_python_float(out, compression_ratio(&segment.text));
         out.push_str(",\"end\":");
-        json::float(out, segment.end);
+        json::write_python_float(out, segment.end);
         out.push_str(",\"no_speech_prob\":null,\"seek\":");
-        json::int(out, segment.seek);
+        json::write_int(out, segment.seek);
         out.push_str(",\"start\":");
-        json::float(out, segment.start);
+        json::write_python_float(out, segment.start);
         out.push_str(",\"temperature\":");
-        json::float(out, self.temperature);
+        json::write_python_float(out, self.temperature);
         out.push_str(",\"text\":");
-        json::string(out, &segment.text);
+        json::write_string(out, &segment.text);
         out.push_str(",\"tokens\":");
-        json::ints(out, segment.tokens.iter().copied());
+        json::write_int_array(out, segment.tokens.iter().copied());
         out.push('}');
     }
 
     /// Renders a diarized transcript: two speakers alternate by sentence.
-    fn diarized(&self, reply: &Reply) -> Result<String, Fault> {
+    fn diarized_json(&self, reply: &Reply) -> Result<String, Fault> {
         let segments = self.segments(reply);
         if segments.is_empty() {
             return Err(Fault::bad_request(
@@ -144,51 +151,59 @@ impl Transcript {
             ));
         }
         let mut out = String::from("{\"task\":\"transcribe\",\"duration\":");
-        json::float(&mut out, self.seconds);
+        json::write_python_float(&mut out, self.seconds);
         out.push_str(",\"text\":");
-        json::string(&mut out, &self.join(segments.iter().map(|s| s.text.trim())));
+        json::write_string(
+            &mut out,
+            &self.join_clip_texts(segments.iter().map(|s| s.text.trim())),
+        );
         out.push_str(",\"segments\":[");
         for (index, segment) in segments.iter().enumerate() {
             if index > 0 {
                 out.push(',');
             }
             out.push_str("{\"type\":\"transcript.text.segment\",\"id\":\"seg_");
-            json::int(&mut out, index);
+            json::write_int(&mut out, index);
             out.push_str("\",\"start\":");
-            json::float(&mut out, segment.start);
+            json::write_python_float(&mut out, segment.start);
             out.push_str(",\"end\":");
-            json::float(&mut out, segment.end);
+            json::write_python_float(&mut out, segment.end);
             out.push_str(",\"text\":");
-            json::string(&mut out, segment.text.trim());
+            json::write_string(&mut out, segment.text.trim());
             out.push_str(",\"speaker\":\"S0");
-            json::int(&mut out, index % 2 + 1);
+            json::write_int(&mut out, index % 2 + 1);
             out.push_str("\"}");
         }
         out.push(']');
-        self.usage(&mut out);
+        self.write_usage(&mut out);
         out.push('}');
         Ok(out)
     }
 
     /// Returns all sentences of a transcript with their times; sentence ids restart with each clip.
-    fn segments(&self, reply: &Reply) -> Vec<Segment> {
+    fn segments(&self, reply: &Reply) -> Vec<TranscriptSegment> {
         let each = reply.choices.iter().zip(&self.clips);
-        each.flat_map(|(choice, clip)| sentences(choice, clip))
+        each.flat_map(|(choice, clip)| split_clip_sentences(choice, clip))
             .collect()
     }
 }
 
 /// Splits the transcript of a clip into sentences, which divide the duration of the clip in
 /// proportion to their tokens.
-fn sentences(choice: &Choice, clip: &Clip) -> Vec<Segment> {
-    let released = choice.script.tokens().take(choice.released() as usize);
-    let tokens: Vec<_> = released.filter(|t| t.channel == Channel::Content).collect();
-    let steps = (clip.seconds / TIMESTAMP_STEP).floor();
+fn split_clip_sentences(choice: &Choice, clip: &AudioClip) -> Vec<TranscriptSegment> {
+    let released = choice
+        .script
+        .tokens()
+        .take(choice.released_tokens() as usize);
+    let tokens: Vec<_> = released
+        .filter(|t| t.channel == OutputChannel::Content)
+        .collect();
+    let steps = (clip.seconds / TIMESTAMP_STEP_SECONDS).floor();
     let at = |index: usize| {
         let share = index as f64 / tokens.len().max(1) as f64;
-        clip.start + TIMESTAMP_STEP * (steps * share).floor()
+        clip.start + TIMESTAMP_STEP_SECONDS * (steps * share).floor()
     };
-    let mut segments: Vec<Segment> = Vec::new();
+    let mut segments: Vec<TranscriptSegment> = Vec::new();
     let mut begun = 0;
     for (index, token) in tokens.iter().enumerate() {
         let over = token.text.trim_end().ends_with(['.', '!', '?']) || index + 1 == tokens.len();
@@ -200,9 +215,9 @@ fn sentences(choice: &Choice, clip: &Clip) -> Vec<Segment> {
         // The timestamp token that ends a sentence has a log probability, the one before it has
         // none.
         let sum: f64 = (begun..=end)
-            .map(|at| f64::from(logprobs::chosen(at) as f32))
+            .map(|at| f64::from(logprobs::llmd_chosen_logprob(at) as f32))
             .sum();
-        segments.push(Segment {
+        segments.push(TranscriptSegment {
             id: segments.len(),
             start: at(begun),
             end: at(end),
@@ -237,11 +252,11 @@ pub(super) struct SpeechStream {
     has_text: bool,
     completion: u32,
     /// Output of later audio clips, buffered until the current clip ends.
-    pending: Vec<PendingOutput>,
+    pending: Vec<PendingClipText>,
 }
 
 #[derive(Default, Clone)]
-struct PendingOutput {
+struct PendingClipText {
     text: String,
     tokens: u32,
     finish: Option<String>,
@@ -255,21 +270,21 @@ impl SpeechStream {
         encoder_frames: u32,
     ) -> Self {
         let object = match transcript.task {
-            Task::Transcribe => "transcription.chunk",
-            Task::Translate => "translation.chunk",
+            SpeechTask::Transcribe => "transcription.chunk",
+            SpeechTask::Translate => "translation.chunk",
         };
         let mut head = String::from("data: {\"id\":");
-        json::string(&mut head, &transcript.id);
+        json::write_string(&mut head, &transcript.id);
         head.push_str(",\"object\":\"");
         head.push_str(object);
         head.push_str("\",\"created\":");
-        json::int(&mut head, transcript.created);
+        json::write_int(&mut head, transcript.created);
         head.push_str(",\"model\":");
-        json::string(&mut head, &transcript.model);
+        json::write_string(&mut head, &transcript.model);
         head.push_str(",\"choices\":[");
         Self {
             head,
-            separator: separator(transcript.language.as_deref()),
+            separator: clip_separator(transcript.language.as_deref()),
             include_usage: request.include_usage,
             continuous_usage: request.continuous_usage,
             prompts: prompts.to_vec(),
@@ -277,7 +292,7 @@ impl SpeechStream {
             current: 0,
             has_text: false,
             completion: 0,
-            pending: vec![PendingOutput::default(); transcript.clips.len()],
+            pending: vec![PendingClipText::default(); transcript.clips.len()],
         }
     }
 
@@ -289,25 +304,25 @@ impl SpeechStream {
         }
     }
 
-    fn usage(&self, out: &mut String) {
+    fn write_usage(&self, out: &mut String) {
         let prompt = self
             .prompts
             .get(self.current.min(self.prompts.len().saturating_sub(1)));
         let prompt = prompt.copied().unwrap_or(0) + self.encoder_frames;
         out.push_str(",\"usage\":{\"prompt_tokens\":");
-        json::int(out, prompt);
+        json::write_int(out, prompt);
         out.push_str(",\"total_tokens\":");
-        json::int(out, prompt + self.completion);
+        json::write_int(out, prompt + self.completion);
         out.push_str(",\"completion_tokens\":");
-        json::int(out, self.completion);
+        json::write_int(out, self.completion);
         out.push('}');
     }
 
     /// Writes the available transcript of the current clip, and moves to the next clip when it
     /// ends.
-    fn flush(&mut self, out: &mut String) {
+    fn write_available_text(&mut self, out: &mut String) {
         while let Some(pending) = self.pending.get_mut(self.current) {
-            let PendingOutput {
+            let PendingClipText {
                 text,
                 tokens,
                 finish,
@@ -322,14 +337,14 @@ impl SpeechStream {
                 out.push_str(self.separator);
                 self.has_text = true;
             }
-            json::escape(out, &text);
+            json::push_escaped_unicode(out, &text);
             out.push_str("\"}");
             if let Some(finish) = &finish {
                 out.push_str(finish);
             }
             out.push_str("}]");
             if self.include_usage && self.continuous_usage {
-                self.usage(out);
+                self.write_usage(out);
             }
             out.push_str("}\n\n");
             if finish.is_none() {
@@ -341,51 +356,60 @@ impl SpeechStream {
     }
 }
 
-impl Render for SpeechStream {
-    fn step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
+impl StreamRenderer for SpeechStream {
+    fn write_step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
         let Some(pending) = self.pending.get_mut(step.index) else {
             return;
         };
         for _ in 0..step.tokens {
-            let Some(token) = choice.script.next(&mut choice.cursor) else {
+            let Some(token) = choice.script.next_token(&mut choice.cursor) else {
                 break;
             };
             pending.tokens += 1;
-            if token.channel == Channel::Content {
+            if token.channel == OutputChannel::Content {
                 pending.text.push_str(token.text);
             }
         }
         if let Some(end) = step.end {
-            pending.finish = Some(finish(choice, end));
+            pending.finish = Some(finish_members(choice, end));
         }
         if step.index == self.current {
-            self.flush(out);
+            self.write_available_text(out);
         }
     }
 
-    fn close(&mut self, out: &mut String, _reply: &Reply) {
+    fn write_closing(&mut self, out: &mut String, _reply: &Reply) {
         if self.include_usage {
             out.push_str(&self.head);
             out.push(']');
-            self.usage(out);
+            self.write_usage(out);
             out.push_str("}\n\n");
         }
         out.push_str("data: [DONE]\n\n");
     }
 }
 
-fn finish(choice: &Choice, end: End) -> String {
+fn finish_members(choice: &Choice, end: SequenceEndReason) -> String {
     let mut out = String::from(",\"finish_reason\":\"");
     out.push_str(match (end, choice.script.finish.reason) {
-        (End::Aborted | End::Cancelled | End::Threshold, _) => "abort",
-        (End::Failed, _) => "error",
-        (End::Finished, Reason::Length) => "length",
-        (End::Finished, Reason::Stop) => "stop",
+        (
+            SequenceEndReason::Aborted
+            | SequenceEndReason::Cancelled
+            | SequenceEndReason::Threshold,
+            _,
+        ) => "abort",
+        (SequenceEndReason::Failed, _) => "error",
+        (SequenceEndReason::Finished, EndReason::Length) => "length",
+        (SequenceEndReason::Finished, EndReason::Stop) => "stop",
     });
     out.push_str("\",\"stop_reason\":");
     match &choice.script.finish.stop {
-        Some(StopReason::Token(id)) if end == End::Finished => json::int(&mut out, *id),
-        Some(StopReason::Text(text)) if end == End::Finished => json::string(&mut out, text),
+        Some(StopReason::Token(id)) if end == SequenceEndReason::Finished => {
+            json::write_int(&mut out, *id)
+        }
+        Some(StopReason::Text(text)) if end == SequenceEndReason::Finished => {
+            json::write_string(&mut out, text)
+        }
         _ => out.push_str("null"),
     }
     out

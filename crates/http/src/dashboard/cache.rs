@@ -8,20 +8,22 @@ use axum::http::Response;
 use serde_json::{Value, json};
 
 use crate::app::App;
-use crate::vllm::ok;
-use vllm_sim_engine::BlockUse;
+use crate::vllm::ok_json;
+use vllm_sim_engine::KvBlockUsage;
 use vllm_sim_engine::driver::LiveEngine;
 
 /// Maximum number of cells per rank in the dashboard's map of KV blocks.
-const MAX_CELLS: u32 = 240;
+const MAX_MAP_CELLS: u32 = 240;
 
 /// Returns the numbers of used, cached and unused KV blocks of each data-parallel rank, in total
 /// and by map cell.
-pub(crate) async fn show(State(app): State<Arc<App>>) -> Response<Body> {
+pub(crate) async fn get_kv_blocks(State(app): State<Arc<App>>) -> Response<Body> {
     let (first, _) = app.settings.parallel.local_ranks;
-    let ranks = app.service.ranks().iter().zip(first..);
-    let ranks: Vec<Value> = ranks.map(|(engine, rank)| shown(engine, rank)).collect();
-    ok(&json!({"block_size": app.settings.cache.block_size, "ranks": ranks}))
+    let ranks = app.service.rank_engines().iter().zip(first..);
+    let ranks: Vec<Value> = ranks
+        .map(|(engine, rank)| rank_blocks_json(engine, rank))
+        .collect();
+    ok_json(&json!({"block_size": app.settings.cache.block_size, "ranks": ranks}))
 }
 
 /// Returns the JSON of the KV blocks of one rank.
@@ -29,9 +31,9 @@ pub(crate) async fn show(State(app): State<Arc<App>>) -> Response<Body> {
 /// `shared_blocks` are used by several sequences, which would need `saved_blocks` more without
 /// sharing. `host` counts chunks in host memory and is `null` without offloading to it. A cell is
 /// its number of used, shared and cached blocks.
-fn shown(engine: &LiveEngine, rank: u32) -> Value {
-    let map = engine.block_map(MAX_CELLS);
-    let sum = |count: fn(&BlockUse) -> u32| map.cells.iter().map(count).sum::<u32>();
+fn rank_blocks_json(engine: &LiveEngine, rank: u32) -> Value {
+    let map = engine.snapshot_block_map(MAX_MAP_CELLS);
+    let sum = |count: fn(&KvBlockUsage) -> u32| map.cells.iter().map(count).sum::<u32>();
     let host = map.stats.host;
     let host = (host.total > 0).then(|| json!({"total": host.total, "used": host.used}));
     let cells = map.cells.iter();

@@ -9,14 +9,17 @@ use serde_json::json;
 
 use crate::admin;
 use crate::app::App;
-use crate::vllm::ok;
-use vllm_sim_engine::driver::unix_now;
+use crate::vllm::ok_json;
+use vllm_sim_engine::driver::unix_now_secs;
 
 /// Returns the newest scenario phases and changed settings, oldest first, and the current time.
 ///
 /// Values of settings need the same permission as `/admin/config`.
-pub(crate) async fn list(State(app): State<Arc<App>>, headers: HeaderMap) -> Response<Body> {
-    let values = admin::setting_values(&app, &headers);
+pub(crate) async fn list_annotations(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+) -> Response<Body> {
+    let values = admin::visible_setting_values(&app, &headers);
     let events = app.admin_state.drills.to_json(values);
-    ok(&json!({"now": unix_now(), "events": events}))
+    ok_json(&json!({"now": unix_now_secs(), "events": events}))
 }

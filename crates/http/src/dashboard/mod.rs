@@ -17,10 +17,10 @@ use axum::http::{HeaderValue, Response, StatusCode, header};
 use super::app::App;
 use super::error;
 
-const PAGE: &str = include_str!("page.html");
-const STYLE: &str = include_str!("page.css");
+const PAGE_HTML: &str = include_str!("page.html");
+const PAGE_CSS: &str = include_str!("page.css");
 /// Script of the dashboard page; `page.js` is last because it starts the requests.
-const SCRIPT: &str = concat!(
+const PAGE_SCRIPT: &str = concat!(
     include_str!("requests.js"),
     include_str!("cache.js"),
     include_str!("drills.js"),
@@ -30,20 +30,20 @@ const SCRIPT: &str = concat!(
 
 /// Content security policy of the dashboard: only the page's own style and script, and requests to
 /// this server.
-const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
+const CONTENT_SECURITY_POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; \
                       connect-src 'self'; img-src data:; base-uri 'none'; frame-ancestors 'self'";
 
-pub(super) async fn show(State(app): State<Arc<App>>) -> Response<Body> {
-    let page = Page {
+pub(super) async fn get_page(State(app): State<Arc<App>>) -> Response<Body> {
+    let page = DashboardPage {
         control: app.settings.server.dashboard_control,
         config: app.settings.server.is_administered,
-        replicas: replicas::has_others(&app),
+        replicas: replicas::has_other_replicas(&app),
     };
     let mut response = Response::new(Body::from(page.html()));
     let headers = response.headers_mut();
     for (name, value) in [
         (header::CONTENT_TYPE, "text/html; charset=utf-8"),
-        (header::CONTENT_SECURITY_POLICY, POLICY),
+        (header::CONTENT_SECURITY_POLICY, CONTENT_SECURITY_POLICY),
         (header::CACHE_CONTROL, "no-cache"),
     ] {
         headers.insert(name, HeaderValue::from_static(value));
@@ -55,13 +55,13 @@ pub(super) async fn show(State(app): State<Arc<App>>) -> Response<Body> {
 ///
 /// They are computed from single values, while `/metrics` has only histogram buckets. The body is
 /// `null` with fake metrics.
-pub(super) async fn latencies(State(app): State<Arc<App>>) -> Response<Body> {
+pub(super) async fn get_latencies(State(app): State<Arc<App>>) -> Response<Body> {
     let recent = serde_json::json!(app.metrics.recent_latencies());
-    error::json(StatusCode::OK, recent.to_string())
+    error::json_response(StatusCode::OK, recent.to_string())
 }
 
 /// Features of the dashboard page that a server enables.
-struct Page {
+struct DashboardPage {
     /// Whether the dashboard can change settings and inject faults.
     control: bool,
     /// Whether the dashboard requests `/admin/config`.
@@ -70,13 +70,14 @@ struct Page {
     replicas: bool,
 }
 
-impl Page {
+impl DashboardPage {
     fn html(&self) -> String {
-        PAGE.replace("{{control}}", &self.control.to_string())
+        PAGE_HTML
+            .replace("{{control}}", &self.control.to_string())
             .replace("{{config}}", &self.config.to_string())
             .replace("{{replicas}}", &self.replicas.to_string())
-            .replace("{{style}}", STYLE)
-            .replace("{{script}}", SCRIPT)
+            .replace("{{style}}", PAGE_CSS)
+            .replace("{{script}}", PAGE_SCRIPT)
     }
 }
 
@@ -86,7 +87,7 @@ mod tests {
 
     #[test]
     fn the_page_is_complete_and_loads_nothing() {
-        let page = Page {
+        let page = DashboardPage {
             control: true,
             config: false,
             replicas: true,

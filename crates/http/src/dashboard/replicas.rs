@@ -10,38 +10,44 @@ use axum::http::{HeaderMap, Response};
 use serde_json::{Map, Value, json};
 
 use crate::admin;
-use crate::annotations::{SettingValues, shown_settings};
+use crate::annotations::{SettingValueVisibility, settings_json};
 use crate::app::App;
-use crate::vllm::ok;
+use crate::vllm::ok_json;
 
-pub(super) fn has_others(app: &App) -> bool {
+pub(super) fn has_other_replicas(app: &App) -> bool {
     !app.peers.is_empty() || app.fleet.get().is_some_and(|fleet| fleet.len() > 1)
 }
 
 /// Handles `GET /dashboard/summary`: returns the state of this server.
-pub(crate) async fn summary(State(app): State<Arc<App>>, headers: HeaderMap) -> Response<Body> {
-    ok(&state(&app, admin::setting_values(&app, &headers)))
+pub(crate) async fn get_summary(State(app): State<Arc<App>>, headers: HeaderMap) -> Response<Body> {
+    ok_json(&replica_state_json(
+        &app,
+        admin::visible_setting_values(&app, &headers),
+    ))
 }
 
 /// Handles `GET /dashboard/replicas`: the state of this server, then of others of its process, then
 /// of `--dashboard-peers`.
-pub(crate) async fn show(State(app): State<Arc<App>>, headers: HeaderMap) -> Response<Body> {
-    let values = admin::setting_values(&app, &headers);
+pub(crate) async fn list_replicas(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+) -> Response<Body> {
+    let values = admin::visible_setting_values(&app, &headers);
     let own = |app: &Arc<App>| {
         let root = &app.settings.server.root_path;
-        json!({"name": name(app), "url": null, "port": app.port, "root_path": root,
-            "error": null, "state": state(app, values)})
+        json!({"name": replica_name(app), "url": null, "port": app.port, "root_path": root,
+            "error": null, "state": replica_state_json(app, values)})
     };
     let mut replicas = vec![own(&app)];
     let fleet = app.fleet.get().into_iter().flatten();
     let others = fleet.filter_map(Weak::upgrade);
     let others = others.filter(|other| !Arc::ptr_eq(other, &app));
     replicas.extend(others.map(|other| own(&other)));
-    replicas.extend(app.peers.rows(|| app.service.now()).await);
-    ok(&json!({"replicas": replicas}))
+    replicas.extend(app.peers.dashboard_rows(|| app.service.now()).await);
+    ok_json(&json!({"replicas": replicas}))
 }
 
-fn name(app: &App) -> String {
+fn replica_name(app: &App) -> String {
     match &app.settings.server.pod.name {
         Some(pod) => format!("{pod}:{}", app.port),
         None => format!("port {}", app.port),
@@ -50,9 +56,9 @@ fn name(app: &App) -> String {
 
 /// Returns the state of a server for the dashboard; gauges come from its engines, even with fake
 /// metrics.
-fn state(app: &Arc<App>, values: SettingValues) -> Value {
+fn replica_state_json(app: &Arc<App>, values: SettingValueVisibility) -> Value {
     let (mut running, mut waiting, mut usage, mut generated) = (0, 0, 0.0_f64, 0);
-    for (index, engine) in app.service.ranks().iter().enumerate() {
+    for (index, engine) in app.service.rank_engines().iter().enumerate() {
         let stats = engine.stats();
         running += stats.running;
         waiting += stats.waiting + stats.deferred;
@@ -63,22 +69,22 @@ fn state(app: &Arc<App>, values: SettingValues) -> Value {
     let latencies = app.metrics.recent_latencies();
     let latencies = latencies.map(|recent| json!(recent)).unwrap_or_default();
     json!({
-        "model": **app.service.models.displayed(),
-        "ready": app.is_up(),
-        "ranks": app.service.ranks().len(),
+        "model": **app.service.models.displayed_name(),
+        "ready": app.is_serving(),
+        "ranks": app.service.rank_engines().len(),
         "running": running,
         "waiting": waiting,
         "kv_cache_usage": usage,
         "generation_tokens": generated,
         "ttft": latencies["ttft"],
         "itl": latencies["itl"],
-        "scenario": app.admin_state.running_phase(),
-        "in_force": shown_settings(&in_force(app), values),
+        "scenario": app.admin_state.running_phase_json(),
+        "in_force": settings_json(&active_faults_and_settings(app), values),
     })
 }
 
 /// Returns the active injected faults and the settings that were changed since the start.
-fn in_force(app: &App) -> Map<String, Value> {
+fn active_faults_and_settings(app: &App) -> Map<String, Value> {
     let faults = app.service.faults.settings();
     let mut all = Map::new();
     let mut note = |name: &str, value: Value, is_on: bool| {
@@ -93,6 +99,6 @@ fn in_force(app: &App) -> Map<String, Value> {
     note("health-status", faults.health.into(), faults.health != 200);
     let factor = app.settings.server.latency_factor;
     note("latency-factor", factor.into(), factor != 1.0);
-    all.extend(app.admin_state.overlay(&app.controls));
+    all.extend(app.admin_state.overridden_settings(&app.controls));
     all
 }

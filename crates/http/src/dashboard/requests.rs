@@ -10,8 +10,8 @@ use serde_json::{Map, Value, json};
 
 use crate::admin;
 use crate::app::App;
-use crate::vllm::ok;
-use vllm_sim_engine::driver::{LiveSequence, SequencePhase};
+use crate::vllm::ok_json;
+use vllm_sim_engine::driver::{LiveSequenceSnapshot, SequencePhase};
 
 /// Maximum number of sequences that `GET /dashboard/requests` lists, newest first.
 const MAX_LISTED_REQUESTS: usize = 200;
@@ -20,15 +20,18 @@ const MAX_LISTED_REQUESTS: usize = 200;
 ///
 /// A request of several choices has one sequence per choice. With `--admin-api-key` the list needs
 /// the key; the counts do not.
-pub(crate) async fn list(State(app): State<Arc<App>>, headers: HeaderMap) -> Response<Body> {
-    let most = match admin::allowed(&app, &headers) {
+pub(crate) async fn list_sequences(
+    State(app): State<Arc<App>>,
+    headers: HeaderMap,
+) -> Response<Body> {
+    let most = match admin::check_admin_key(&app, &headers) {
         Ok(()) => MAX_LISTED_REQUESTS,
         Err(_) => 0,
     };
     let (first, _) = app.settings.parallel.local_ranks;
     let (mut ranks, mut newest, mut total) = (Vec::new(), Vec::new(), 0);
-    for (engine, rank) in app.service.ranks().iter().zip(first..) {
-        let seen = engine.sequences(most);
+    for (engine, rank) in app.service.rank_engines().iter().zip(first..) {
+        let seen = engine.snapshot_sequences(most);
         total += seen.phases.iter().sum::<usize>();
         let phases = SequencePhase::ALL.iter().zip(seen.phases);
         let phases = phases.map(|(phase, count)| (phase.name().to_owned(), count.into()));
@@ -38,18 +41,18 @@ pub(crate) async fn list(State(app): State<Arc<App>>, headers: HeaderMap) -> Res
     newest.sort_by_key(|(_, sequence)| sequence.age);
     newest.truncate(most);
     let requests = newest.iter();
-    let requests = requests.map(|(rank, sequence)| shown(&app, *rank, sequence));
+    let requests = requests.map(|(rank, sequence)| sequence_json(&app, *rank, sequence));
     let requests: Vec<Value> = requests.collect();
     let left_out = total.saturating_sub(requests.len());
-    ok(&json!({"ranks": ranks, "requests": requests, "left_out": left_out}))
+    ok_json(&json!({"ranks": ranks, "requests": requests, "left_out": left_out}))
 }
 
 /// Returns the JSON of one sequence in an engine.
 ///
 /// `model` is the LoRA adapter, if any. `computed_tokens` is `null` if the engine does not count
 /// them.
-fn shown(app: &App, rank: u32, sequence: &LiveSequence) -> Value {
-    let model = app.service.models.displayed();
+fn sequence_json(app: &App, rank: u32, sequence: &LiveSequenceSnapshot) -> Value {
+    let model = app.service.models.displayed_name();
     json!({
         "id": *sequence.id,
         "rank": rank,

@@ -24,14 +24,14 @@ use super::{
 };
 use crate::error;
 use crate::openai::ids::rank_engine_id;
-use crate::transfer::params::TransferParams;
+use crate::transfer::params::KvTransferParams;
 use vllm_sim_service::PrefillHandoff;
 use vllm_sim_service::dialect::Llmd;
-use vllm_sim_service::generate::request::Target;
+use vllm_sim_service::generate::request::ModelTarget;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::responses::ResponsesRequest;
-use vllm_sim_wire::{Limits, Version};
+use vllm_sim_wire::{ServerLimits, VllmVersion};
 
 impl ApiDialect for Llmd {
     /// Treats every request body as JSON, whatever its content type.
@@ -44,33 +44,39 @@ impl ApiDialect for Llmd {
     }
 
     fn checks_model_before_schema(&self, endpoint: Endpoint) -> bool {
-        !limits(endpoint).is_empty()
+        !output_limit_pointers(endpoint).is_empty()
     }
 
-    fn read<'b>(&self, endpoint: Endpoint, body: Cow<'b, Value>) -> Result<Cow<'b, Value>, Fault> {
+    fn schema_body<'b>(
+        &self,
+        endpoint: Endpoint,
+        body: Cow<'b, Value>,
+    ) -> Result<Cow<'b, Value>, Fault> {
         if !body.is_object() {
             let words = "Failed to read and parse request body, a JSON object is expected";
             return Err(Fault::bad_request(words));
         }
-        let mut body = lenient::body(endpoint, body);
+        let mut body = lenient::remove_rejected_values(endpoint, body);
         match endpoint {
             Endpoint::Chat if wants_one_alternative(&body) => {
                 body.to_mut()["top_logprobs"] = 1.into();
             }
-            Endpoint::Responses => responses::body(body.to_mut())?,
-            Endpoint::Generate => bodies::move_inside(body.to_mut()),
-            Endpoint::Embeddings => bodies::input(&body)?,
-            Endpoint::Tokenize => bodies::text_or_chat(&body)?,
+            Endpoint::Responses => responses::convert_body(body.to_mut())?,
+            Endpoint::Generate => bodies::nest_root_members(body.to_mut()),
+            Endpoint::Embeddings => bodies::check_embeddings_input(&body)?,
+            Endpoint::Tokenize => bodies::check_prompt_xor_messages(&body)?,
             Endpoint::Chat | Endpoint::Completions | Endpoint::Messages => {}
         }
         Ok(body)
     }
 
-    fn check_content(&self, endpoint: Endpoint, body: &Value) -> Result<(), Fault> {
+    fn check_body_content(&self, endpoint: Endpoint, body: &Value) -> Result<(), Fault> {
         match endpoint {
-            Endpoint::Completions => bodies::prompt(body.get("prompt").unwrap_or(&Value::Null)),
-            Endpoint::Messages => bodies::messages(body),
-            Endpoint::Generate => bodies::generate(body),
+            Endpoint::Completions => {
+                bodies::check_prompt(body.get("prompt").unwrap_or(&Value::Null))
+            }
+            Endpoint::Messages => bodies::check_messages(body),
+            Endpoint::Generate => bodies::check_generate(body),
             Endpoint::Chat | Endpoint::Responses | Endpoint::Embeddings | Endpoint::Tokenize => {
                 Ok(())
             }
@@ -79,14 +85,14 @@ impl ApiDialect for Llmd {
 
     /// Checks a request body: content, numbers, streamed prefill and missing output limit, in this
     /// order.
-    fn check(&self, endpoint: Endpoint, body: &Value) -> Result<(), Fault> {
-        self.check_content(endpoint, body)?;
-        check_numbers(endpoint, body)?;
-        check_prefill(body)?;
-        check_end(endpoint, body)
+    fn check_body(&self, endpoint: Endpoint, body: &Value) -> Result<(), Fault> {
+        self.check_body_content(endpoint, body)?;
+        check_n_and_output_limit(endpoint, body)?;
+        check_streamed_prefill(body)?;
+        check_ignore_eos_limit(endpoint, body)
     }
 
-    fn unread(&self, fault: Fault) -> Fault {
+    fn unreadable_body_fault(&self, fault: Fault) -> Fault {
         if fault.error_type != ErrorType::BadRequestPhrase {
             return fault;
         }
@@ -100,26 +106,29 @@ impl ApiDialect for Llmd {
         true
     }
 
-    fn unknown_model(&self, name: &str, _: &[Arc<str>]) -> Fault {
+    fn unknown_model_fault(&self, name: &str, _: &[Arc<str>]) -> Fault {
         let words = format!("The model `{name}` does not exist.");
         Fault::new(404, ErrorType::NotFound, words)
     }
 
-    fn pooling_model(&self, found: Result<Target, Fault>) -> Result<Option<Target>, Fault> {
+    fn pooling_model(
+        &self,
+        found: Result<ModelTarget, Fault>,
+    ) -> Result<Option<ModelTarget>, Fault> {
         Ok(found.ok())
     }
 
     /// Ignores a requested data-parallel rank that does not exist.
-    fn rank(&self, limits: &Limits, asked: Option<i64>) -> Option<i64> {
+    fn effective_rank(&self, limits: &ServerLimits, asked: Option<i64>) -> Option<i64> {
         let ranks = i64::from(limits.data_parallel_ranks);
         asked.filter(|rank| (0..ranks).contains(rank))
     }
 
-    fn engine_id(&self, rank: u32) -> String {
+    fn generated_engine_id(&self, rank: u32) -> String {
         rank_engine_id(rank)
     }
 
-    fn ranks_elsewhere(&self, all: u32, here: Range<u32>) -> Vec<(u32, String)> {
+    fn ranks_on_other_ports(&self, all: u32, here: Range<u32>) -> Vec<(u32, String)> {
         let others = (0..all).filter(|rank| !here.contains(rank));
         others.map(|rank| (rank, rank_engine_id(rank))).collect()
     }
@@ -127,16 +136,16 @@ impl ApiDialect for Llmd {
     fn transfer_params(
         &self,
         prefill_handoff: &Arc<PrefillHandoff>,
-        _: &dyn Fn() -> Option<TransferParams>,
-    ) -> Option<TransferParams> {
-        Some(TransferParams::placeholders(prefill_handoff.clone()))
+        _: &dyn Fn() -> Option<KvTransferParams>,
+    ) -> Option<KvTransferParams> {
+        Some(KvTransferParams::llmd_placeholders(prefill_handoff.clone()))
     }
 
-    fn prefill_reason(&self) -> Option<&'static str> {
+    fn prefill_finish_reason(&self) -> Option<&'static str> {
         Some("remote_decode")
     }
 
-    fn has_threshold_without_cache(&self) -> bool {
+    fn applies_threshold_without_cache(&self) -> bool {
         false
     }
 
@@ -144,19 +153,19 @@ impl ApiDialect for Llmd {
         None
     }
 
-    fn ends_with_named_calls(&self) -> bool {
+    fn named_call_sets_finish_reason(&self) -> bool {
         true
     }
 
     fn set_turn_tool_choice(&self, request: &ResponsesRequest, chat: &mut ChatRequest) {
-        responses::choose(request, chat);
+        responses::set_tool_choice(request, chat);
     }
 
     fn take_hidden_instructions(&self, instructions: &mut Option<String>) -> Option<String> {
         instructions.take()
     }
 
-    fn ids(&self) -> IdFormat {
+    fn id_format(&self) -> IdFormat {
         IdFormat::Numbered
     }
 
@@ -172,7 +181,7 @@ impl ApiDialect for Llmd {
         true
     }
 
-    fn answers(&self) -> ResponseDetail {
+    fn response_detail(&self) -> ResponseDetail {
         ResponseDetail::Short
     }
 
@@ -192,21 +201,21 @@ impl ApiDialect for Llmd {
         LateErrorReporting::AsStatus
     }
 
-    fn message_error_response(&self, fault: &Fault, _: Version) -> Response<Body> {
-        error::response(fault)
+    fn message_error_response(&self, fault: &Fault, _: VllmVersion) -> Response<Body> {
+        error::fault_response(fault)
     }
 
-    fn rendered(&self) -> RenderFormat {
+    fn render_format(&self) -> RenderFormat {
         RenderFormat::Tokens
     }
 
-    fn operations(&self) -> OperatorRouteStyle {
+    fn operator_route_style(&self) -> OperatorRouteStyle {
         OperatorRouteStyle::Lenient
     }
 }
 
 /// Returns the JSON pointers of the output token limit in a body; the first that is set counts.
-fn limits(endpoint: Endpoint) -> &'static [&'static str] {
+fn output_limit_pointers(endpoint: Endpoint) -> &'static [&'static str] {
     match endpoint {
         Endpoint::Chat => &["/max_completion_tokens", "/max_tokens"],
         Endpoint::Completions | Endpoint::Messages => &["/max_tokens"],
@@ -220,12 +229,12 @@ fn limits(endpoint: Endpoint) -> &'static [&'static str] {
 ///
 /// # Errors
 /// llm-d's 400.
-fn check_numbers(endpoint: Endpoint, body: &Value) -> Result<(), Fault> {
+fn check_n_and_output_limit(endpoint: Endpoint, body: &Value) -> Result<(), Fault> {
     let number = |path: &&str| body.pointer(path).filter(|value| !value.is_null());
     if number(&"/n").and_then(Value::as_i64).is_some_and(|n| n < 1) {
         return Err(Fault::bad_request("n must be at least 1"));
     }
-    let asked = limits(endpoint).iter().find_map(number);
+    let asked = output_limit_pointers(endpoint).iter().find_map(number);
     if asked.and_then(Value::as_i64).is_some_and(|n| n < 1) {
         let words = "Max completion tokens and max tokens should be positive";
         return Err(Fault::bad_request(words));
@@ -237,10 +246,10 @@ fn check_numbers(endpoint: Endpoint, body: &Value) -> Result<(), Fault> {
 ///
 /// # Errors
 /// llm-d's 400.
-fn check_end(endpoint: Endpoint, body: &Value) -> Result<(), Fault> {
+fn check_ignore_eos_limit(endpoint: Endpoint, body: &Value) -> Result<(), Fault> {
     let ignores_end = body.get("ignore_eos").and_then(Value::as_bool) == Some(true);
     let given = |path: &&str| body.pointer(path).is_some_and(|value| !value.is_null());
-    if ignores_end && !limits(endpoint).iter().any(given) {
+    if ignores_end && !output_limit_pointers(endpoint).iter().any(given) {
         return Err(Fault::bad_request(
             "Ignore_eos is true but max_completion_tokens (or max_tokens) is not set",
         ));
@@ -253,7 +262,7 @@ fn check_end(endpoint: Endpoint, body: &Value) -> Result<(), Fault> {
 ///
 /// # Errors
 /// llm-d's 400.
-fn check_prefill(body: &Value) -> Result<(), Fault> {
+fn check_streamed_prefill(body: &Value) -> Result<(), Fault> {
     let remote = body.pointer("/kv_transfer_params/do_remote_decode");
     let stream = body.get("stream").and_then(Value::as_bool);
     if stream == Some(true) && remote.and_then(Value::as_bool) == Some(true) {

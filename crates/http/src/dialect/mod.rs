@@ -2,7 +2,7 @@
 //!
 //! `vllm_sim_service::dialect` has the differences inside a request; this module has those of
 //! bodies, routes and responses. Defaults are vLLM's. A further dialect is a file next to `llmd.rs`
-//! and a line in [`of`].
+//! and a line in [`api_dialect`].
 
 mod llmd;
 
@@ -15,20 +15,20 @@ use axum::http::{HeaderMap, Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::error;
-use super::openai::ids::{CallIds, request_id, uid};
-use super::openai::responses::ids::Ids;
-use super::transfer::params::TransferParams;
+use super::openai::ids::{ToolCallIds, new_uid, request_id};
+use super::openai::responses::ids::OutputItemIds;
+use super::transfer::params::KvTransferParams;
 use vllm_sim_config::Compat;
 use vllm_sim_service::PrefillHandoff;
 use vllm_sim_service::dialect::{Dialect, Llmd, Vllm};
-use vllm_sim_service::generate::request::Target;
+use vllm_sim_service::generate::request::ModelTarget;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::completion::DEFAULT_MAX_TOKENS;
 use vllm_sim_wire::openai::responses::ResponsesRequest;
-use vllm_sim_wire::{Limits, Version};
+use vllm_sim_wire::{ServerLimits, VllmVersion};
 
-pub(crate) fn of(compat: Compat) -> &'static dyn ApiDialect {
+pub(crate) fn api_dialect(compat: Compat) -> &'static dyn ApiDialect {
     match compat {
         Compat::Vllm => &Vllm,
         Compat::Llmd => &Llmd,
@@ -57,7 +57,7 @@ pub(crate) trait ApiDialect: Dialect {
     ///
     /// # Errors
     /// 400 for a body that is rejected regardless of its endpoint.
-    fn read<'b>(&self, _: Endpoint, body: Cow<'b, Value>) -> Result<Cow<'b, Value>, Fault> {
+    fn schema_body<'b>(&self, _: Endpoint, body: Cow<'b, Value>) -> Result<Cow<'b, Value>, Fault> {
         Ok(body)
     }
 
@@ -65,7 +65,7 @@ pub(crate) trait ApiDialect: Dialect {
     ///
     /// # Errors
     /// 400 with the message of the imitated server.
-    fn check_content(&self, _: Endpoint, _: &Value) -> Result<(), Fault> {
+    fn check_body_content(&self, _: Endpoint, _: &Value) -> Result<(), Fault> {
         Ok(())
     }
 
@@ -73,12 +73,12 @@ pub(crate) trait ApiDialect: Dialect {
     ///
     /// # Errors
     /// 400 with the message of the imitated server.
-    fn check(&self, _: Endpoint, _: &Value) -> Result<(), Fault> {
+    fn check_body(&self, _: Endpoint, _: &Value) -> Result<(), Fault> {
         Ok(())
     }
 
     /// Converts vLLM's error for an unreadable body to that of the imitated server.
-    fn unread(&self, fault: Fault) -> Fault {
+    fn unreadable_body_fault(&self, fault: Fault) -> Fault {
         fault
     }
 
@@ -88,7 +88,7 @@ pub(crate) trait ApiDialect: Dialect {
     }
 
     /// Returns the error for a requested model that is not in `served`.
-    fn unknown_model(&self, name: &str, served: &[Arc<str>]) -> Fault {
+    fn unknown_model_fault(&self, name: &str, served: &[Arc<str>]) -> Fault {
         Fault::unknown_model(name, served)
     }
 
@@ -97,17 +97,20 @@ pub(crate) trait ApiDialect: Dialect {
     ///
     /// # Errors
     /// The error in `found`, unless the imitated server ignores the name.
-    fn pooling_model(&self, found: Result<Target, Fault>) -> Result<Option<Target>, Fault> {
+    fn pooling_model(
+        &self,
+        found: Result<ModelTarget, Fault>,
+    ) -> Result<Option<ModelTarget>, Fault> {
         found.map(Some)
     }
 
     /// Returns the data-parallel rank that runs a request for the rank `asked`.
-    fn rank(&self, _: &Limits, asked: Option<i64>) -> Option<i64> {
+    fn effective_rank(&self, _: &ServerLimits, asked: Option<i64>) -> Option<i64> {
         asked
     }
 
     /// Returns a generated engine id for KV transfer from a data-parallel rank.
-    fn engine_id(&self, _rank: u32) -> String {
+    fn generated_engine_id(&self, _rank: u32) -> String {
         uuid::Uuid::new_v4().to_string()
     }
 
@@ -115,7 +118,7 @@ pub(crate) trait ApiDialect: Dialect {
     /// server's `/query` lists.
     ///
     /// `_all` is the number of ranks, `_here` the ranks of this port.
-    fn ranks_elsewhere(&self, _all: u32, _here: Range<u32>) -> Vec<(u32, String)> {
+    fn ranks_on_other_ports(&self, _all: u32, _here: Range<u32>) -> Vec<(u32, String)> {
         Vec::new()
     }
 
@@ -124,20 +127,20 @@ pub(crate) trait ApiDialect: Dialect {
     fn transfer_params(
         &self,
         _: &Arc<PrefillHandoff>,
-        connector: &dyn Fn() -> Option<TransferParams>,
-    ) -> Option<TransferParams> {
+        connector: &dyn Fn() -> Option<KvTransferParams>,
+    ) -> Option<KvTransferParams> {
         connector()
     }
 
     /// Returns the finish reason of a prefill for a remote decode server, if it differs from the
     /// usual reasons.
-    fn prefill_reason(&self) -> Option<&'static str> {
+    fn prefill_finish_reason(&self) -> Option<&'static str> {
         None
     }
 
     /// Returns whether the prefix-cache hit threshold applies to requests when there is no prefix
     /// cache.
-    fn has_threshold_without_cache(&self) -> bool {
+    fn applies_threshold_without_cache(&self) -> bool {
         true
     }
 
@@ -147,7 +150,7 @@ pub(crate) trait ApiDialect: Dialect {
     }
 
     /// Returns whether calls of the tool named in `tool_choice` set the finish reason `tool_calls`.
-    fn ends_with_named_calls(&self) -> bool {
+    fn named_call_sets_finish_reason(&self) -> bool {
         false
     }
 
@@ -160,7 +163,7 @@ pub(crate) trait ApiDialect: Dialect {
         None
     }
 
-    fn ids(&self) -> IdFormat {
+    fn id_format(&self) -> IdFormat {
         IdFormat::Hex
     }
 
@@ -177,7 +180,7 @@ pub(crate) trait ApiDialect: Dialect {
         false
     }
 
-    fn answers(&self) -> ResponseDetail {
+    fn response_detail(&self) -> ResponseDetail {
         ResponseDetail::Full
     }
 
@@ -202,17 +205,20 @@ pub(crate) trait ApiDialect: Dialect {
         LateErrorReporting::InStream
     }
 
-    fn message_error_response(&self, fault: &Fault, version: Version) -> Response<Body> {
+    fn message_error_response(&self, fault: &Fault, version: VllmVersion) -> Response<Body> {
         let body = fault.to_anthropic_json(version);
-        error::retry_after(fault, error::json(error::status(fault.status), body))
+        error::add_retry_after(
+            fault,
+            error::json_response(error::status_code(fault.status), body),
+        )
     }
 
-    fn rendered(&self) -> RenderFormat {
+    fn render_format(&self) -> RenderFormat {
         RenderFormat::Request
     }
 
     /// Returns the behaviour of the LoRA, sleep and settings routes.
-    fn operations(&self) -> OperatorRouteStyle {
+    fn operator_route_style(&self) -> OperatorRouteStyle {
         OperatorRouteStyle::Checked
     }
 }
@@ -274,26 +280,26 @@ pub(crate) enum OperatorRouteStyle {
 
 impl IdFormat {
     /// Returns the generator of tool-call ids; only numbered ids use `prefix`.
-    pub(crate) fn calls(self, prefix: &'static str) -> CallIds {
+    pub(crate) fn call_ids(self, prefix: &'static str) -> ToolCallIds {
         match self {
-            Self::Numbered => CallIds::numbered(prefix),
-            Self::Hex => CallIds::fresh(),
+            Self::Numbered => ToolCallIds::numbered(prefix),
+            Self::Hex => ToolCallIds::random_hex(),
         }
     }
 
     /// Returns the id of a Responses API response; numbered ids may come from the request's
     /// headers.
-    pub(crate) fn response(self, headers: &HeaderMap) -> Arc<str> {
+    pub(crate) fn response_id(self, headers: &HeaderMap) -> Arc<str> {
         match self {
             Self::Numbered => request_id("resp_", headers, None),
-            Self::Hex => format!("resp_{}", uid()).into(),
+            Self::Hex => format!("resp_{}", new_uid()).into(),
         }
     }
 
-    pub(crate) fn items(self, response: &str) -> Ids {
+    pub(crate) fn item_ids(self, response: &str) -> OutputItemIds {
         match self {
-            Self::Numbered => Ids::llmd(response),
-            Self::Hex => Ids::new(),
+            Self::Numbered => OutputItemIds::numbered(response),
+            Self::Hex => OutputItemIds::new(),
         }
     }
 }
@@ -304,7 +310,7 @@ impl RenderFormat {
     ///
     /// # Errors
     /// The errors of `request`.
-    pub(crate) fn show(
+    pub(crate) fn render_response(
         self,
         tokens: &[u32],
         features: impl FnOnce() -> Option<Value>,
@@ -324,11 +330,13 @@ impl RenderFormat {
     ///
     /// # Errors
     /// llm-d's 400 for an adapter.
-    pub(crate) fn renders(self, target: &Target) -> Result<(), Fault> {
+    pub(crate) fn check_model_renders(self, target: &ModelTarget) -> Result<(), Fault> {
         match target {
-            Target::Lora { name, .. } if self == Self::Tokens => Err(Fault::bad_request(format!(
-                "The model `{name}` is a LoRA adapter and is not supported by the render endpoints."
-            ))),
+            ModelTarget::Lora { name, .. } if self == Self::Tokens => {
+                Err(Fault::bad_request(format!(
+                    "The model `{name}` is a LoRA adapter and is not supported by the render endpoints."
+                )))
+            }
             _ => Ok(()),
         }
     }
@@ -336,10 +344,10 @@ impl RenderFormat {
 
 impl OperatorRouteStyle {
     /// Returns the HTTP response of a successful LoRA, sleep or settings operation.
-    pub(crate) fn done(self, value: &Value) -> Response<Body> {
+    pub(crate) fn success_response(self, value: &Value) -> Response<Body> {
         match self {
-            Self::Lenient => error::empty(StatusCode::OK),
-            Self::Checked => error::json(StatusCode::OK, value.to_string()),
+            Self::Lenient => error::empty_response(StatusCode::OK),
+            Self::Checked => error::json_response(StatusCode::OK, value.to_string()),
         }
     }
 }

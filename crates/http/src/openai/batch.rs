@@ -14,7 +14,7 @@ use super::prepare;
 use crate::app::App;
 use crate::body::JsonRequest;
 use crate::error::HandlerResult;
-use crate::generation::{self, Started};
+use crate::generation::{self, StartedGeneration};
 use crate::request_head::RequestHead;
 use crate::transfer;
 use vllm_sim_wire::bounds::RequestBounds;
@@ -24,59 +24,63 @@ use vllm_sim_wire::openai::chat::ChatRequest;
 /// Maximum number of conversations per batch request; each is one sequence.
 const MAX_CONVERSATIONS: usize = 1024;
 
-pub(crate) async fn create(
+pub(crate) async fn create_batch_chat(
     State(app): State<Arc<App>>,
     JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
-    answer(&app, &head, value).await
+    answer_batch(&app, &head, value).await
 }
 
-async fn answer(app: &Arc<App>, head: &RequestHead, value: Value) -> Result<Response<Body>, Fault> {
-    let threshold = transfer::hit_threshold(app, &head.headers, &value);
-    let mut requests = conversations(value, &app.rules.defaults.bounds)?;
+async fn answer_batch(
+    app: &Arc<App>,
+    head: &RequestHead,
+    value: Value,
+) -> Result<Response<Body>, Fault> {
+    let threshold = transfer::cache_hit_threshold(app, &head.headers, &value);
+    let mut requests = split_conversations(value, &app.rules.defaults.bounds)?;
     let id = prepare::request_id(
         "chatcmpl-",
         &head.headers,
         requests[0].request_id.as_deref(),
     );
-    let resolved = generation::resolve(app, head, requests[0].model.as_deref(), Ok(()))?;
-    let mut started = chat::start(app, head, &mut requests, resolved, id, threshold).await?;
+    let resolved = generation::resolve_model(app, head, requests[0].model.as_deref(), Ok(()))?;
+    let mut started = chat::start_chats(app, head, &mut requests, resolved, id, threshold).await?;
     // vLLM reports only totals for a batch.
     let view = &mut started.view.view;
     (view.prompt_details, view.reasoning_details, view.metrics) = (false, false, false);
     view.drafts = None;
-    let Started {
+    let StartedGeneration {
         view,
         reply,
         guard: _guard,
     } = started;
-    let body = prepare::render_finished(reply, move |reply| view.unary(reply)).await?;
-    Ok(prepare::unary(app, &head.headers, body))
+    let body = prepare::render_when_finished(reply, move |reply| view.body_json(reply)).await?;
+    Ok(prepare::json_response_with_load(app, &head.headers, body))
 }
 
 /// Maximum number of JSON values outside `messages`, multiplied by the number of conversations of a
 /// batch request.
 ///
 /// Each conversation gets a copy of them.
-const MAX_SHARED: usize = 1 << 20;
+const MAX_SHARED_VALUES: usize = 1 << 20;
 
 /// Counts the JSON values inside a value, including the value itself.
-fn values(value: &Value) -> usize {
+fn count_json_values(value: &Value) -> usize {
     match value {
-        Value::Array(items) => 1 + items.iter().map(values).sum::<usize>(),
-        Value::Object(map) => 1 + map.values().map(values).sum::<usize>(),
+        Value::Array(items) => 1 + items.iter().map(count_json_values).sum::<usize>(),
+        Value::Object(map) => 1 + map.values().map(count_json_values).sum::<usize>(),
         _ => 1,
     }
 }
 
-fn conversations(value: Value, bounds: &RequestBounds) -> Result<Vec<ChatRequest>, Fault> {
+fn split_conversations(value: Value, bounds: &RequestBounds) -> Result<Vec<ChatRequest>, Fault> {
     let Value::Object(body) = value else {
         return ChatRequest::parse(&value, bounds).map(|one| vec![one]);
     };
-    let refuse = |text: &str, parameter: &str| Err(Fault::parameter(text, parameter));
+    let refuse = |text: &str, parameter: &str| Err(Fault::bad_parameter(text, parameter));
     let truthy = |key: &str| {
         body.get(key)
-            .is_some_and(|v| vllm_sim_python::Py::of(v).truthy())
+            .is_some_and(|v| vllm_sim_python::PythonValue::of_json(v).is_truthy())
     };
     if truthy("stream") {
         return refuse("Batch chat completions do not support streaming.", "stream");
@@ -107,15 +111,15 @@ fn conversations(value: Value, bounds: &RequestBounds) -> Result<Vec<ChatRequest
             "at most {MAX_CONVERSATIONS} conversations are allowed, got {}",
             lists.len()
         );
-        return Err(Fault::parameter(text, "messages"));
+        return Err(Fault::bad_parameter(text, "messages"));
     }
     let mut body = body;
     body.shift_remove("messages");
-    let shared: usize = body.values().map(values).sum();
-    if shared.saturating_mul(lists.len()) > MAX_SHARED {
+    let shared: usize = body.values().map(count_json_values).sum();
+    if shared.saturating_mul(lists.len()) > MAX_SHARED_VALUES {
         let count = lists.len();
         return Err(Fault::bad_request(format!(
-            "{shared} values for each of {count} conversations are too many; at most {MAX_SHARED} \
+            "{shared} values for each of {count} conversations are too many; at most {MAX_SHARED_VALUES} \
              in total are allowed."
         )));
     }

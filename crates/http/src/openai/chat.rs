@@ -11,20 +11,20 @@ use crate::app::App;
 use crate::body::JsonRequest;
 use crate::dialect::Endpoint;
 use crate::error::HandlerResult;
-use crate::generation::{self, GenerationBody, ParsedBody, RejectedRequest, Started};
+use crate::generation::{self, GenerationBody, ParsedBody, RejectedRequest, StartedGeneration};
 use crate::media;
 use crate::request_head::RequestHead;
-use crate::transfer::{self, TransferTerms};
-use vllm_sim_service::prompt::{Conversation, CutSide, PromptSource, Truncation};
-use vllm_sim_service::{GenerationRequest, ReplyFacts, Resolved};
+use crate::transfer::{self, KvTransferTerms};
+use vllm_sim_service::prompt::{Conversation, PromptSource, PromptTruncation, TruncationSide};
+use vllm_sim_service::{GenerationRequest, ReplyFacts, ResolvedModel};
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
-use vllm_sim_wire::openai::shared::ToolChoice;
+use vllm_sim_wire::openai::shared::ChatToolChoice;
 
 impl GenerationBody for ChatRequest {
-    const API: Endpoint = Endpoint::Chat;
+    const ENDPOINT: Endpoint = Endpoint::Chat;
 
     fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
         Self::parse(body, bounds)
@@ -35,64 +35,70 @@ impl GenerationBody for ChatRequest {
     }
 }
 
-pub(crate) async fn create(
+pub(crate) async fn create_chat_completion(
     State(app): State<Arc<App>>,
     JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
-    answer(&app, &head, &value).await
+    answer_chat(&app, &head, &value).await
 }
 
-pub(crate) async fn answer(app: &Arc<App>, head: &RequestHead, value: &Value) -> HandlerResult {
-    let read = ParsedBody::<ChatRequest>::new(app, head, legacy::body(app, value))?;
+pub(crate) async fn answer_chat(
+    app: &Arc<App>,
+    head: &RequestHead,
+    value: &Value,
+) -> HandlerResult {
+    let read = ParsedBody::<ChatRequest>::new(app, head, legacy::move_guided_fields(app, value))?;
     let (mut request, resolved) = read.resolve(app, head)?;
     let stream = request.stream.unwrap_or(false);
-    let interval = prepare::tokens_per_event(request.stream_interval);
+    let interval = prepare::min_tokens_per_event(request.stream_interval);
     let headers = head.special_headers();
     let id = prepare::request_id("chatcmpl-", headers, request.request_id.as_deref());
-    let threshold = transfer::hit_threshold(app, headers, value);
+    let threshold = transfer::cache_hit_threshold(app, headers, value);
     let requests = std::slice::from_mut(&mut *request);
-    let started = match start(app, head, requests, resolved, id, threshold).await {
+    let started = match start_chats(app, head, requests, resolved, id, threshold).await {
         Ok(started) => started,
         Err(RejectedRequest::Late { fault, .. }) if stream => {
-            return Ok(prepare::failed_chat_stream(&fault));
+            return Ok(prepare::failed_chat_stream_response(&fault));
         }
         Err(refused) => return Err(refused.into()),
     };
-    let Started { view, reply, guard } = started;
+    let StartedGeneration { view, reply, guard } = started;
     if stream {
         let render = ChatStream::new(view, reply.choices.len(), reply.prompt_tokens());
-        return Ok(prepare::stream(app, head, reply, render, interval, guard));
+        return Ok(prepare::stream_reply(
+            app, head, reply, render, interval, guard,
+        ));
     }
-    let body = prepare::render_finished(reply, move |reply| view.unary(reply)).await?;
-    Ok(prepare::unary(app, headers, body))
+    let body = prepare::render_when_finished(reply, move |reply| view.body_json(reply)).await?;
+    Ok(prepare::json_response_with_load(app, headers, body))
 }
 
 /// Starts chat requests that differ only in their messages as one generation request; needs at
 /// least one.
-pub(crate) async fn start(
+pub(crate) async fn start_chats(
     app: &Arc<App>,
     head: &RequestHead,
     requests: &mut [ChatRequest],
-    resolved: Resolved,
+    resolved: ResolvedModel,
     id: Arc<str>,
     hit_threshold: Option<f64>,
-) -> Result<Started<Box<ChatView>>, RejectedRequest> {
+) -> Result<StartedGeneration<Box<ChatView>>, RejectedRequest> {
     let request = &requests[0];
     let last = LastMessage::of(app, request);
-    let terms = TransferTerms::of(app, &id, request.kv_transfer_params.as_ref());
+    let terms = KvTransferTerms::from_request(app, &id, request.kv_transfer_params.as_ref());
     let seed = app.service.settings().seed;
     let image = &app.controls.image_output;
-    let image = image.draw(head.special_headers(), seed);
+    let image = image.draw_image_delay(head.special_headers(), seed);
     let has_image = matches!(image, Ok(Some(_)));
     let generation = GenerationRequest {
         n: request.n.unwrap_or(1),
-        max_tokens: request.asked_tokens().1,
-        validation: request.validate_early(&app.rules.limits).into(),
-        sampling: request.sampling(&app.rules.defaults).into(),
-        tools: prepare::tools(request),
-        parses_calls: prepare::reads_calls(app, request),
-        reasoning: prepare::reasoning(app, request),
-        priority: generation::priority(head.special_headers(), request.priority),
+        max_tokens: request.requested_output_limit().1,
+        validation: request.validate_without_prompt(&app.rules.limits).into(),
+        sampling: request.sampling_request(&app.rules.defaults).into(),
+        tools: prepare::tool_request(request),
+        parses_calls: prepare::recognizes_tool_calls(app, request),
+        reasoning: prepare::reasoning_fraction(app, request),
+        priority: generation::request_priority(head.special_headers(), request.priority),
         transfer: terms.transfer.clone(),
         cache_salt: request.cache_salt.as_deref().map(Into::into),
         hit_threshold,
@@ -100,23 +106,23 @@ pub(crate) async fn start(
         prompts: PromptSource::Conversations({
             let conversations = requests.iter_mut();
             conversations
-                .map(|request| conversation(app, request))
+                .map(|request| chat_conversation(app, request))
                 .collect()
         }),
-        ..generation::request(app, head, id)
+        ..generation::new_generation_request(app, head, id)
     };
-    let (generated, guard) = generation::start(app, resolved, generation).await?;
-    let mut view = view(app, &requests[0], last, &generated.facts);
-    view.view.kv_transfer_params = terms.offer(app, &generated.facts.prompts);
+    let (generated, guard) = generation::start_generation(app, resolved, generation).await?;
+    let mut view = chat_view(app, &requests[0], last, &generated.facts);
+    view.view.kv_transfer_params = terms.response_params(app, &generated.facts.prompts);
     view.image = has_image;
-    Ok(Started {
+    Ok(StartedGeneration {
         view,
         reply: generated.reply,
         guard,
     })
 }
 
-pub(crate) fn conversation(app: &App, request: &mut ChatRequest) -> Conversation {
+pub(crate) fn chat_conversation(app: &App, request: &mut ChatRequest) -> Conversation {
     let token_ids = request.reused_prompt_token_ids(&app.rules.limits);
     let small = |id: i64| u32::try_from(id).unwrap_or(u32::MAX);
     let token_ids = token_ids.map(|ids| ids.map(|ids| ids.into_iter().map(small).collect()));
@@ -125,7 +131,7 @@ pub(crate) fn conversation(app: &App, request: &mut ChatRequest) -> Conversation
         kwargs.insert("reasoning_effort".into(), effort.clone().into());
     }
     Conversation {
-        tools: tools_shown(app, request),
+        tools: template_tools(app, request),
         documents: request
             .documents
             .as_ref()
@@ -135,9 +141,9 @@ pub(crate) fn conversation(app: &App, request: &mut ChatRequest) -> Conversation
         add_generation_prompt: request.add_generation_prompt,
         continue_final_message: request.continue_final_message,
         add_special_tokens: request.add_special_tokens,
-        truncation: Truncation {
+        truncation: PromptTruncation {
             keep: request.truncate_prompt_tokens,
-            side: CutSide::of(request.truncation_side.as_deref()),
+            side: TruncationSide::from_side_name(request.truncation_side.as_deref()),
             special: request.add_special_tokens,
         },
         token_ids: token_ids.into(),
@@ -146,9 +152,9 @@ pub(crate) fn conversation(app: &App, request: &mut ChatRequest) -> Conversation
     }
 }
 
-fn tools_shown(app: &App, request: &ChatRequest) -> Option<Vec<Value>> {
-    let hidden =
-        app.settings.parsers.hides_unchosen_tools && request.tool_choice == Some(ToolChoice::None);
+fn template_tools(app: &App, request: &ChatRequest) -> Option<Vec<Value>> {
+    let hidden = app.settings.parsers.hides_unchosen_tools
+        && request.tool_choice == Some(ChatToolChoice::None);
     let tools = request
         .tools
         .as_ref()
@@ -158,7 +164,7 @@ fn tools_shown(app: &App, request: &ChatRequest) -> Option<Vec<Value>> {
 
 /// Returns the number of log probabilities to return per prompt token: as requested, or as `echo`
 /// implies.
-fn prompt_logprobs(request: &ChatRequest) -> Option<i128> {
+fn prompt_logprob_count(request: &ChatRequest) -> Option<i128> {
     request
         .prompt_logprobs
         .or(request.echo.then_some(request.top_logprobs))
@@ -178,7 +184,7 @@ impl LastMessage {
         };
         let echo = last
             .filter(|m| request.echo && m.role() == role)
-            .map(|m| m.text())
+            .map(|m| m.all_text())
             .filter(|text| !text.is_empty());
         Self {
             role: role.into(),
@@ -188,7 +194,12 @@ impl LastMessage {
 }
 
 /// Collects everything that the JSON of a chat response depends on.
-fn view(app: &App, request: &ChatRequest, last: LastMessage, facts: &ReplyFacts) -> Box<ChatView> {
+fn chat_view(
+    app: &App,
+    request: &ChatRequest,
+    last: LastMessage,
+    facts: &ReplyFacts,
+) -> Box<ChatView> {
     let prompt = &facts.prompts[0];
     let mut view = prepare::response_shape(app, &request.into(), facts);
     view.weights = request
@@ -198,8 +209,8 @@ fn view(app: &App, request: &ChatRequest, last: LastMessage, facts: &ReplyFacts)
         .logprobs
         .unwrap_or(false)
         .then(|| prepare::logprob_count(app, request.top_logprobs));
-    view.media = media::counts(&prompt.media);
-    let show_prompt = view.return_token_ids || prompt_logprobs(request).is_some();
+    view.media = media::media_token_counts_json(&prompt.media);
+    let show_prompt = view.return_token_ids || prompt_logprob_count(request).is_some();
     let parser = app.settings.parsers.reasoning.is_some();
     // The tool parser reads every reply, also if the request has no tools.
     let tool_parser = app.settings.parsers.auto_tool_choice && app.settings.parsers.tools.is_some();
@@ -210,17 +221,17 @@ fn view(app: &App, request: &ChatRequest, last: LastMessage, facts: &ReplyFacts)
         echo: last.echo,
         include_reasoning: request.include_reasoning,
         parsed: parser || tool_parser || facts.offers_tools,
-        named: matches!(request.tool_choice, Some(ToolChoice::Named(_)))
-            && !app.dialect.ends_with_named_calls(),
+        named: matches!(request.tool_choice, Some(ChatToolChoice::Named(_)))
+            && !app.dialect.named_call_sets_finish_reason(),
         forced: matches!(
             request.tool_choice,
-            Some(ToolChoice::Named(_) | ToolChoice::Required)
+            Some(ChatToolChoice::Named(_) | ChatToolChoice::Required)
         ),
-        call_ids: app.dialect.ids().calls("chatcmpl-tool-"),
-        prompt_logprobs: prompt_logprobs(request).map(|top| prepare::logprob_count(app, top)),
+        call_ids: app.dialect.id_format().call_ids("chatcmpl-tool-"),
+        prompt_logprobs: prompt_logprob_count(request).map(|top| prepare::logprob_count(app, top)),
         prompt_ids: show_prompt.then(|| prompt.tokens.as_slice().into()),
         prompt_text: text.then(|| tokenizer.decode(&prompt.tokens, SpecialTokens::With).into()),
-        ec_transfer_params: media::encoded(app, &prompt.media),
+        ec_transfer_params: media::encoder_transfer_params_json(app, &prompt.media),
         image: false,
         tool_parser: tool_parser.then(|| app.metrics.clone()),
         view,

@@ -6,18 +6,18 @@ mod plain;
 
 use std::sync::Arc;
 
-use super::ids::CallIds;
-use super::logprobs::{LogprobStyle, at, chat_entry, prompt};
-use super::response_shape::{Counts, ResponseShape, UsageMembers, end_of};
+use super::ids::ToolCallIds;
+use super::logprobs::{LogprobStyle, with_token_position, write_chat_entry, write_prompt_logprobs};
+use super::response_shape::{ResponseShape, TokenCounts, UsageMembers, end_of_choice};
 use crate::error;
-use crate::image_output::GREY_PIXEL;
-use crate::json::{self, Nulls};
-use crate::stream::{ChoiceStep, Render};
-use vllm_sim_engine::End;
+use crate::image_output::GREY_PIXEL_DATA_URL;
+use crate::json::{self, NullMembers};
+use crate::stream::{ChoiceStep, StreamRenderer};
+use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_observe::metrics::{Metrics, ToolMode, ToolOutcome, ToolRequest};
-use vllm_sim_service::generate::Channel;
+use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Choice, Reply};
-use vllm_sim_wire::Version;
+use vllm_sim_wire::VllmVersion;
 
 /// Response settings of chat replies: the members that completions lack.
 #[derive(Clone)]
@@ -33,7 +33,7 @@ pub(crate) struct ChatView {
     pub(crate) named: bool,
     /// Whether `tool_choice` forces tool calls; the content is then empty instead of null.
     pub(crate) forced: bool,
-    pub(crate) call_ids: CallIds,
+    pub(crate) call_ids: ToolCallIds,
     pub(crate) prompt_logprobs: Option<u32>,
     pub(crate) prompt_ids: Option<Arc<[u32]>>,
     pub(crate) prompt_text: Option<Arc<str>>,
@@ -44,7 +44,7 @@ pub(crate) struct ChatView {
 }
 
 impl ChatView {
-    fn style(&self) -> Option<LogprobStyle> {
+    fn logprob_style(&self) -> Option<LogprobStyle> {
         let top = self.view.logprobs?;
         Some(LogprobStyle {
             top,
@@ -54,61 +54,63 @@ impl ChatView {
     }
 
     /// Returns the JSON body of a finished chat reply.
-    pub(crate) fn unary(&self, reply: &Reply) -> String {
+    pub(crate) fn body_json(&self, reply: &Reply) -> String {
         let view = &self.view;
-        let mut out = view.answer_head("chat.completion");
+        let mut out = view.response_head_json("chat.completion");
         for (index, choice) in reply.choices.iter().enumerate() {
             if index > 0 {
                 out.push(',');
             }
-            self.choice(&mut out, index, choice);
+            self.write_choice(&mut out, index, choice);
         }
         out.push_str("],\"service_tier\":null,\"system_fingerprint\":");
-        json::optional(&mut out, view.fingerprint.as_deref());
+        json::write_optional_string(&mut out, view.fingerprint.as_deref());
         out.push_str(",\"usage\":");
-        view.usage(&mut out, Counts::of(reply), UsageMembers::Chat);
+        view.write_usage(&mut out, TokenCounts::of_reply(reply), UsageMembers::Chat);
         out.push_str(",\"prompt_logprobs\":");
         match (self.prompt_logprobs, &self.prompt_ids) {
             (Some(top), Some(ids)) => {
-                prompt(&mut out, &view.tokenizer, ids, top, view.distribution);
+                write_prompt_logprobs(&mut out, &view.tokenizer, ids, top, view.distribution);
             }
             _ => out.push_str("null"),
         }
-        self.prompt_members(&mut out);
+        self.write_prompt_members(&mut out);
         out.push_str(",\"kv_transfer_params\":");
-        view.transfer(&mut out);
+        view.write_kv_transfer_params(&mut out);
         out.push_str(",\"ec_transfer_params\":");
         out.push_str(self.ec_transfer_params.as_deref().unwrap_or("null"));
         out.push_str(",\"metrics\":");
-        view.timings(&mut out, reply, Nulls::Shown);
+        view.write_timings(&mut out, reply, NullMembers::Shown);
         out.push('}');
         out
     }
 
-    fn prompt_members(&self, out: &mut String) {
+    fn write_prompt_members(&self, out: &mut String) {
         out.push_str(",\"prompt_token_ids\":");
         match &self.prompt_ids {
-            Some(ids) if self.view.return_token_ids => json::ints(out, ids.iter().copied()),
+            Some(ids) if self.view.return_token_ids => {
+                json::write_int_array(out, ids.iter().copied())
+            }
             _ => out.push_str("null"),
         }
         out.push_str(",\"prompt_text\":");
-        json::optional(out, self.prompt_text.as_deref());
+        json::write_optional_string(out, self.prompt_text.as_deref());
     }
 
-    fn choice(&self, out: &mut String, index: usize, choice: &Choice) {
-        let released = choice.released();
-        let end = end_of(choice);
-        let content = choice.script.text(Channel::Content, released);
-        let calls = self.calls(choice, released);
-        self.count_parsed(ToolMode::NonStreaming, !calls.is_empty());
+    fn write_choice(&self, out: &mut String, index: usize, choice: &Choice) {
+        let released = choice.released_tokens();
+        let end = end_of_choice(choice);
+        let content = choice.script.channel_text(OutputChannel::Content, released);
+        let calls = self.released_tool_calls(choice, released);
+        self.count_parser_run(ToolMode::NonStreaming, !calls.is_empty());
         let content = match &self.echo {
             Some(echo) => format!("{echo}{content}"),
             None => content,
         };
         out.push_str("{\"index\":");
-        json::int(out, index);
+        json::write_int(out, index);
         out.push_str(",\"message\":{\"role\":");
-        json::string(out, &self.role);
+        json::write_string(out, &self.role);
         out.push_str(",\"content\":");
         let thinks = choice.script.has_reasoning();
         if content.is_empty() && ((!calls.is_empty() && !self.forced) || thinks) {
@@ -117,29 +119,34 @@ impl ChatView {
             out.push('[');
             if calls.is_empty() {
                 out.push_str("{\"type\":\"text\",\"text\":");
-                json::string(out, &content);
+                json::write_string(out, &content);
                 out.push_str("},");
             }
-            image_block(out);
+            write_image_part(out);
             out.push(']');
         } else {
-            json::string(out, &content);
+            json::write_string(out, &content);
         }
         out.push_str(
             ",\"refusal\":null,\"annotations\":null,\"audio\":null,\"function_call\":null",
         );
         if !calls.is_empty() {
-            self.tool_calls(out, index, &calls);
+            self.write_tool_calls(out, index, &calls);
         }
         out.push_str(",\"reasoning\":");
         if thinks && self.include_reasoning {
-            json::string(out, &choice.script.text(Channel::Reasoning, released));
+            json::write_string(
+                out,
+                &choice
+                    .script
+                    .channel_text(OutputChannel::Reasoning, released),
+            );
         } else {
             out.push_str("null");
         }
         out.push_str("},\"logprobs\":");
         let hidden = !self.include_reasoning && self.parsed;
-        match self.style().filter(|_| !hidden) {
+        match self.logprob_style().filter(|_| !hidden) {
             Some(style) => {
                 out.push_str("{\"content\":[");
                 let script = &choice.script;
@@ -147,8 +154,8 @@ impl ChatView {
                     if position > 0 {
                         out.push(',');
                     }
-                    at(script, position, |place| {
-                        chat_entry(out, &self.view.tokenizer, &token, place, style);
+                    with_token_position(script, position, |place| {
+                        write_chat_entry(out, &self.view.tokenizer, &token, place, style);
                     });
                 }
                 out.push_str("]}");
@@ -156,11 +163,11 @@ impl ChatView {
             None => out.push_str("null"),
         }
         out.push(',');
-        let stop_word = self.stop_word(calls.len());
-        self.view.finish(out, choice, end, stop_word);
+        let stop_word = self.natural_finish_reason(calls.len());
+        self.view.write_finish_reason(out, choice, end, stop_word);
         out.push_str(",\"token_ids\":");
         if self.view.return_token_ids && !hidden {
-            json::ints(
+            json::write_int_array(
                 out,
                 choice.script.tokens().take(released as usize).map(|t| t.id),
             );
@@ -168,22 +175,22 @@ impl ChatView {
             out.push_str("null");
         }
         out.push_str(",\"routed_experts\":null");
-        self.view.weights(out, Some(released));
+        self.view.write_weight_versions(out, Some(released));
         out.push('}');
     }
 
-    fn tool_calls(&self, out: &mut String, choice: usize, calls: &[(String, String)]) {
+    fn write_tool_calls(&self, out: &mut String, choice: usize, calls: &[(String, String)]) {
         out.push_str(",\"tool_calls\":[");
         for (at, (name, arguments)) in calls.iter().enumerate() {
             if at > 0 {
                 out.push(',');
             }
             out.push_str("{\"id\":");
-            json::string(out, &self.call_ids.of(choice, at));
+            json::write_string(out, &self.call_ids.id_of_call(choice, at));
             out.push_str(",\"type\":\"function\",\"function\":{\"name\":");
-            json::string(out, name);
+            json::write_string(out, name);
             out.push_str(",\"arguments\":");
-            json::string(out, arguments);
+            json::write_string(out, arguments);
             out.push_str("}}");
         }
         out.push(']');
@@ -191,7 +198,7 @@ impl ChatView {
 
     /// Returns the finish reason of a choice that stopped by itself: `tool_calls` if it has tool
     /// calls that no named tool choice forced.
-    fn stop_word(&self, calls: usize) -> &'static str {
+    fn natural_finish_reason(&self, calls: usize) -> &'static str {
         if calls > 0 && !self.named {
             "tool_calls"
         } else {
@@ -200,7 +207,7 @@ impl ChatView {
     }
 
     /// Counts one run of the tool parser in the metrics, on a choice or on a stream delta.
-    pub(crate) fn count_parsed(&self, mode: ToolMode, found: bool) {
+    pub(crate) fn count_parser_run(&self, mode: ToolMode, found: bool) {
         let outcome = if found {
             ToolOutcome::ToolCall
         } else {
@@ -212,13 +219,19 @@ impl ChatView {
     }
 
     /// Returns names and arguments of the tool calls among the first `released` tokens of a choice.
-    pub(crate) fn calls(&self, choice: &Choice, released: u32) -> Vec<(String, String)> {
+    pub(crate) fn released_tool_calls(
+        &self,
+        choice: &Choice,
+        released: u32,
+    ) -> Vec<(String, String)> {
         let names = choice.script.calls.iter().enumerate();
         names
             .map(|(index, name)| {
                 (
                     name.clone(),
-                    choice.script.text(Channel::Call(index as u16), released),
+                    choice
+                        .script
+                        .channel_text(OutputChannel::Call(index as u16), released),
                 )
             })
             .filter(|(_, arguments)| !arguments.is_empty())
@@ -226,13 +239,13 @@ impl ChatView {
     }
 }
 
-fn image_block(out: &mut String) {
+fn write_image_part(out: &mut String) {
     out.push_str("{\"type\":\"image_url\",\"image_url\":{\"url\":\"");
-    out.push_str(GREY_PIXEL);
+    out.push_str(GREY_PIXEL_DATA_URL);
     out.push_str("\"}}");
 }
 
-const DELTA: &str = ",\"delta\":{";
+const DELTA_START: &str = ",\"delta\":{";
 
 pub(crate) struct ChatStream {
     chat: Box<ChatView>,
@@ -254,10 +267,10 @@ struct ChoiceProgress {
 
 impl ChatStream {
     pub(crate) fn new(chat: Box<ChatView>, choices: usize, prompt: u32) -> Self {
-        let mut head = chat.view.chunk_head("chat.completion.chunk");
+        let mut head = chat.view.chunk_head_json("chat.completion.chunk");
         let choices_at = head.len();
         head.push_str("{\"index\":0");
-        head.push_str(DELTA);
+        head.push_str(DELTA_START);
         Self {
             so_far: vec![ChoiceProgress::default(); choices],
             chat,
@@ -269,44 +282,44 @@ impl ChatStream {
 
     /// Returns the token counts for the usage of a chat chunk: the prompt, and the tokens of this
     /// choice only.
-    fn counts(&self, index: usize) -> Counts {
-        Counts {
+    fn token_counts(&self, index: usize) -> TokenCounts {
+        TokenCounts {
             prompt: self.prompt,
             completion: self.so_far[index].tokens,
             reasoning: self.so_far[index].reasoning,
-            ..Counts::default()
+            ..TokenCounts::default()
         }
     }
 
     /// Appends the end of a chat chunk without tokens, up to the members that only some of these
     /// chunks have.
-    fn end_opening(&self, out: &mut String, index: usize) {
+    fn end_empty_delta(&self, out: &mut String, index: usize) {
         out.push_str("},\"logprobs\":null,\"finish_reason\":null}]");
         self.chat
             .view
-            .chunk_usage(out, self.counts(index), UsageMembers::Chat);
+            .write_chunk_usage(out, self.token_counts(index), UsageMembers::Chat);
     }
 
-    fn begin(&self, out: &mut String, index: usize) {
+    fn begin_chunk(&self, out: &mut String, index: usize) {
         if index == 0 {
             out.push_str(&self.head);
             return;
         }
         out.push_str(&self.head[..self.choices_at]);
         out.push_str("{\"index\":");
-        json::int(out, index);
-        out.push_str(DELTA);
+        json::write_int(out, index);
+        out.push_str(DELTA_START);
     }
 
     /// Appends the JSON of a chat chunk after its delta.
-    fn finish(
+    fn end_chunk(
         &self,
         out: &mut String,
         choice: &Choice,
         step: &ChoiceStep,
         logprobs: &str,
         ids: Option<&[u32]>,
-        end: Option<End>,
+        end: Option<SequenceEndReason>,
     ) {
         let view = &self.chat.view;
         out.push_str("},\"logprobs\":");
@@ -319,28 +332,30 @@ impl ChatStream {
             None => out.push_str(",\"finish_reason\":null"),
             Some(end) => {
                 out.push(',');
-                let stop_word = self.chat.stop_word(self.so_far[step.index].calls);
-                view.finish(out, choice, end, stop_word);
+                let stop_word = self
+                    .chat
+                    .natural_finish_reason(self.so_far[step.index].calls);
+                view.write_finish_reason(out, choice, end, stop_word);
             }
         }
         out.push_str(",\"token_ids\":");
         match ids {
-            Some(ids) => json::ints(out, ids.iter().copied()),
+            Some(ids) => json::write_int_array(out, ids.iter().copied()),
             None => out.push_str("null"),
         }
-        let new = view.version >= Version::V033;
+        let new = view.version >= VllmVersion::V033;
         if end.is_some() {
-            view.weights(out, Some(choice.sent));
+            view.write_weight_versions(out, Some(choice.sent));
         }
         out.push_str("}]");
-        view.chunk_usage(out, self.counts(step.index), UsageMembers::Chat);
+        view.write_chunk_usage(out, self.token_counts(step.index), UsageMembers::Chat);
         if end.is_some() && !view.include_usage {
-            view.fingerprint(out);
+            view.write_fingerprint(out);
         }
         if new || (end.is_some() && view.kv_transfer_params.is_some()) {
             out.push_str(",\"kv_transfer_params\":");
             if end.is_some() {
-                view.transfer(out)
+                view.write_kv_transfer_params(out)
             } else {
                 out.push_str("null")
             }
@@ -349,7 +364,7 @@ impl ChatStream {
     }
 
     /// Sends the name of a tool call, unless it was sent before; returns whether it was sent.
-    fn announce(
+    fn write_tool_call_name(
         &mut self,
         out: &mut String,
         choice: &Choice,
@@ -360,13 +375,13 @@ impl ChatStream {
             return false;
         }
         self.so_far[step.index].calls = call + 1;
-        self.begin(out, step.index);
+        self.begin_chunk(out, step.index);
         out.push_str("\"content\":null,\"tool_calls\":[{\"id\":");
-        json::string(out, &self.chat.call_ids.of(step.index, call));
+        json::write_string(out, &self.chat.call_ids.id_of_call(step.index, call));
         out.push_str(",\"type\":\"function\",\"index\":");
-        json::int(out, call);
+        json::write_int(out, call);
         out.push_str(",\"function\":{\"name\":");
-        json::string(
+        json::write_string(
             out,
             choice.script.calls.get(call).map_or("", String::as_str),
         );
@@ -376,7 +391,7 @@ impl ChatStream {
 }
 
 #[derive(Default)]
-struct Delta {
+struct ChunkDelta {
     content: String,
     reasoning: String,
     call: Option<(usize, String)>,
@@ -386,23 +401,23 @@ struct Delta {
 }
 
 impl ChatStream {
-    fn collect(&mut self, choice: &mut Choice, step: &ChoiceStep) -> Delta {
-        let mut delta = Delta::default();
-        let style = self.chat.style();
+    fn collect_delta(&mut self, choice: &mut Choice, step: &ChoiceStep) -> ChunkDelta {
+        let mut delta = ChunkDelta::default();
+        let style = self.chat.logprob_style();
         let from = choice.sent - step.tokens;
         for index in 0..step.tokens {
-            let Some(token) = choice.script.next(&mut choice.cursor) else {
+            let Some(token) = choice.script.next_token(&mut choice.cursor) else {
                 break;
             };
             self.so_far[step.index].tokens += 1;
             match token.channel {
-                Channel::Content => delta.content.push_str(token.text),
-                Channel::Reasoning => {
+                OutputChannel::Content => delta.content.push_str(token.text),
+                OutputChannel::Reasoning => {
                     self.so_far[step.index].reasoning += 1;
                     delta.reasoning.push_str(token.text);
                 }
-                Channel::Marker => delta.hidden = true,
-                Channel::Call(call) => {
+                OutputChannel::Marker => delta.hidden = true,
+                OutputChannel::Call(call) => {
                     let entry = delta.call.get_or_insert((call.into(), String::new()));
                     entry.1.push_str(token.text);
                 }
@@ -415,8 +430,8 @@ impl ChatStream {
                 };
                 delta.logprobs.push_str(separator);
                 let tokenizer = &self.chat.view.tokenizer;
-                at(&choice.script, (from + index) as usize, |place| {
-                    chat_entry(&mut delta.logprobs, tokenizer, &token, place, style);
+                with_token_position(&choice.script, (from + index) as usize, |place| {
+                    write_chat_entry(&mut delta.logprobs, tokenizer, &token, place, style);
                 });
             }
             if self.chat.view.return_token_ids {
@@ -429,65 +444,75 @@ impl ChatStream {
         delta
     }
 
-    fn write_image(&self, out: &mut String, index: usize) {
-        self.begin(out, index);
+    fn write_image_chunk(&self, out: &mut String, index: usize) {
+        self.begin_chunk(out, index);
         out.push_str("\"content\":[");
-        image_block(out);
+        write_image_part(out);
         out.push_str("]},\"logprobs\":null,\"finish_reason\":null}],\"modality\":\"image\"}\n\n");
     }
 }
 
-impl Render for ChatStream {
-    fn fail(&mut self, out: &mut String) -> bool {
-        out.push_str(&error::last_events(&error::engine_failure().to_json()));
+impl StreamRenderer for ChatStream {
+    fn write_failure(&mut self, out: &mut String) -> bool {
+        out.push_str(&error::error_events(
+            &error::engine_failure_fault().to_json(),
+        ));
         true
     }
 
     /// Appends the chat chunks with the role of each choice, then those with the echoed text.
-    fn first(&mut self, out: &mut String) {
+    fn write_before_tokens(&mut self, out: &mut String) {
         for index in 0..self.so_far.len() {
-            self.begin(out, index);
+            self.begin_chunk(out, index);
             out.push_str("\"role\":");
-            json::string(out, &self.chat.role);
+            json::write_string(out, &self.chat.role);
             out.push_str(",\"content\":\"\"");
-            self.end_opening(out, index);
-            self.chat.prompt_members(out);
+            self.end_empty_delta(out, index);
+            self.chat.write_prompt_members(out);
             out.push_str("}\n\n");
         }
         let Some(echo) = &self.chat.echo else {
             return;
         };
         for index in 0..self.so_far.len() {
-            self.begin(out, index);
+            self.begin_chunk(out, index);
             out.push_str("\"content\":");
-            json::string(out, echo);
-            self.end_opening(out, index);
+            json::write_string(out, echo);
+            self.end_empty_delta(out, index);
             out.push_str("}\n\n");
         }
     }
 
-    fn step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
+    fn write_step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
         if !self.chat.image || step.end.is_none() {
-            return self.write_choice(out, choice, step);
+            return self.write_choice_step(out, choice, step);
         }
         // The image follows the last text and precedes the finish reason.
-        let (said, over) = step.apart();
+        let (said, over) = step.split_end();
         if said.tokens > 0 {
-            self.write_choice(out, choice, &said);
+            self.write_choice_step(out, choice, &said);
         }
-        self.write_image(out, step.index);
-        self.write_choice(out, choice, &over);
+        self.write_image_chunk(out, step.index);
+        self.write_choice_step(out, choice, &over);
     }
 
-    fn tokens(&mut self, out: &mut String, choice: &mut Choice, most: u32, bytes: usize) -> u32 {
-        self.plain_tokens(out, choice, most, bytes)
+    fn write_single_tokens(
+        &mut self,
+        out: &mut String,
+        choice: &mut Choice,
+        most: u32,
+        bytes: usize,
+    ) -> u32 {
+        self.write_text_chunks(out, choice, most, bytes)
     }
 
-    fn close(&mut self, out: &mut String, reply: &Reply) {
+    fn write_closing(&mut self, out: &mut String, reply: &Reply) {
         if self.chat.view.include_usage {
             out.push_str(&self.head[..self.choices_at]);
             out.push_str("],");
-            self.chat.view.final_usage(out, reply, UsageMembers::Chat);
+            self.chat
+                .view
+                .write_final_usage(out, reply, UsageMembers::Chat);
             out.push_str("}\n\n");
         }
         out.push_str("data: [DONE]\n\n");
@@ -496,26 +521,26 @@ impl Render for ChatStream {
 
 impl ChatStream {
     /// Appends the chat chunks for one step of a choice.
-    fn write_choice(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
-        if self.is_simple() && step.tokens == 1 && step.end.is_none() {
-            if let Some(token) = choice.script.next(&mut choice.cursor) {
-                self.plain(out, &token, step.index);
+    fn write_choice_step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
+        if self.has_text_only_chunks() && step.tokens == 1 && step.end.is_none() {
+            if let Some(token) = choice.script.next_token(&mut choice.cursor) {
+                self.write_text_chunk(out, &token, step.index);
             }
             return;
         }
-        let delta = self.collect(choice, step);
+        let delta = self.collect_delta(choice, step);
         self.chat
-            .count_parsed(ToolMode::Streaming, delta.call.is_some());
+            .count_parser_run(ToolMode::Streaming, delta.call.is_some());
         let hides = !self.chat.include_reasoning && self.chat.parsed;
         let ids = (self.chat.view.return_token_ids && !hides).then_some(delta.ids.as_slice());
         let logprobs = if hides { "" } else { delta.logprobs.as_str() };
         let mut end = step.end;
         if !delta.reasoning.is_empty() && self.chat.include_reasoning {
-            self.begin(out, step.index);
+            self.begin_chunk(out, step.index);
             out.push_str("\"reasoning\":");
-            json::string(out, &delta.reasoning);
+            json::write_string(out, &delta.reasoning);
             let rest = !delta.content.is_empty() || delta.call.is_some();
-            self.finish(
+            self.end_chunk(
                 out,
                 choice,
                 step,
@@ -528,42 +553,42 @@ impl ChatStream {
             }
         }
         if let Some((call, arguments)) = &delta.call {
-            if self.announce(out, choice, step, *call) {
-                self.finish(out, choice, step, "", ids.map(|_| &[][..]), None);
+            if self.write_tool_call_name(out, choice, step, *call) {
+                self.end_chunk(out, choice, step, "", ids.map(|_| &[][..]), None);
             }
-            self.begin(out, step.index);
+            self.begin_chunk(out, step.index);
             out.push_str("\"content\":null,\"tool_calls\":[{\"index\":");
-            json::int(out, *call);
+            json::write_int(out, *call);
             out.push_str(",\"function\":{\"arguments\":");
-            json::string(out, arguments);
+            json::write_string(out, arguments);
             out.push_str("}}]");
-            self.finish(out, choice, step, logprobs, ids, end.take());
+            self.end_chunk(out, choice, step, logprobs, ids, end.take());
             return;
         }
         let shown = !delta.content.is_empty() || (!delta.hidden && delta.reasoning.is_empty());
         if shown || (end.is_some() && !self.chat.parsed) {
-            self.begin(out, step.index);
+            self.begin_chunk(out, step.index);
             if !self.chat.image {
                 out.push_str("\"content\":");
-                json::string(out, &delta.content);
+                json::write_string(out, &delta.content);
             } else if !delta.content.is_empty() {
                 out.push_str("\"content\":[{\"type\":\"text\",\"text\":");
-                json::string(out, &delta.content);
+                json::write_string(out, &delta.content);
                 out.push_str("}]");
             }
             if hides && (!self.chat.image || !delta.content.is_empty()) {
                 out.push_str(",\"reasoning\":null");
             }
-            self.finish(out, choice, step, logprobs, ids, end);
+            self.end_chunk(out, choice, step, logprobs, ids, end);
         } else if end.is_some()
             || ((ids.is_some() || !logprobs.is_empty()) && delta.reasoning.is_empty())
         {
-            self.begin(out, step.index);
-            self.finish(out, choice, step, logprobs, ids, end);
+            self.begin_chunk(out, step.index);
+            self.end_chunk(out, choice, step, logprobs, ids, end);
         } else if !self.chat.parsed {
-            self.begin(out, step.index);
+            self.begin_chunk(out, step.index);
             out.push_str("\"content\":\"\"");
-            self.finish(out, choice, step, logprobs, ids, end);
+            self.end_chunk(out, choice, step, logprobs, ids, end);
         }
     }
 }

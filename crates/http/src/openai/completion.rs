@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use serde_json::Value;
 
-use super::completion_render::{CompletionStream, CompletionView, ShownPrompt};
+use super::completion_render::{CompletionStream, CompletionView, EchoedPrompt};
 use super::{legacy, prepare};
 use crate::app::App;
 use crate::body::RawRequest;
@@ -13,17 +13,19 @@ use crate::dialect::Endpoint;
 use crate::error::HandlerResult;
 use crate::generation::{self, GenerationBody, ParsedBody, RejectedRequest};
 use crate::request_head::RequestHead;
-use crate::transfer::{self, TransferTerms};
-use vllm_sim_service::generate::request::Prompt;
-use vllm_sim_service::prompt::{CutSide, PromptInput, PromptInputs, PromptSource, Truncation};
+use crate::transfer::{self, KvTransferTerms};
+use vllm_sim_service::generate::request::TokenizedPrompt;
+use vllm_sim_service::prompt::{
+    PromptInput, PromptInputs, PromptSource, PromptTruncation, TruncationSide,
+};
 use vllm_sim_service::{GenerationRequest, OutputBudget, ReplyFacts};
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
-use vllm_sim_wire::openai::completion::{CompletionRequest, Prompt as Asked};
+use vllm_sim_wire::openai::completion::{CompletionPrompt as Asked, CompletionRequest};
 
 impl GenerationBody for CompletionRequest {
-    const API: Endpoint = Endpoint::Completions;
+    const ENDPOINT: Endpoint = Endpoint::Completions;
 
     fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
         Self::parse(body, bounds)
@@ -33,27 +35,42 @@ impl GenerationBody for CompletionRequest {
         self.model.as_deref()
     }
 
-    fn check_first(&self) -> Result<(), Fault> {
-        self.validate_first()
+    fn check_before_model_lookup(&self) -> Result<(), Fault> {
+        self.validate_before_model_lookup()
     }
 }
 
-pub(crate) async fn create(State(app): State<Arc<App>>, received: RawRequest) -> HandlerResult {
+pub(crate) async fn create_completion(
+    State(app): State<Arc<App>>,
+    received: RawRequest,
+) -> HandlerResult {
     let (head, bounds) = (&received.head, &app.rules.defaults.bounds);
     let text = received.schema_only_body(&app);
-    if let Some((request, value)) = text.and_then(|t| CompletionRequest::read_long(t, bounds)) {
-        return respond(&app, head, &value, ParsedBody::of(request)).await;
+    if let Some((request, value)) =
+        text.and_then(|t| CompletionRequest::parse_long_prompt(t, bounds))
+    {
+        return respond_completion(
+            &app,
+            head,
+            &value,
+            ParsedBody::without_model_lookup(request),
+        )
+        .await;
     }
-    let value = received.parse_json(&app)?;
-    answer(&app, head, &value).await
+    let value = received.parse_dialect_json(&app)?;
+    answer_completion(&app, head, &value).await
 }
 
-pub(crate) async fn answer(app: &Arc<App>, head: &RequestHead, value: &Value) -> HandlerResult {
-    let read = ParsedBody::new(app, head, legacy::body(app, value))?;
-    respond(app, head, value, read).await
+pub(crate) async fn answer_completion(
+    app: &Arc<App>,
+    head: &RequestHead,
+    value: &Value,
+) -> HandlerResult {
+    let read = ParsedBody::new(app, head, legacy::move_guided_fields(app, value))?;
+    respond_completion(app, head, value, read).await
 }
 
-async fn respond(
+async fn respond_completion(
     app: &Arc<App>,
     head: &RequestHead,
     value: &Value,
@@ -64,44 +81,46 @@ async fn respond(
         request.max_tokens = app.dialect.default_max_tokens();
     }
     let stream = request.stream.unwrap_or(false);
-    let interval = prepare::tokens_per_event(request.stream_interval);
+    let interval = prepare::min_tokens_per_event(request.stream_interval);
     let headers = head.special_headers();
     let id = prepare::request_id("cmpl-", headers, request.request_id.as_deref());
-    let terms = TransferTerms::of(app, &id, request.kv_transfer_params.as_ref());
+    let terms = KvTransferTerms::from_request(app, &id, request.kv_transfer_params.as_ref());
     let generation = GenerationRequest {
         n: request.n,
         max_tokens: request.max_tokens,
         room: OutputBudget::PerPrompt,
-        validation: request.validate_early(&app.rules.limits).into(),
-        sampling: request.sampling(&app.rules.defaults).into(),
+        validation: request.validate_without_tokenizer(&app.rules.limits).into(),
+        sampling: request.sampling_request(&app.rules.defaults).into(),
         echo: request.echo.unwrap_or(false) || request.return_token_ids.unwrap_or(false),
-        priority: generation::priority(headers, request.priority),
+        priority: generation::request_priority(headers, request.priority),
         transfer: terms.transfer.clone(),
         cache_salt: request.cache_salt.as_deref().map(Into::into),
-        hit_threshold: transfer::hit_threshold(app, headers, value),
-        prompts: PromptSource::Inputs(inputs(&mut request)),
-        ..generation::request(app, head, id)
+        hit_threshold: transfer::cache_hit_threshold(app, headers, value),
+        prompts: PromptSource::Inputs(take_prompt_inputs(&mut request)),
+        ..generation::new_generation_request(app, head, id)
     };
-    let (generated, guard) = match generation::start(app, resolved, generation).await {
+    let (generated, guard) = match generation::start_generation(app, resolved, generation).await {
         Ok(started) => started,
         Err(RejectedRequest::Late { fault, .. }) if stream => {
-            return Ok(prepare::failed_stream(&fault));
+            return Ok(prepare::failed_stream_response(&fault));
         }
         Err(refused) => return Err(refused.into()),
     };
     let reply = generated.reply;
-    let mut view = view(app, &request, &generated.facts);
-    view.view.kv_transfer_params = terms.offer(app, &generated.facts.prompts);
+    let mut view = completion_view(app, &request, &generated.facts);
+    view.view.kv_transfer_params = terms.response_params(app, &generated.facts.prompts);
     drop((generated.facts, request));
     if stream {
         let render = CompletionStream::new(view, reply.choices.len(), &reply.prompts);
-        return Ok(prepare::stream(app, head, reply, render, interval, guard));
+        return Ok(prepare::stream_reply(
+            app, head, reply, render, interval, guard,
+        ));
     }
-    let body = prepare::render_finished(reply, move |reply| view.unary(reply)).await?;
-    Ok(prepare::unary(app, headers, body))
+    let body = prepare::render_when_finished(reply, move |reply| view.body_json(reply)).await?;
+    Ok(prepare::json_response_with_load(app, headers, body))
 }
 
-pub(crate) fn inputs(request: &mut CompletionRequest) -> PromptInputs {
+pub(crate) fn take_prompt_inputs(request: &mut CompletionRequest) -> PromptInputs {
     let prompts = request.prompt.take().map(|prompts| prompts.0);
     let inputs = prompts.unwrap_or_default().into_iter();
     PromptInputs {
@@ -116,15 +135,15 @@ pub(crate) fn inputs(request: &mut CompletionRequest) -> PromptInputs {
             })
             .collect(),
         add_special_tokens: request.add_special_tokens,
-        truncation: Truncation {
+        truncation: PromptTruncation {
             keep: request.truncate_prompt_tokens,
-            side: CutSide::of(request.truncation_side.as_deref()),
+            side: TruncationSide::from_side_name(request.truncation_side.as_deref()),
             special: request.add_special_tokens,
         },
     }
 }
 
-fn view(app: &App, request: &CompletionRequest, facts: &ReplyFacts) -> CompletionView {
+fn completion_view(app: &App, request: &CompletionRequest, facts: &ReplyFacts) -> CompletionView {
     let mut view = prepare::response_shape(app, &request.into(), facts);
     view.weights = request
         .return_weight_versions
@@ -135,7 +154,7 @@ fn view(app: &App, request: &CompletionRequest, facts: &ReplyFacts) -> Completio
     let echo = request.echo.unwrap_or(false);
     let shown = echo || view.return_token_ids || request.prompt_logprobs.is_some();
     let tokenizer = app.service.generator.tokenizer();
-    let show = |prompt: &Prompt| ShownPrompt {
+    let show = |prompt: &TokenizedPrompt| EchoedPrompt {
         ids: prompt.tokens.as_slice().into(),
         text: tokenizer
             .decode(&prompt.tokens, SpecialTokens::Without)

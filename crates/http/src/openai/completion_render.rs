@@ -4,16 +4,19 @@
 
 use std::sync::Arc;
 
-use super::logprobs::{CompletionLogprobs, LogprobStyle, at, each_of_prompt, prompt};
-use super::response_shape::{Counts, ResponseShape, UsageMembers, end_of};
-use crate::json::{self, Nulls};
-use crate::stream::{ChoiceStep, Render};
-use vllm_sim_service::generate::Channel;
+use super::logprobs::{
+    CompletionLogprobs, LogprobStyle, for_each_prompt_token, with_token_position,
+    write_prompt_logprobs,
+};
+use super::response_shape::{ResponseShape, TokenCounts, UsageMembers, end_of_choice};
+use crate::json::{self, NullMembers};
+use crate::stream::{ChoiceStep, StreamRenderer};
+use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Choice, Reply};
-use vllm_sim_wire::Version;
+use vllm_sim_wire::VllmVersion;
 
 #[derive(Clone)]
-pub(crate) struct ShownPrompt {
+pub(crate) struct EchoedPrompt {
     pub(crate) ids: Arc<[u32]>,
     /// The prompt text that `echo` returns, without the special tokens that the tokenizer added.
     pub(crate) text: Arc<str>,
@@ -27,7 +30,7 @@ pub(crate) struct CompletionView {
     /// Whether the response contains only the echoed prompt (`max_tokens` is 0).
     pub(crate) echo_only: bool,
     pub(crate) prompt_logprobs: Option<u32>,
-    pub(crate) prompts: Option<Arc<[ShownPrompt]>>,
+    pub(crate) prompts: Option<Arc<[EchoedPrompt]>>,
     pub(crate) ec_transfer_params: Option<Arc<str>>,
     /// Whether the id of a completion response ends with the index of the prompt (llm-d).
     pub(crate) appends_prompt_index: bool,
@@ -35,7 +38,7 @@ pub(crate) struct CompletionView {
 
 impl CompletionView {
     /// Returns the response settings for one prompt of a completion request.
-    fn shape_of(&self, prompt: usize) -> ResponseShape {
+    fn shape_for_prompt(&self, prompt: usize) -> ResponseShape {
         let mut shape = self.view.clone();
         if self.appends_prompt_index {
             shape.id = format!("{}-{prompt}", shape.id).into();
@@ -43,11 +46,11 @@ impl CompletionView {
         shape
     }
 
-    fn prompt(&self, choice: &Choice) -> Option<&ShownPrompt> {
+    fn echoed_prompt(&self, choice: &Choice) -> Option<&EchoedPrompt> {
         self.prompts.as_ref()?.get(choice.prompt)
     }
 
-    fn style(&self) -> Option<LogprobStyle> {
+    fn logprob_style(&self) -> Option<LogprobStyle> {
         let top = self.view.logprobs?;
         Some(LogprobStyle {
             top,
@@ -57,56 +60,66 @@ impl CompletionView {
     }
 
     /// Returns the prompt text that `echo` puts before the output.
-    fn echoed(&self, choice: &Choice) -> &str {
+    fn echoed_text(&self, choice: &Choice) -> &str {
         // vLLM returns the prompt's ids instead of its text if token ids are requested.
         let shown = self.echo && !self.view.return_token_ids;
-        self.prompt(choice)
+        self.echoed_prompt(choice)
             .filter(|_| shown)
             .map_or("", |p| &p.text)
     }
 
-    pub(crate) fn unary(&self, reply: &Reply) -> String {
+    pub(crate) fn body_json(&self, reply: &Reply) -> String {
         let view = &self.view;
-        let mut out = self.shape_of(0).answer_head("text_completion");
+        let mut out = self
+            .shape_for_prompt(0)
+            .response_head_json("text_completion");
         for (index, choice) in reply.choices.iter().enumerate() {
             if index > 0 {
                 out.push(',');
             }
-            self.choice(&mut out, index, choice);
+            self.write_choice(&mut out, index, choice);
         }
         out.push_str("],\"service_tier\":null,\"system_fingerprint\":");
-        json::optional(&mut out, view.fingerprint.as_deref());
+        json::write_optional_string(&mut out, view.fingerprint.as_deref());
         out.push_str(",\"usage\":");
-        view.usage(&mut out, Counts::of(reply), UsageMembers::Completion);
+        view.write_usage(
+            &mut out,
+            TokenCounts::of_reply(reply),
+            UsageMembers::Completion,
+        );
         out.push_str(",\"kv_transfer_params\":");
-        view.transfer(&mut out);
+        view.write_kv_transfer_params(&mut out);
         out.push_str(",\"ec_transfer_params\":");
         out.push_str(self.ec_transfer_params.as_deref().unwrap_or("null"));
         out.push_str(",\"metrics\":");
-        view.timings(&mut out, reply, Nulls::Shown);
+        view.write_timings(&mut out, reply, NullMembers::Shown);
         out.push('}');
         out
     }
 
-    fn choice(&self, out: &mut String, index: usize, choice: &Choice) {
-        let released = if self.echo_only { 0 } else { choice.released() };
+    fn write_choice(&self, out: &mut String, index: usize, choice: &Choice) {
+        let released = if self.echo_only {
+            0
+        } else {
+            choice.released_tokens()
+        };
         out.push_str("{\"index\":");
-        json::int(out, index);
+        json::write_int(out, index);
         out.push_str(",\"text\":\"");
-        json::escape(out, self.echoed(choice));
+        json::push_escaped_unicode(out, self.echoed_text(choice));
         for token in choice.script.tokens().take(released as usize) {
-            if token.channel != Channel::Marker {
-                json::escape(out, token.text);
+            if token.channel != OutputChannel::Marker {
+                json::push_escaped_unicode(out, token.text);
             }
         }
         out.push_str("\",\"logprobs\":");
-        match self.style() {
+        match self.logprob_style() {
             Some(style) => {
                 let mut lists = CompletionLogprobs::default();
-                self.echo_logprobs(&mut lists, choice, style);
+                self.push_prompt_logprobs(&mut lists, choice, style);
                 let script = &choice.script;
                 for (position, token) in script.tokens().take(released as usize).enumerate() {
-                    at(script, position, |place| {
+                    with_token_position(script, position, |place| {
                         lists.push(&self.view.tokenizer, token.id, place, style);
                     });
                 }
@@ -115,10 +128,11 @@ impl CompletionView {
             None => out.push_str("null"),
         }
         out.push(',');
-        self.view.finish(out, choice, end_of(choice), "stop");
+        self.view
+            .write_finish_reason(out, choice, end_of_choice(choice), "stop");
         out.push_str(",\"token_ids\":");
         if self.view.return_token_ids {
-            json::ints(
+            json::write_int_array(
                 out,
                 choice.script.tokens().take(released as usize).map(|t| t.id),
             );
@@ -127,33 +141,45 @@ impl CompletionView {
         }
         out.push_str(",\"prompt_logprobs\":");
         let echo_top = self.view.logprobs.filter(|_| self.echo);
-        match (self.prompt_logprobs.or(echo_top), self.prompt(choice)) {
+        match (
+            self.prompt_logprobs.or(echo_top),
+            self.echoed_prompt(choice),
+        ) {
             (Some(top), Some(shown)) => {
                 let (view, ids) = (&self.view, &shown.ids);
-                prompt(out, &view.tokenizer, ids, top, view.distribution);
+                write_prompt_logprobs(out, &view.tokenizer, ids, top, view.distribution);
             }
             _ => out.push_str("null"),
         }
         out.push_str(",\"prompt_token_ids\":");
-        match self.prompt(choice).filter(|_| self.view.return_token_ids) {
-            Some(shown) => json::ints(out, shown.ids.iter().copied()),
+        match self
+            .echoed_prompt(choice)
+            .filter(|_| self.view.return_token_ids)
+        {
+            Some(shown) => json::write_int_array(out, shown.ids.iter().copied()),
             None => out.push_str("null"),
         }
         out.push_str(",\"routed_experts\":null");
-        self.view.weights(out, Some(choice.released()));
+        self.view
+            .write_weight_versions(out, Some(choice.released_tokens()));
         out.push('}');
     }
 
-    fn echo_logprobs(&self, lists: &mut CompletionLogprobs, choice: &Choice, style: LogprobStyle) {
-        let Some(shown) = self.prompt(choice).filter(|_| self.echo) else {
+    fn push_prompt_logprobs(
+        &self,
+        lists: &mut CompletionLogprobs,
+        choice: &Choice,
+        style: LogprobStyle,
+    ) {
+        let Some(shown) = self.echoed_prompt(choice).filter(|_| self.echo) else {
             return;
         };
         let style = LogprobStyle {
-            distribution: style.distribution.of_prompt(),
+            distribution: style.distribution.for_prompt(),
             ..style
         };
-        each_of_prompt(&shown.ids, |id, place| match place.position {
-            0 => lists.push_first(&self.view.tokenizer, id, place, style),
+        for_each_prompt_token(&shown.ids, |id, place| match place.position {
+            0 => lists.push_first_prompt_token(&self.view.tokenizer, id, place, style),
             _ => lists.push(&self.view.tokenizer, id, place, style),
         });
     }
@@ -178,7 +204,11 @@ impl CompletionStream {
         } else {
             1
         };
-        let head = |prompt| completion.shape_of(prompt).chunk_head("text_completion");
+        let head = |prompt| {
+            completion
+                .shape_for_prompt(prompt)
+                .chunk_head_json("text_completion")
+        };
         let heads = (0..ids.max(1)).map(head).collect();
         Self {
             completion,
@@ -188,7 +218,7 @@ impl CompletionStream {
         }
     }
 
-    fn chunk(
+    fn write_chunk(
         &mut self,
         out: &mut String,
         choice: &Choice,
@@ -201,12 +231,12 @@ impl CompletionStream {
         let last = self.heads.len() - 1;
         out.push_str(&self.heads[choice.prompt.min(last)]);
         out.push_str("{\"index\":");
-        json::int(out, step.index);
+        json::write_int(out, step.index);
         out.push_str(",\"text\":\"");
         if step.first {
-            json::escape(out, self.completion.echoed(choice));
+            json::push_escaped_unicode(out, self.completion.echoed_text(choice));
         }
-        json::escape(out, text);
+        json::push_escaped_unicode(out, text);
         out.push_str("\",\"logprobs\":");
         match logprobs {
             Some(lists) => lists.write(out),
@@ -216,37 +246,41 @@ impl CompletionStream {
             None => out.push_str(",\"finish_reason\":null,\"stop_reason\":null"),
             Some(end) => {
                 out.push(',');
-                view.finish(out, choice, end, "stop");
+                view.write_finish_reason(out, choice, end, "stop");
             }
         }
         out.push_str(",\"prompt_token_ids\":");
         let shows_prompt = step.first && (view.return_token_ids || self.completion.echo);
-        match self.completion.prompt(choice).filter(|_| shows_prompt) {
-            Some(shown) => json::ints(out, shown.ids.iter().copied()),
+        match self
+            .completion
+            .echoed_prompt(choice)
+            .filter(|_| shows_prompt)
+        {
+            Some(shown) => json::write_int_array(out, shown.ids.iter().copied()),
             None => out.push_str("null"),
         }
         out.push_str(",\"token_ids\":");
         if view.return_token_ids {
-            json::ints(out, ids.iter().copied())
+            json::write_int_array(out, ids.iter().copied())
         } else {
             out.push_str("null")
         }
-        let new = view.version >= Version::V033;
-        view.weights(out, step.end.map(|_| choice.sent));
+        let new = view.version >= VllmVersion::V033;
+        view.write_weight_versions(out, step.end.map(|_| choice.sent));
         out.push_str("}]");
-        let counts = Counts {
+        let counts = TokenCounts {
             prompt: self.prompts.get(choice.prompt).copied().unwrap_or(0),
             completion: self.so_far[step.index].0,
-            ..Counts::default()
+            ..TokenCounts::default()
         };
-        view.chunk_usage(out, counts, UsageMembers::Completion);
+        view.write_chunk_usage(out, counts, UsageMembers::Completion);
         if step.end.is_some() && !view.include_usage {
-            view.fingerprint(out);
+            view.write_fingerprint(out);
         }
         if new || (step.end.is_some() && view.kv_transfer_params.is_some()) {
             out.push_str(",\"kv_transfer_params\":");
             if step.end.is_some() {
-                view.transfer(out)
+                view.write_kv_transfer_params(out)
             } else {
                 out.push_str("null")
             }
@@ -255,17 +289,17 @@ impl CompletionStream {
     }
 }
 
-impl Render for CompletionStream {
-    fn step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
-        let style = self.completion.style();
-        let mut lists = style.map(|_| CompletionLogprobs::at(self.so_far[step.index].1));
+impl StreamRenderer for CompletionStream {
+    fn write_step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
+        let style = self.completion.logprob_style();
+        let mut lists = style.map(|_| CompletionLogprobs::starting_at(self.so_far[step.index].1));
         if let (true, Some(lists), Some(style)) = (step.first, &mut lists, style) {
-            self.completion.echo_logprobs(lists, choice, style);
+            self.completion.push_prompt_logprobs(lists, choice, style);
         }
         let mut text = String::new();
         let mut ids = Vec::new();
         for _ in 0..step.tokens {
-            let Some(token) = choice.script.next(&mut choice.cursor) else {
+            let Some(token) = choice.script.next_token(&mut choice.cursor) else {
                 break;
             };
             let position = self.so_far[step.index].0 as usize;
@@ -273,7 +307,7 @@ impl Render for CompletionStream {
             if self.completion.echo_only {
                 continue;
             }
-            if token.channel != Channel::Marker {
+            if token.channel != OutputChannel::Marker {
                 text.push_str(token.text);
             }
             if self.completion.view.return_token_ids {
@@ -281,7 +315,7 @@ impl Render for CompletionStream {
             }
             if let (Some(lists), Some(style)) = (&mut lists, style) {
                 let tokenizer = &self.completion.view.tokenizer;
-                at(&choice.script, position, |place| {
+                with_token_position(&choice.script, position, |place| {
                     lists.push(tokenizer, token.id, place, style);
                 });
             }
@@ -289,16 +323,16 @@ impl Render for CompletionStream {
         if let Some(lists) = &lists {
             self.so_far[step.index].1 = lists.next_text_offset();
         }
-        self.chunk(out, choice, step, &text, lists.as_ref(), &ids);
+        self.write_chunk(out, choice, step, &text, lists.as_ref(), &ids);
     }
 
-    fn close(&mut self, out: &mut String, reply: &Reply) {
+    fn write_closing(&mut self, out: &mut String, reply: &Reply) {
         if self.completion.view.include_usage {
             out.push_str(&self.heads[0]);
             out.push_str("],");
             self.completion
                 .view
-                .final_usage(out, reply, UsageMembers::Completion);
+                .write_final_usage(out, reply, UsageMembers::Completion);
             out.push_str("}\n\n");
         }
         out.push_str("data: [DONE]\n\n");

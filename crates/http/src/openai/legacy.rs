@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use crate::app::App;
 
 /// Deprecated `guided_*` fields and their names within `structured_outputs`.
-const FIELDS: [(&str, &str); 6] = [
+const GUIDED_FIELDS: [(&str, &str); 6] = [
     ("guided_json", "json"),
     ("guided_regex", "regex"),
     ("guided_choice", "choice"),
@@ -20,17 +20,17 @@ const FIELDS: [(&str, &str); 6] = [
 /// Returns a request body with its `guided_*` fields moved to `structured_outputs`.
 ///
 /// A body that already has `structured_outputs` is unchanged.
-pub(crate) fn body<'b>(app: &App, value: &'b Value) -> Cow<'b, Value> {
+pub(crate) fn move_guided_fields<'b>(app: &App, value: &'b Value) -> Cow<'b, Value> {
     if app.settings.answers.legacy_guided {
-        translated(value)
+        with_structured_outputs(value)
     } else {
         Cow::Borrowed(value)
     }
 }
 
-fn translated(value: &Value) -> Cow<'_, Value> {
+fn with_structured_outputs(value: &Value) -> Cow<'_, Value> {
     let given = |key: &str| value.get(key).filter(|given| !given.is_null());
-    let pairs = FIELDS.iter().filter_map(|(old, new)| {
+    let pairs = GUIDED_FIELDS.iter().filter_map(|(old, new)| {
         let value = given(old).filter(|v| **v != Value::Bool(false))?;
         Some(((*new).to_owned(), value.clone()))
     });
@@ -50,13 +50,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn old_fields_become_one_new_one() {
+    fn guided_fields_become_structured_outputs() {
         let old = json!({"guided_choice": ["a", "b"], "guided_json_object": false});
-        let new = translated(&old);
+        let new = with_structured_outputs(&old);
         assert_eq!(new["structured_outputs"], json!({"choice": ["a", "b"]}));
         let both = json!({"guided_choice": ["a"], "structured_outputs": {"regex": "b"}});
-        assert_eq!(*translated(&both), both);
+        assert_eq!(*with_structured_outputs(&both), both);
         let none = json!({"guided_regex": null});
-        assert_eq!(*translated(&none), none);
+        assert_eq!(*with_structured_outputs(&none), none);
     }
 }

@@ -1,9 +1,11 @@
 //! Computes synthetic but deterministic log probabilities, in the JSON of vLLM 0.33.
 
 use crate::json;
-use vllm_sim_random::mix;
-use vllm_sim_service::generate::{CONTEXT_START, Script, Token, context_after};
-use vllm_sim_service::logprobs::{Position, RankedToken};
+use vllm_sim_random::mix_u64_pair;
+use vllm_sim_service::generate::{
+    EMPTY_CONTEXT_HASH, OutputToken, ReplyScript, extend_context_hash,
+};
+use vllm_sim_service::logprobs::{LogprobPosition, RankedToken};
 use vllm_sim_tokenizer::{SpecialTokens, Tokenizer};
 
 /// Format and source of the log probabilities in a response.
@@ -13,12 +15,12 @@ pub(crate) struct LogprobStyle {
     pub(crate) top: u32,
     /// Whether tokens are shown as `token_id:N` instead of their text.
     pub(crate) as_ids: bool,
-    pub(crate) distribution: Distribution,
+    pub(crate) distribution: LogprobSource,
 }
 
 /// Source of the log probability values of a reply.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Distribution {
+pub(crate) enum LogprobSource {
     /// The values of llm-d-inference-sim's `logprobs.go`.
     ///
     /// The sampled token has −1.0 − 0.1 × (position mod 3), the j-th alternative 0.5 × j less.
@@ -31,9 +33,9 @@ pub(crate) enum Distribution {
     ByRank { seed: u64, temperature: f64 },
 }
 
-impl Distribution {
+impl LogprobSource {
     /// Returns the log probability distribution for prompt tokens, which were not sampled.
-    pub(crate) fn of_prompt(self) -> Self {
+    pub(crate) fn for_prompt(self) -> Self {
         match self {
             Self::ByPosition => self,
             Self::ByRank { seed, .. } => Self::ByRank {
@@ -66,26 +68,26 @@ pub(crate) struct TokenPosition<'a> {
 }
 
 /// Number of preceding tokens that can affect the text of a token.
-pub(crate) const CONTEXT: usize = 4;
+pub(crate) const MAX_CONTEXT_TOKENS: usize = 4;
 
 /// Calls `then` with the position of a reply token and its preceding tokens.
-pub(crate) fn at<R>(
-    script: &Script,
+pub(crate) fn with_token_position<R>(
+    script: &ReplyScript,
     position: usize,
     then: impl FnOnce(TokenPosition<'_>) -> R,
 ) -> R {
     then(TokenPosition {
         position,
-        context: script.context(position),
-        before: &|| script.before(position),
+        context: script.context_hash(position),
+        before: &|| script.tokens_before(position),
     })
 }
 
 /// Calls `then` with each prompt token, its position and its preceding tokens.
-pub(crate) fn each_of_prompt(tokens: &[u32], mut then: impl FnMut(u32, TokenPosition<'_>)) {
-    let mut context = CONTEXT_START;
+pub(crate) fn for_each_prompt_token(tokens: &[u32], mut then: impl FnMut(u32, TokenPosition<'_>)) {
+    let mut context = EMPTY_CONTEXT_HASH;
     for (position, id) in tokens.iter().enumerate() {
-        let before = || tokens[position.saturating_sub(CONTEXT)..position].to_vec();
+        let before = || tokens[position.saturating_sub(MAX_CONTEXT_TOKENS)..position].to_vec();
         then(
             *id,
             TokenPosition {
@@ -94,7 +96,7 @@ pub(crate) fn each_of_prompt(tokens: &[u32], mut then: impl FnMut(u32, TokenPosi
                 before: &before,
             },
         );
-        context = context_after(context, *id);
+        context = extend_context_hash(context, *id);
     }
 }
 
@@ -103,7 +105,7 @@ pub(crate) fn each_of_prompt(tokens: &[u32], mut then: impl FnMut(u32, TokenPosi
 ///
 /// The list has `top + 1` entries if the sampled token is not among the most likely. llm-d includes
 /// the sampled token in `top`.
-pub(crate) fn entries(
+pub(crate) fn token_logprobs(
     tokenizer: &Tokenizer,
     id: u32,
     place: TokenPosition<'_>,
@@ -111,16 +113,16 @@ pub(crate) fn entries(
 ) -> Vec<TokenLogprob> {
     let top = style.top.min(tokenizer.vocab_size().max(2)) as usize;
     let values = match style.distribution {
-        Distribution::ByPosition => {
-            return by_position(tokenizer, id, place, top.max(1), style);
+        LogprobSource::ByPosition => {
+            return llmd_token_logprobs(tokenizer, id, place, top.max(1), style);
         }
-        Distribution::ByRank { seed, temperature } => {
-            let position = Position {
+        LogprobSource::ByRank { seed, temperature } => {
+            let position = LogprobPosition {
                 vocabulary: tokenizer.vocab_size(),
-                context: mix(seed, place.context),
+                context: mix_u64_pair(seed, place.context),
                 temperature,
             };
-            position.entries(id, top)
+            position.row_without_duplicates(id, top)
         }
     };
     let show = |RankedToken { id, logprob, rank }| TokenLogprob {
@@ -129,7 +131,7 @@ pub(crate) fn entries(
         rank,
         text: match style.as_ids {
             true => format!("token_id:{id}"),
-            false => text(tokenizer, id, place.before),
+            false => logprob_token_text(tokenizer, id, place.before),
         },
     };
     values.into_iter().map(show).collect()
@@ -137,7 +139,7 @@ pub(crate) fn entries(
 
 /// Returns log probabilities as llm-d does: the token, and alternatives with derived names outside
 /// the vocabulary.
-fn by_position(
+fn llmd_token_logprobs(
     tokenizer: &Tokenizer,
     id: u32,
     place: TokenPosition<'_>,
@@ -146,7 +148,7 @@ fn by_position(
 ) -> Vec<TokenLogprob> {
     let own = match style.as_ids {
         true => format!("token_id:{id}"),
-        false => text(tokenizer, id, place.before),
+        false => logprob_token_text(tokenizer, id, place.before),
     };
     let entry = |rank: usize| TokenLogprob {
         // Each alternative gets its own id, counted down from the highest number.
@@ -155,7 +157,7 @@ fn by_position(
         } else {
             u32::MAX - rank as u32
         },
-        logprob: chosen(place.position) - 0.5 * rank as f64,
+        logprob: llmd_chosen_logprob(place.position) - 0.5 * rank as f64,
         rank: rank as u32 + 1,
         text: match rank {
             0 => own.clone(),
@@ -171,21 +173,25 @@ fn by_position(
 /// of it.
 ///
 /// Source: vLLM 0.33 `vllm/v1/engine/logprobs.py`, `_correct_decoded_token`.
-pub(crate) fn text(tokenizer: &Tokenizer, id: u32, before: PrecedingTokens<'_>) -> String {
-    const CUT: char = '\u{fffd}';
+pub(crate) fn logprob_token_text(
+    tokenizer: &Tokenizer,
+    id: u32,
+    before: PrecedingTokens<'_>,
+) -> String {
+    const REPLACEMENT_CHARACTER: char = '\u{fffd}';
 
     let alone = tokenizer.token_text(id);
-    if !alone.ends_with(CUT) {
+    if !alone.ends_with(REPLACEMENT_CHARACTER) {
         return alone;
     }
     let before = before();
-    for start in (before.len().saturating_sub(CONTEXT)..before.len()).rev() {
+    for start in (before.len().saturating_sub(MAX_CONTEXT_TOKENS)..before.len()).rev() {
         let context = &before[start..];
         let whole = tokenizer.decode(&[context, &[id]].concat(), SpecialTokens::Without);
-        if whole.ends_with(CUT) {
+        if whole.ends_with(REPLACEMENT_CHARACTER) {
             continue;
         }
-        let is_part = |id: &&u32| tokenizer.token_text(**id).ends_with(CUT);
+        let is_part = |id: &&u32| tokenizer.token_text(**id).ends_with(REPLACEMENT_CHARACTER);
         let parts = context.iter().rev().take_while(is_part).count();
         let clean = tokenizer.decode(&context[..context.len() - parts], SpecialTokens::Without);
         let common = whole.chars().zip(clean.chars()).take_while(|(a, b)| a == b);
@@ -194,39 +200,39 @@ pub(crate) fn text(tokenizer: &Tokenizer, id: u32, before: PrecedingTokens<'_>) 
     String::new()
 }
 
-pub(crate) fn chosen(position: usize) -> f64 {
+pub(crate) fn llmd_chosen_logprob(position: usize) -> f64 {
     -1.0 - 0.1 * (position % 3) as f64
 }
 
 /// Appends the log probability of one token, an element of `logprobs.content` of a chat choice.
-pub(super) fn chat_entry(
+pub(super) fn write_chat_entry(
     out: &mut String,
     tokenizer: &Tokenizer,
-    token: &Token<'_>,
+    token: &OutputToken<'_>,
     place: TokenPosition<'_>,
     style: LogprobStyle,
 ) {
-    let entries = entries(tokenizer, token.id, place, style);
-    let real = text(tokenizer, token.id, place.before);
-    entry(out, &entries[0], real.as_bytes());
+    let entries = token_logprobs(tokenizer, token.id, place, style);
+    let real = logprob_token_text(tokenizer, token.id, place.before);
+    write_logprob_entry(out, &entries[0], real.as_bytes());
     out.push_str(",\"top_logprobs\":[");
     for (index, other) in entries.iter().take(style.top as usize).enumerate() {
         if index > 0 {
             out.push(',');
         }
-        entry(out, other, other.text.as_bytes());
+        write_logprob_entry(out, other, other.text.as_bytes());
         out.push('}');
     }
     out.push_str("]}");
 }
 
-fn entry(out: &mut String, entry: &TokenLogprob, bytes: &[u8]) {
+fn write_logprob_entry(out: &mut String, entry: &TokenLogprob, bytes: &[u8]) {
     out.push_str("{\"token\":");
-    json::string(out, &entry.text);
+    json::write_string(out, &entry.text);
     out.push_str(",\"logprob\":");
-    json::float(out, entry.logprob);
+    json::write_python_float(out, entry.logprob);
     out.push_str(",\"bytes\":");
-    json::ints(out, bytes.iter().map(|b| u32::from(*b)));
+    json::write_int_array(out, bytes.iter().map(|b| u32::from(*b)));
 }
 
 /// The parallel lists of `logprobs` of a completion choice.
@@ -241,7 +247,7 @@ pub(super) struct CompletionLogprobs {
 }
 
 impl CompletionLogprobs {
-    pub(super) fn at(offset: usize) -> Self {
+    pub(super) fn starting_at(offset: usize) -> Self {
         Self {
             offset,
             ..Self::default()
@@ -253,14 +259,14 @@ impl CompletionLogprobs {
     }
 
     /// Adds the first token of an echoed prompt to the lists of log probabilities; it has none.
-    pub(super) fn push_first(
+    pub(super) fn push_first_prompt_token(
         &mut self,
         tokenizer: &Tokenizer,
         id: u32,
         place: TokenPosition<'_>,
         style: LogprobStyle,
     ) {
-        self.push_text(&entries(tokenizer, id, place, style)[0].text);
+        self.push_text(&token_logprobs(tokenizer, id, place, style)[0].text);
         self.values.push_str("null");
         self.tops.push_str("null");
     }
@@ -277,8 +283,8 @@ impl CompletionLogprobs {
             }
         }
         self.count += 1;
-        json::int(&mut self.offsets, self.offset);
-        json::string(&mut self.tokens, text);
+        json::write_int(&mut self.offsets, self.offset);
+        json::write_string(&mut self.tokens, text);
         self.offset += text.chars().count();
     }
 
@@ -289,9 +295,9 @@ impl CompletionLogprobs {
         place: TokenPosition<'_>,
         style: LogprobStyle,
     ) {
-        let entries = entries(tokenizer, id, place, style);
+        let entries = token_logprobs(tokenizer, id, place, style);
         self.push_text(&entries[0].text);
-        json::float(&mut self.values, entries[0].logprob);
+        json::write_python_float(&mut self.values, entries[0].logprob);
         self.tops.push('{');
         let mut seen = std::collections::BTreeSet::new();
         for other in &entries {
@@ -302,9 +308,9 @@ impl CompletionLogprobs {
             if seen.len() > 1 {
                 self.tops.push(',');
             }
-            json::string(&mut self.tops, &other.text);
+            json::write_string(&mut self.tops, &other.text);
             self.tops.push(':');
-            json::float(&mut self.tops, other.logprob);
+            json::write_python_float(&mut self.tops, other.logprob);
         }
         self.tops.push('}');
     }
@@ -331,40 +337,43 @@ impl CompletionLogprobs {
 
 /// Appends the `prompt_logprobs` member: `null` for the first token, then one map by token id per
 /// token.
-pub(crate) fn prompt(
+pub(crate) fn write_prompt_logprobs(
     out: &mut String,
     tokenizer: &Tokenizer,
     tokens: &[u32],
     top: u32,
-    distribution: Distribution,
+    distribution: LogprobSource,
 ) {
     let style = LogprobStyle {
         top: match distribution {
-            Distribution::ByPosition => top.saturating_add(1),
-            Distribution::ByRank { .. } => top,
+            LogprobSource::ByPosition => top.saturating_add(1),
+            LogprobSource::ByRank { .. } => top,
         },
         as_ids: false,
-        distribution: distribution.of_prompt(),
+        distribution: distribution.for_prompt(),
     };
     out.push('[');
-    each_of_prompt(tokens, |id, place| {
+    for_each_prompt_token(tokens, |id, place| {
         if place.position == 0 {
             out.push_str("null");
             return;
         }
         out.push_str(",{");
-        for (index, entry) in entries(tokenizer, id, place, style).iter().enumerate() {
+        for (index, entry) in token_logprobs(tokenizer, id, place, style)
+            .iter()
+            .enumerate()
+        {
             if index > 0 {
                 out.push(',');
             }
             out.push('"');
-            json::int(out, entry.id);
+            json::write_int(out, entry.id);
             out.push_str("\":{\"logprob\":");
-            json::float(out, entry.logprob);
+            json::write_python_float(out, entry.logprob);
             out.push_str(",\"rank\":");
-            json::int(out, entry.rank);
+            json::write_int(out, entry.rank);
             out.push_str(",\"decoded_token\":");
-            json::string(out, &entry.text);
+            json::write_string(out, &entry.text);
             out.push('}');
         }
         out.push('}');

@@ -8,23 +8,23 @@ use axum::http::{Response, StatusCode};
 
 use crate::app::App;
 use crate::{error, json};
-use vllm_sim_engine::driver::unix_now;
+use vllm_sim_engine::driver::unix_now_secs;
 
 /// Handles `GET /v1/models`: lists one card per served model name, then one per LoRA adapter in
 /// load order.
-pub(crate) async fn list(State(app): State<Arc<App>>) -> Response<Body> {
+pub(crate) async fn list_models(State(app): State<Arc<App>>) -> Response<Body> {
     let models = &app.service.models;
     let root = app.settings.model.name.as_str();
-    let created = unix_now() as u64;
+    let created = unix_now_secs() as u64;
     let mut out = String::from("{\"object\":\"list\",\"data\":[");
-    for (index, name) in models.served().iter().enumerate() {
+    for (index, name) in models.served_names().iter().enumerate() {
         if index > 0 {
             out.push(',');
         }
         let max = Some(app.settings.model.max_model_len);
-        card(
+        write_model_card(
             &mut out,
-            &Card {
+            &ModelCard {
                 id: name,
                 root,
                 parent: None,
@@ -39,15 +39,15 @@ pub(crate) async fn list(State(app): State<Arc<App>>) -> Response<Body> {
         .then_some(app.settings.model.max_model_len);
     for adapter in models.adapters().iter() {
         out.push(',');
-        let parent = adapter.base.as_deref().unwrap_or(models.displayed());
+        let parent = adapter.base.as_deref().unwrap_or(models.displayed_name());
         let root = if adapter.path.is_empty() {
             &adapter.name
         } else {
             adapter.path.as_str()
         };
-        card(
+        write_model_card(
             &mut out,
-            &Card {
+            &ModelCard {
                 id: &adapter.name,
                 root,
                 parent: Some(parent),
@@ -57,10 +57,10 @@ pub(crate) async fn list(State(app): State<Arc<App>>) -> Response<Body> {
         );
     }
     out.push_str("]}");
-    error::json(StatusCode::OK, out)
+    error::json_response(StatusCode::OK, out)
 }
 
-struct Card<'a> {
+struct ModelCard<'a> {
     id: &'a str,
     root: &'a str,
     parent: Option<&'a str>,
@@ -68,23 +68,23 @@ struct Card<'a> {
     created: u64,
 }
 
-fn card(out: &mut String, card: &Card<'_>) {
+fn write_model_card(out: &mut String, card: &ModelCard<'_>) {
     out.push_str("{\"id\":");
-    json::string(out, card.id);
+    json::write_string(out, card.id);
     out.push_str(",\"object\":\"model\",\"created\":");
-    json::int(out, card.created);
+    json::write_int(out, card.created);
     out.push_str(",\"owned_by\":\"vllm\",\"root\":");
-    json::string(out, card.root);
+    json::write_string(out, card.root);
     out.push_str(",\"parent\":");
-    json::optional(out, card.parent);
+    json::write_optional_string(out, card.parent);
     out.push_str(",\"max_model_len\":");
     match card.max {
-        Some(max) => json::int(out, max),
+        Some(max) => json::write_int(out, max),
         None => out.push_str("null"),
     }
     out.push_str(",\"permission\":[{\"id\":\"modelperm-");
-    out.push_str(&super::prepare::uid());
+    out.push_str(&super::prepare::new_uid());
     out.push_str("\",\"object\":\"model_permission\",\"created\":");
-    json::int(out, card.created);
+    json::write_int(out, card.created);
     out.push_str(",\"allow_create_engine\":false,\"allow_sampling\":true,\"allow_logprobs\":true,\"allow_search_indices\":false,\"allow_view\":true,\"allow_fine_tuning\":false,\"organization\":\"*\",\"group\":null,\"is_blocking\":false}]}");
 }

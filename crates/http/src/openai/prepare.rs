@@ -4,21 +4,21 @@ use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use serde_json::{Map, Value};
 
-pub(crate) use super::ids::{request_id, uid};
-use super::logprobs::Distribution;
+pub(crate) use super::ids::{new_uid, request_id};
+use super::logprobs::LogprobSource;
 use super::response_shape::{DraftReport, ResponseShape};
-use crate::app::{App, LoadGuard};
+use crate::app::{App, ServerLoadGuard};
 use crate::request_head::{RequestHead, names};
-use crate::stream::{EventStream, Render};
+use crate::stream::{EventStream, StreamRenderer};
 use crate::{error, fault};
-use vllm_sim_config::RequestDrafts;
-use vllm_sim_engine::driver::unix_now;
+use vllm_sim_config::PerRequestDraftStats;
+use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::generate::tools::{ToolChoice as Choice, ToolDef};
 use vllm_sim_service::{Reply, ReplyFacts, ToolRequest, run_blocking_if_large};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::completion::CompletionRequest;
-use vllm_sim_wire::openai::shared::ToolChoice;
+use vllm_sim_wire::openai::shared::ChatToolChoice;
 
 /// Request fields on usage and token ids that chat and completion requests share.
 #[derive(Debug, Clone, Copy)]
@@ -31,7 +31,7 @@ pub(crate) struct UsageOptions {
 
 impl From<&ChatRequest> for UsageOptions {
     fn from(request: &ChatRequest) -> Self {
-        let (usage, continuous_usage) = request.wants_usage();
+        let (usage, continuous_usage) = request.stream_usage_options();
         Self {
             usage,
             continuous_usage,
@@ -43,7 +43,7 @@ impl From<&ChatRequest> for UsageOptions {
 
 impl From<&CompletionRequest> for UsageOptions {
     fn from(request: &CompletionRequest) -> Self {
-        let (usage, continuous_usage) = request.wants_usage();
+        let (usage, continuous_usage) = request.stream_usage_options();
         Self {
             usage,
             continuous_usage,
@@ -63,24 +63,24 @@ pub(crate) fn logprob_count(app: &App, asked: i128) -> u32 {
 
 /// Returns whether vLLM's tool parser reads the text of a chat: tools are offered and none is
 /// forced.
-pub(crate) fn parses_tools(app: &App, request: &ChatRequest) -> bool {
+pub(crate) fn runs_tool_parser(app: &App, request: &ChatRequest) -> bool {
     app.settings.parsers.tools.is_some()
         && request.tools.as_ref().is_some_and(|t| !t.is_empty())
-        && matches!(request.tool_choice, None | Some(ToolChoice::Auto))
+        && matches!(request.tool_choice, None | Some(ChatToolChoice::Auto))
 }
 
 /// Returns whether the tool parser recognizes calls of a Hermes model.
-pub(crate) fn reads_calls(app: &App, request: &ChatRequest) -> bool {
-    parses_tools(app, request) && app.settings.parsers.tools.as_deref() == Some("hermes")
+pub(crate) fn recognizes_tool_calls(app: &App, request: &ChatRequest) -> bool {
+    runs_tool_parser(app, request) && app.settings.parsers.tools.as_deref() == Some("hermes")
 }
 
-pub(crate) fn tools(request: &ChatRequest) -> Option<ToolRequest> {
+pub(crate) fn tool_request(request: &ChatRequest) -> Option<ToolRequest> {
     let tools = request.tools.as_ref().filter(|tools| !tools.is_empty())?;
     let choice = match &request.tool_choice {
-        Some(ToolChoice::Auto) => Choice::Auto,
-        Some(ToolChoice::Required) => Choice::Required,
-        Some(ToolChoice::Named(name)) => Choice::Named(name.clone()),
-        Some(ToolChoice::None) | None => return None,
+        Some(ChatToolChoice::Auto) => Choice::Auto,
+        Some(ChatToolChoice::Required) => Choice::Required,
+        Some(ChatToolChoice::Named(name)) => Choice::Named(name.clone()),
+        Some(ChatToolChoice::None) | None => return None,
     };
     let tools = tools.iter().map(|tool| ToolDef {
         name: tool.function.name.clone(),
@@ -97,7 +97,7 @@ pub(crate) fn tools(request: &ChatRequest) -> Option<ToolRequest> {
 
 /// Returns the JSON of a tool as vLLM passes it to the chat template, with every field that was
 /// set.
-pub(crate) fn tool_json(tool: &vllm_sim_wire::openai::shared::Tool) -> Value {
+pub(crate) fn tool_json(tool: &vllm_sim_wire::openai::shared::ChatTool) -> Value {
     let function = &tool.function;
     let mut map = Map::new();
     map.insert("name".into(), function.name.clone().into());
@@ -117,7 +117,7 @@ pub(crate) fn tool_json(tool: &vllm_sim_wire::openai::shared::Tool) -> Value {
 
 /// Returns the fraction of output tokens that is reasoning, for a chat request; `None` without a
 /// reasoning parser.
-pub(crate) fn reasoning(app: &App, request: &ChatRequest) -> Option<f64> {
+pub(crate) fn reasoning_fraction(app: &App, request: &ChatRequest) -> Option<f64> {
     app.settings.parsers.reasoning.as_ref()?;
     let off = request.reasoning_effort.as_deref() == Some("none")
         || request
@@ -143,8 +143,8 @@ pub(crate) fn response_shape(app: &App, shape: &UsageOptions, facts: &ReplyFacts
     let continuous = shape.continuous_usage || answers.force_include_usage;
     ResponseShape {
         id: facts.id.clone(),
-        created: unix_now() as u64,
-        model: app.service.models.shown(&facts.target),
+        created: unix_now_secs() as u64,
+        model: app.service.models.name_in_responses(&facts.target),
         version: app.version,
         fingerprint: app.settings.model.fingerprint.clone(),
         tokenizer: app.service.generator.tokenizer().clone(),
@@ -154,8 +154,8 @@ pub(crate) fn response_shape(app: &App, shape: &UsageOptions, facts: &ReplyFacts
         reasoning_details: app.settings.parsers.reasoning.is_some(),
         logprobs: None,
         distribution: match app.dialect.has_positional_logprobs() {
-            true => Distribution::ByPosition,
-            false => Distribution::ByRank {
+            true => LogprobSource::ByPosition,
+            false => LogprobSource::ByRank {
                 seed: app.service.settings().seed,
                 temperature: match params.top_k {
                     1 => 0.0,
@@ -166,19 +166,19 @@ pub(crate) fn response_shape(app: &App, shape: &UsageOptions, facts: &ReplyFacts
         tokens_as_ids: shape.tokens_as_ids.unwrap_or(answers.tokens_as_token_ids),
         return_token_ids: shape.return_token_ids,
         metrics: answers.per_request_metrics,
-        drafts: draft_report(app),
+        drafts: draft_report_settings(app),
         kv_transfer_params: None,
         media: None,
         weights: None,
-        prefill_reason: app.dialect.prefill_reason(),
+        prefill_reason: app.dialect.prefill_finish_reason(),
     }
 }
 
-fn draft_report(app: &App) -> Option<DraftReport> {
+fn draft_report_settings(app: &App) -> Option<DraftReport> {
     let detailed = match app.settings.answers.per_request_drafts {
-        RequestDrafts::None => return None,
-        RequestDrafts::Summary => false,
-        RequestDrafts::Detailed => true,
+        PerRequestDraftStats::None => return None,
+        PerRequestDraftStats::Summary => false,
+        PerRequestDraftStats::Detailed => true,
     };
     let tokens = app.settings.answers.draft_tokens?;
     Some(DraftReport { tokens, detailed })
@@ -188,24 +188,32 @@ fn draft_report(app: &App) -> Option<DraftReport> {
 ///
 /// # Errors
 /// vLLM's 500 if a choice ended with an error.
-pub(crate) async fn render_finished<T: Send + 'static>(
+pub(crate) async fn render_when_finished<T: Send + 'static>(
     reply: Reply,
     render: impl FnOnce(&Reply) -> T + Send + 'static,
 ) -> Result<T, Fault> {
-    reply.ended().await;
-    if reply.failed() {
-        return Err(error::engine_failure());
+    reply.wait_until_ended().await;
+    if reply.has_failed_choice() {
+        return Err(error::engine_failure_fault());
     }
     Ok(run_blocking_if_large(reply.size, move || render(&reply)).await)
 }
 
 /// Returns a response that is no stream, with the load header if the client requested it.
-pub(crate) fn unary(app: &App, headers: &HeaderMap, body: String) -> Response<Body> {
-    let mut response = error::json(StatusCode::OK, body);
+pub(crate) fn json_response_with_load(
+    app: &App,
+    headers: &HeaderMap,
+    body: String,
+) -> Response<Body> {
+    let mut response = error::json_response(StatusCode::OK, body);
     let format = headers.get(&names::LOAD_FORMAT).map(HeaderValue::as_bytes);
     let text = match format {
-        Some(f) if f.eq_ignore_ascii_case(b"text") => Some(load_header(app, LoadFormat::Text)),
-        Some(f) if f.eq_ignore_ascii_case(b"json") => Some(load_header(app, LoadFormat::Json)),
+        Some(f) if f.eq_ignore_ascii_case(b"text") => {
+            Some(load_header_value(app, LoadHeaderFormat::Text))
+        }
+        Some(f) if f.eq_ignore_ascii_case(b"json") => {
+            Some(load_header_value(app, LoadHeaderFormat::Json))
+        }
         _ => None,
     };
     if let Some(value) = text.and_then(|text| HeaderValue::from_str(&text).ok()) {
@@ -216,13 +224,13 @@ pub(crate) fn unary(app: &App, headers: &HeaderMap, body: String) -> Response<Bo
     response
 }
 
-enum LoadFormat {
+enum LoadHeaderFormat {
     Text,
     Json,
 }
 
-fn load_header(app: &App, format: LoadFormat) -> String {
-    let stats = app.service.ranks()[0].stats();
+fn load_header_value(app: &App, format: LoadHeaderFormat) -> String {
+    let stats = app.service.rank_engines()[0].stats();
     let waiting = stats.waiting as f64;
     let usage = if stats.total_blocks == 0 {
         0.0
@@ -230,10 +238,10 @@ fn load_header(app: &App, format: LoadFormat) -> String {
         f64::from(stats.used_blocks) / f64::from(stats.total_blocks)
     };
     match format {
-        LoadFormat::Json => format!(
+        LoadHeaderFormat::Json => format!(
             "JSON {{\"named_metrics\": {{\"num_requests_waiting\": {waiting:?}, \"kv_cache_usage_perc\": {usage:?}}}}}"
         ),
-        LoadFormat::Text => format!(
+        LoadHeaderFormat::Text => format!(
             "TEXT named_metrics.num_requests_waiting={waiting:?}, named_metrics.kv_cache_usage_perc={usage:?}"
         ),
     }
@@ -241,48 +249,48 @@ fn load_header(app: &App, format: LoadFormat) -> String {
 
 /// Returns the minimum number of tokens per stream event that a request asks for, clamped to 32
 /// bits.
-pub(crate) fn tokens_per_event(asked: Option<i128>) -> u32 {
+pub(crate) fn min_tokens_per_event(asked: Option<i128>) -> u32 {
     u32::try_from(asked.unwrap_or(1).max(1)).unwrap_or(u32::MAX)
 }
 
-pub(crate) fn stream<R: Render + Unpin>(
+pub(crate) fn stream_reply<R: StreamRenderer + Unpin>(
     app: &App,
     head: &RequestHead,
     reply: Reply,
     render: R,
     interval: u32,
-    guard: Option<LoadGuard>,
+    guard: Option<ServerLoadGuard>,
 ) -> Response<Body> {
     let interval = interval.max(app.settings.answers.stream_interval);
     let silence = app.settings.answers.sse_keep_alive_interval;
     let guard = guard.map(|guard| Box::new(guard) as Box<dyn std::any::Any + Send>);
-    let faults = fault::injector(app, head);
-    events(Body::new(EventStream::new(
+    let faults = fault::stream_fault_injector(app, head);
+    event_stream_response(Body::new(EventStream::new(
         reply, render, interval, faults, silence, guard,
     )))
 }
 
 /// Returns a streamed response that sends no keep-alive comments.
-pub(crate) fn stream_without_keep_alive<R: Render + Unpin>(
+pub(crate) fn stream_reply_without_keep_alive<R: StreamRenderer + Unpin>(
     app: &App,
     head: &RequestHead,
     reply: Reply,
     render: R,
-    guard: Option<LoadGuard>,
+    guard: Option<ServerLoadGuard>,
 ) -> Response<Body> {
     let interval = app.settings.answers.stream_interval;
     let guard = guard.map(|guard| Box::new(guard) as Box<dyn std::any::Any + Send>);
-    events(Body::new(EventStream::new(
+    event_stream_response(Body::new(EventStream::new(
         reply,
         render,
         interval,
-        fault::injector(app, head),
+        fault::stream_fault_injector(app, head),
         None,
         guard,
     )))
 }
 
-pub(crate) fn events(body: Body) -> Response<Body> {
+pub(crate) fn event_stream_response(body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     let kind = HeaderValue::from_static("text/event-stream; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
@@ -291,17 +299,17 @@ pub(crate) fn events(body: Body) -> Response<Body> {
 
 /// Returns the response of a stream that fails before its first token: status 200, then an error
 /// event.
-pub(crate) fn failed_stream(fault: &Fault) -> Response<Body> {
-    events(Body::from(error::last_events(&fault.to_spaced_json())))
+pub(crate) fn failed_stream_response(fault: &Fault) -> Response<Body> {
+    event_stream_response(Body::from(error::error_events(&fault.to_spaced_json())))
 }
 
 /// Returns the response of a chat stream that fails before its first token.
 ///
 /// vLLM 0.33 reports a retryable 503 with another `type` there (measured).
-pub(crate) fn failed_chat_stream(fault: &Fault) -> Response<Body> {
+pub(crate) fn failed_chat_stream_response(fault: &Fault) -> Response<Body> {
     let mut fault = fault.clone();
     if fault.status == 503 {
         fault.error_type = ErrorType::InternalServer;
     }
-    events(Body::from(error::last_events(&fault.to_json())))
+    event_stream_response(Body::from(error::error_events(&fault.to_json())))
 }

@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use super::logprobs::{self, Distribution, LogprobStyle, TokenLogprob};
-use crate::json::{self, Nulls};
-use crate::transfer::params::TransferParams;
-use vllm_sim_engine::End;
-use vllm_sim_engine::driver::{Progress, SequenceState};
-use vllm_sim_service::generate::{Reason, StopReason};
+use super::logprobs::{self, LogprobSource, LogprobStyle, TokenLogprob};
+use crate::json::{self, NullMembers};
+use crate::transfer::params::KvTransferParams;
+use vllm_sim_engine::SequenceEndReason;
+use vllm_sim_engine::driver::{SequenceState, SharedProgress};
+use vllm_sim_service::generate::{EndReason, StopReason};
 use vllm_sim_service::{Choice, Reply};
 use vllm_sim_tokenizer::Tokenizer;
-use vllm_sim_wire::Version;
+use vllm_sim_wire::VllmVersion;
 
 /// Settings that determine the JSON of a response, for all APIs that generate tokens.
 #[derive(Clone)]
@@ -19,7 +19,7 @@ pub(crate) struct ResponseShape {
     pub(crate) created: u64,
     pub(crate) model: Arc<str>,
     /// vLLM release whose response fields are sent.
-    pub(crate) version: Version,
+    pub(crate) version: VllmVersion,
     pub(crate) fingerprint: Option<Arc<str>>,
     pub(crate) tokenizer: Arc<Tokenizer>,
     pub(crate) include_usage: bool,
@@ -27,12 +27,12 @@ pub(crate) struct ResponseShape {
     pub(crate) prompt_details: bool,
     pub(crate) reasoning_details: bool,
     pub(crate) logprobs: Option<u32>,
-    pub(crate) distribution: Distribution,
+    pub(crate) distribution: LogprobSource,
     pub(crate) tokens_as_ids: bool,
     pub(crate) return_token_ids: bool,
     pub(crate) metrics: bool,
     pub(crate) drafts: Option<DraftReport>,
-    pub(crate) kv_transfer_params: Option<Arc<TransferParams>>,
+    pub(crate) kv_transfer_params: Option<Arc<KvTransferParams>>,
     /// Number of media tokens of the prompt by modality, as JSON.
     pub(crate) media: Option<Arc<str>>,
     /// Version of the model weights to report (`return_weight_versions`).
@@ -55,8 +55,8 @@ impl ResponseShape {
             as_ids: self.tokens_as_ids,
             distribution: self.distribution,
         };
-        logprobs::at(&choice.script, position, |place| {
-            logprobs::entries(&self.tokenizer, id, place, style)
+        logprobs::with_token_position(&choice.script, position, |place| {
+            logprobs::token_logprobs(&self.tokenizer, id, place, style)
         })
     }
 }
@@ -82,7 +82,7 @@ impl DraftReport {
     /// of each engine step.
     ///
     /// **Source:** vLLM 0.33 `vllm/v1/metrics/stats.py`, `RequestSpecDecodeMetrics.to_dict`.
-    fn write(self, out: &mut String, steps: &[(u8, u8)], nulls: Nulls) {
+    fn write_json(self, out: &mut String, steps: &[(u8, u8)], nulls: NullMembers) {
         let mut histogram = vec![0_u32; self.tokens as usize + 1];
         for (_, accepted) in steps {
             if let Some(count) = histogram.get_mut(usize::from(*accepted)) {
@@ -99,11 +99,11 @@ impl DraftReport {
             }
         };
         out.push_str("{\"mean_acceptance_length\":");
-        json::float(out, 1.0 + share(steps.len() as u64));
+        json::write_python_float(out, 1.0 + share(steps.len() as u64));
         out.push_str(",\"draft_acceptance_rate\":");
-        json::float(out, share(drafted));
+        json::write_python_float(out, share(drafted));
         out.push_str(",\"acceptance_histogram\":");
-        json::ints(out, histogram);
+        json::write_int_array(out, histogram);
         for (name, count) in [
             ("num_spec_steps", steps.len() as u64),
             ("num_accepted_draft_tokens", accepted),
@@ -113,15 +113,15 @@ impl DraftReport {
             out.push_str(",\"");
             out.push_str(name);
             out.push_str("\":");
-            json::int(out, count);
+            json::write_int(out, count);
         }
         let listed = self.detailed && !steps.is_empty();
         if listed {
             out.push_str(",\"per_step_accepted\":");
-            json::ints(out, steps.iter().map(|step| u32::from(step.1)));
+            json::write_int_array(out, steps.iter().map(|step| u32::from(step.1)));
             out.push_str(",\"per_step_drafted\":");
-            json::ints(out, steps.iter().map(|step| u32::from(step.0)));
-        } else if nulls == Nulls::Shown {
+            json::write_int_array(out, steps.iter().map(|step| u32::from(step.0)));
+        } else if nulls == NullMembers::Shown {
             out.push_str(",\"per_step_accepted\":null,\"per_step_drafted\":null");
         }
         out.push('}');
@@ -129,7 +129,7 @@ impl DraftReport {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Counts {
+pub(crate) struct TokenCounts {
     pub(crate) prompt: u32,
     pub(crate) completion: u32,
     pub(crate) cached: u32,
@@ -137,29 +137,29 @@ pub(crate) struct Counts {
     pub(crate) reasoning: u32,
 }
 
-impl Counts {
+impl TokenCounts {
     /// Returns the token counts of a finished reply, for `usage`.
-    pub(crate) fn of(reply: &Reply) -> Self {
+    pub(crate) fn of_reply(reply: &Reply) -> Self {
         let mut counts = Self {
             prompt: reply.prompt_tokens(),
             ..Self::default()
         };
         for choice in &reply.choices {
-            counts.completion += choice.released();
-            counts.cached = choice.progress().reused(counts.prompt);
-            counts.reasoning += reasoning_tokens(choice);
+            counts.completion += choice.released_tokens();
+            counts.cached = choice.progress().reused_tokens(counts.prompt);
+            counts.reasoning += count_reasoning_tokens(choice);
         }
         counts
     }
 }
 
-pub(crate) fn reasoning_tokens(choice: &Choice) -> u32 {
+pub(crate) fn count_reasoning_tokens(choice: &Choice) -> u32 {
     if !choice.script.has_reasoning() {
         return 0;
     }
-    let released = choice.released() as usize;
-    let reasoning = |t: &vllm_sim_service::generate::Token<'_>| {
-        t.channel == vllm_sim_service::generate::Channel::Reasoning
+    let released = choice.released_tokens() as usize;
+    let reasoning = |t: &vllm_sim_service::generate::OutputToken<'_>| {
+        t.channel == vllm_sim_service::generate::OutputChannel::Reasoning
     };
     choice
         .script
@@ -171,46 +171,46 @@ pub(crate) fn reasoning_tokens(choice: &Choice) -> u32 {
 
 impl ResponseShape {
     /// Returns the JSON of a stream chunk up to its choices.
-    pub(crate) fn chunk_head(&self, object: &str) -> String {
+    pub(crate) fn chunk_head_json(&self, object: &str) -> String {
         // Leaves room for member names and for what a chat stream appends.
         let names = self.id.len() + object.len() + self.model.len();
         let mut head = String::with_capacity(names + 96);
         head.push_str("data: {\"id\":");
-        json::string(&mut head, &self.id);
-        self.head_members(&mut head, object);
+        json::write_string(&mut head, &self.id);
+        self.write_head_members(&mut head, object);
         head
     }
 
     /// Returns the JSON of a response that is no stream, up to its choices.
-    pub(crate) fn answer_head(&self, object: &str) -> String {
+    pub(crate) fn response_head_json(&self, object: &str) -> String {
         let mut out = String::with_capacity(1024);
         out.push_str("{\"id\":");
-        json::string(&mut out, &self.id);
-        self.head_members(&mut out, object);
+        json::write_string(&mut out, &self.id);
+        self.write_head_members(&mut out, object);
         out
     }
 
-    fn head_members(&self, out: &mut String, object: &str) {
+    fn write_head_members(&self, out: &mut String, object: &str) {
         out.push_str(",\"object\":\"");
         out.push_str(object);
         out.push_str("\",\"created\":");
-        json::int(out, self.created);
+        json::write_int(out, self.created);
         out.push_str(",\"model\":");
-        json::string(out, &self.model);
+        json::write_string(out, &self.model);
         out.push_str(",\"choices\":[");
     }
 
     /// Appends the `usage` object of a response that is no stream.
-    pub(crate) fn usage(&self, out: &mut String, counts: Counts, members: UsageMembers) {
+    pub(crate) fn write_usage(&self, out: &mut String, counts: TokenCounts, members: UsageMembers) {
         let chat = members == UsageMembers::Chat;
-        counters(out, counts);
+        write_token_counts(out, counts);
         out.push_str(",\"prompt_tokens_details\":");
         if self.prompt_details {
             out.push_str("{\"cached_tokens\":");
-            json::int(out, counts.cached);
+            json::write_int(out, counts.cached);
             out.push_str(",\"created_cache_tokens\":");
             if chat {
-                json::int(out, counts.created)
+                json::write_int(out, counts.created)
             } else {
                 out.push_str("null")
             }
@@ -222,17 +222,17 @@ impl ResponseShape {
         }
         out.push_str(",\"completion_tokens_details\":");
         if chat {
-            self.completion_details(out, counts);
+            self.write_completion_details(out, counts);
         } else {
             out.push_str("null");
         }
         out.push('}');
     }
 
-    fn completion_details(&self, out: &mut String, counts: Counts) {
+    fn write_completion_details(&self, out: &mut String, counts: TokenCounts) {
         if self.reasoning_details {
             out.push_str("{\"reasoning_tokens\":");
-            json::int(out, counts.reasoning);
+            json::write_int(out, counts.reasoning);
             out.push('}');
         } else {
             out.push_str("null");
@@ -240,31 +240,36 @@ impl ResponseShape {
     }
 
     /// Appends `,"usage":{…}` to a chunk if every chunk has usage (`continuous_usage_stats`).
-    pub(crate) fn chunk_usage(&self, out: &mut String, counts: Counts, members: UsageMembers) {
+    pub(crate) fn write_chunk_usage(
+        &self,
+        out: &mut String,
+        counts: TokenCounts,
+        members: UsageMembers,
+    ) {
         if !self.continuous_usage {
             return;
         }
         out.push_str(",\"usage\":");
-        counters(out, counts);
+        write_token_counts(out, counts);
         if members == UsageMembers::Chat {
             out.push_str(",\"completion_tokens_details\":");
-            self.completion_details(out, counts);
+            self.write_completion_details(out, counts);
         }
         out.push('}');
     }
 
     /// Appends usage, fingerprint and timings to the last chunk of a stream; null members are
     /// omitted.
-    pub(crate) fn final_usage(&self, out: &mut String, reply: &Reply, members: UsageMembers) {
-        let (counts, chat) = (Counts::of(reply), members == UsageMembers::Chat);
+    pub(crate) fn write_final_usage(&self, out: &mut String, reply: &Reply, members: UsageMembers) {
+        let (counts, chat) = (TokenCounts::of_reply(reply), members == UsageMembers::Chat);
         out.push_str("\"usage\":");
-        counters(out, counts);
+        write_token_counts(out, counts);
         if self.prompt_details {
             out.push_str(",\"prompt_tokens_details\":{\"cached_tokens\":");
-            json::int(out, counts.cached);
+            json::write_int(out, counts.cached);
             if chat {
                 out.push_str(",\"created_cache_tokens\":");
-                json::int(out, counts.created);
+                json::write_int(out, counts.created);
             }
             if let Some(media) = &self.media {
                 out.push_str(",\"multimodal_tokens\":");
@@ -274,38 +279,38 @@ impl ResponseShape {
         }
         if self.reasoning_details && chat {
             out.push_str(",\"completion_tokens_details\":");
-            self.completion_details(out, counts);
+            self.write_completion_details(out, counts);
         }
         out.push('}');
-        self.fingerprint(out);
+        self.write_fingerprint(out);
         let told = self.metrics || self.drafts.is_some();
         if told && reply.choices.len() == 1 {
             out.push_str(",\"metrics\":");
-            self.timings(out, reply, Nulls::LeftOut);
+            self.write_timings(out, reply, NullMembers::LeftOut);
         }
     }
 
     /// Appends `,"system_fingerprint":"…"` if the server has a fingerprint.
-    pub(crate) fn fingerprint(&self, out: &mut String) {
+    pub(crate) fn write_fingerprint(&self, out: &mut String) {
         if let Some(fingerprint) = &self.fingerprint {
             out.push_str(",\"system_fingerprint\":");
-            json::string(out, fingerprint);
+            json::write_string(out, fingerprint);
         }
     }
 
     /// Appends the `metrics` object with the timings of a reply, or `null` if it has several
     /// choices.
-    pub(crate) fn timings(&self, out: &mut String, reply: &Reply, nulls: Nulls) {
+    pub(crate) fn write_timings(&self, out: &mut String, reply: &Reply, nulls: NullMembers) {
         let [choice] = reply.choices.as_slice() else {
             return out.push_str("null");
         };
         if !self.metrics && self.drafts.is_none() {
             return out.push_str("null");
         }
-        let progress: &Progress = choice.progress();
-        let [scheduled, first, last] = progress.instants();
+        let progress: &SharedProgress = choice.progress();
+        let [scheduled, first, last] = progress.admission_first_latest_times();
         let ms = |d: std::time::Duration| d.as_nanos() as f64 / 1e6;
-        let tokens = f64::from(choice.released());
+        let tokens = f64::from(choice.released_tokens());
         let generation = ms(last - first);
         let busy = ms(last - scheduled) / 1e3;
         let members = [
@@ -324,25 +329,25 @@ impl ResponseShape {
         let mut separator = '{';
         for (name, value) in members {
             let value = value.filter(|_| self.metrics);
-            if value.is_none() && nulls == Nulls::LeftOut {
+            if value.is_none() && nulls == NullMembers::LeftOut {
                 continue;
             }
             out.push(separator);
             separator = ',';
-            json::string(out, name);
+            json::write_string(out, name);
             out.push(':');
             match value {
-                Some(value) => json::float(out, value),
+                Some(value) => json::write_python_float(out, value),
                 None => out.push_str("null"),
             }
         }
         match self.drafts {
-            None if nulls == Nulls::LeftOut => {}
+            None if nulls == NullMembers::LeftOut => {}
             None => out.push_str(",\"speculative_decoding\":null"),
             Some(report) => {
                 out.push(separator);
                 out.push_str("\"speculative_decoding\":");
-                report.write(out, &progress.drafts(), nulls);
+                report.write_json(out, &progress.verified_drafts(), nulls);
             }
         }
         out.push('}');
@@ -351,19 +356,23 @@ impl ResponseShape {
     /// Appends `"finish_reason":…,"stop_reason":…` of an ended choice.
     ///
     /// `stop_word` is the finish reason if the choice stopped by itself.
-    pub(crate) fn finish(
+    pub(crate) fn write_finish_reason(
         &self,
         out: &mut String,
         choice: &Choice,
-        end: End,
+        end: SequenceEndReason,
         stop_word: &'static str,
     ) {
         out.push_str("\"finish_reason\":\"");
         out.push_str(self.finish_reason(choice, end, stop_word));
         out.push_str("\",\"stop_reason\":");
         match &choice.script.finish.stop {
-            Some(StopReason::Token(id)) if end == End::Finished => json::int(out, *id),
-            Some(StopReason::Text(text)) if end == End::Finished => json::string(out, text),
+            Some(StopReason::Token(id)) if end == SequenceEndReason::Finished => {
+                json::write_int(out, *id)
+            }
+            Some(StopReason::Text(text)) if end == SequenceEndReason::Finished => {
+                json::write_string(out, text)
+            }
             _ => out.push_str("null"),
         }
     }
@@ -373,27 +382,27 @@ impl ResponseShape {
     pub(crate) fn finish_reason(
         &self,
         choice: &Choice,
-        end: End,
+        end: SequenceEndReason,
         stop_word: &'static str,
     ) -> &'static str {
         let prefilled = self.kv_transfer_params.as_ref().and(self.prefill_reason);
-        if let (End::Finished, Some(word)) = (end, prefilled) {
+        if let (SequenceEndReason::Finished, Some(word)) = (end, prefilled) {
             return word;
         }
         match (end, choice.script.finish.reason) {
-            (End::Aborted | End::Cancelled, _) => "abort",
-            (End::Threshold, _) => "cache_threshold",
-            (End::Failed, _) => "error",
-            (End::Finished, Reason::Length) => "length",
-            (End::Finished, Reason::Stop) => stop_word,
+            (SequenceEndReason::Aborted | SequenceEndReason::Cancelled, _) => "abort",
+            (SequenceEndReason::Threshold, _) => "cache_threshold",
+            (SequenceEndReason::Failed, _) => "error",
+            (SequenceEndReason::Finished, EndReason::Length) => "length",
+            (SequenceEndReason::Finished, EndReason::Stop) => stop_word,
         }
     }
 
     /// Appends the member `,"weight_versions":…`, which vLLM 0.32 does not have.
     ///
     /// `ended` is the number of tokens of an ended choice; they form one span.
-    pub(crate) fn weights(&self, out: &mut String, ended: Option<u32>) {
-        if self.version < Version::V033 {
+    pub(crate) fn write_weight_versions(&self, out: &mut String, ended: Option<u32>) {
+        if self.version < VllmVersion::V033 {
             return;
         }
         out.push_str(",\"weight_versions\":");
@@ -401,35 +410,35 @@ impl ResponseShape {
             (Some(_), Some(0)) => out.push_str("[]"),
             (Some(version), Some(tokens)) => {
                 out.push_str("[{\"version\":");
-                json::string(out, version);
+                json::write_string(out, version);
                 out.push_str(",\"start\":0,\"end\":");
-                json::int(out, tokens);
+                json::write_int(out, tokens);
                 out.push_str("}]");
             }
             _ => out.push_str("null"),
         }
     }
 
-    pub(crate) fn transfer(&self, out: &mut String) {
+    pub(crate) fn write_kv_transfer_params(&self, out: &mut String) {
         match &self.kv_transfer_params {
-            Some(params) => params.write(out),
+            Some(params) => params.write_json(out),
             None => out.push_str("null"),
         }
     }
 }
 
-fn counters(out: &mut String, counts: Counts) {
+fn write_token_counts(out: &mut String, counts: TokenCounts) {
     out.push_str("{\"prompt_tokens\":");
-    json::int(out, counts.prompt);
+    json::write_int(out, counts.prompt);
     out.push_str(",\"total_tokens\":");
-    json::int(out, counts.prompt + counts.completion);
+    json::write_int(out, counts.prompt + counts.completion);
     out.push_str(",\"completion_tokens\":");
-    json::int(out, counts.completion);
+    json::write_int(out, counts.completion);
 }
 
-pub(crate) fn end_of(choice: &Choice) -> End {
-    match choice.state() {
+pub(crate) fn end_of_choice(choice: &Choice) -> SequenceEndReason {
+    match choice.sequence_state() {
         SequenceState::Ended(end) => end,
-        _ => End::Finished,
+        _ => SequenceEndReason::Finished,
     }
 }

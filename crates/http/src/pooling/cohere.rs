@@ -10,31 +10,31 @@ use indexmap::IndexSet;
 use serde_json::{Value, json};
 
 use super::vector::Endianness;
-use super::{enter, id, model, rows, vector};
+use super::{count_in_flight, pooling_model_name, pooling_request_id, rows, vector};
 use crate::app::App;
 use crate::body::JsonRequest;
 use crate::error::HandlerResult;
 use crate::json;
 use vllm_sim_service::pooling::{llmd_embedding, unit_embedding};
 use vllm_sim_tokenizer::SpecialTokens;
-use vllm_sim_wire::cohere::{EmbedInput, EmbedRequest};
+use vllm_sim_wire::cohere::{CohereEmbedInput, CohereEmbedRequest};
 
-pub(crate) async fn create(
+pub(crate) async fn create_cohere_embeddings(
     State(app): State<Arc<App>>,
     JsonRequest {
         head: received,
         value,
     }: JsonRequest,
 ) -> HandlerResult {
-    let request = EmbedRequest::parse(&value)?;
-    model(&app, request.model.as_deref())?;
+    let request = CohereEmbedRequest::parse(&value)?;
+    pooling_model_name(&app, request.model.as_deref())?;
     // Exactly one of the three kinds of input is set.
-    let mixed = || request.inputs.iter().flatten().map(text_of).collect();
+    let mixed = || request.inputs.iter().flatten().map(input_text).collect();
     let given = request.texts.clone().or_else(|| request.images.clone());
     let texts: Vec<String> = given.unwrap_or_else(mixed);
-    let _guard = enter(&app, texts.len())?;
-    let length = vector::dimensions(&app, request.output_dimension)?;
-    rows::check(texts.len(), length)?;
+    let _guard = count_in_flight(&app, texts.len())?;
+    let length = vector::vector_dimensions(&app, request.output_dimension)?;
+    rows::check_float_count(texts.len(), length)?;
     let hashed = app.settings.pooling.embeds_words;
     let tokenizer = app.service.generator.tokenizer();
     let inputs: Vec<Vec<u32>> = texts
@@ -60,7 +60,10 @@ pub(crate) async fn create(
         "response_type": "embeddings_by_type",
     });
     let mut head = String::from("{\"id\":");
-    json::string(&mut head, &id("embd-", &received.headers, None));
+    json::write_string(
+        &mut head,
+        &pooling_request_id("embd-", &received.headers, None),
+    );
     head.push_str(",\"embeddings\":{");
     // The tail continues the object that the head opens.
     let tail = tail.to_string().replacen('{', "},", 1);
@@ -77,22 +80,22 @@ pub(crate) async fn create(
             true => unit_embedding(&inputs[index], length),
             false => llmd_embedding(&inputs[index], length),
         };
-        encoded(out, kind, &vector);
+        write_encoded_vector(out, kind, &vector);
         if index + 1 == inputs.len() {
             out.push(']');
         }
     };
-    Ok(rows::json(head, rows, row, tail))
+    Ok(rows::stream_json_rows(head, rows, row, tail))
 }
 
 /// Returns the text parts of an embedding input, joined by line feeds.
-fn text_of(input: &EmbedInput) -> String {
+fn input_text(input: &CohereEmbedInput) -> String {
     let texts = input.content.iter().filter_map(|part| part.text.as_deref());
     texts.collect::<Vec<_>>().join("\n")
 }
 
 /// Appends an embedding vector in the requested encoding: `float`, `base64`, `binary` or `ubinary`.
-fn encoded(out: &mut String, kind: &str, vector: &[f32]) {
+fn write_encoded_vector(out: &mut String, kind: &str, vector: &[f32]) {
     let bits = |sign: u8| {
         let byte = |chunk: &[f32]| {
             let signs = chunk.iter().enumerate();
@@ -104,12 +107,12 @@ fn encoded(out: &mut String, kind: &str, vector: &[f32]) {
             .collect::<Value>()
     };
     match kind {
-        "base64" => json::string(
+        "base64" => json::write_string(
             out,
-            &STANDARD.encode(vector::bytes(vector, Endianness::Little)),
+            &STANDARD.encode(vector::vector_bytes(vector, Endianness::Little)),
         ),
-        "binary" => json::value(out, &bits(128)),
-        "ubinary" => json::value(out, &bits(0)),
-        _ => vector::write(out, vector),
+        "binary" => json::write_value(out, &bits(128)),
+        "ubinary" => json::write_value(out, &bits(0)),
+        _ => vector::write_json_f64(out, vector),
     }
 }

@@ -13,15 +13,16 @@ use serde_json::{Value, json};
 
 use super::vector::Endianness;
 use super::{
-    NO_PLUGIN, count, enter, id, list_head, list_tail, model, rows, tokens, usage, vector,
+    NO_IO_PLUGIN_MESSAGE, count_in_flight, count_inputs, list_head_json, list_tail_json,
+    pooling_model_name, pooling_request_id, rows, tokenize_inputs, usage_json, vector,
 };
 use crate::app::App;
 use crate::body::{JsonRequest, RawRequest};
 use crate::dialect::Endpoint;
 use crate::error::HandlerResult;
 use crate::json;
-use vllm_sim_config::Task;
-use vllm_sim_engine::driver::unix_now;
+use vllm_sim_config::ModelTask;
+use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::pooling::{
     class_probabilities, llmd_embedding, shared_token_embedding, unit_embedding,
 };
@@ -30,67 +31,83 @@ use vllm_sim_wire::vllm::pooling::PoolingRequest;
 
 /// Id prefix, JSON names and number format of `/v1/embeddings` or of `/pooling`.
 #[derive(Clone, Copy)]
-struct Route {
+struct PoolingRoute {
     prefix: &'static str,
     object: &'static str,
     key: &'static str,
     write: fn(&mut String, &[f32]),
 }
 
-const EMBEDDING: Route = Route {
+const EMBEDDINGS_ROUTE: PoolingRoute = PoolingRoute {
     prefix: "embd-",
     object: "embedding",
     key: "embedding",
     // vLLM 0.33 passes a numpy array to its JSON writer here, and lists elsewhere.
-    write: vector::write_short,
+    write: vector::write_json_f32,
 };
-const POOLING: Route = Route {
+const POOLING_ROUTE: PoolingRoute = PoolingRoute {
     prefix: "pooling-",
     object: "pooling",
     key: "data",
-    write: vector::write,
+    write: vector::write_json_f64,
 };
 
-pub(crate) async fn embeddings(
+pub(crate) async fn create_embeddings(
     State(app): State<Arc<App>>,
     mut received: RawRequest,
 ) -> HandlerResult {
     let text = received.schema_only_body(&app);
-    if let Some((request, value)) = text.and_then(PoolingRequest::read_long_embedding) {
+    if let Some((request, value)) = text.and_then(PoolingRequest::parse_long_embedding) {
         // Frees the body, which takes about as much memory as the parsed request.
         received.bytes = Bytes::new();
         let headers = &received.head.headers;
-        return answer(&app, headers, &value, request, EMBEDDING).await;
+        return answer_pooling(&app, headers, &value, request, EMBEDDINGS_ROUTE).await;
     }
     let dialect = app.dialect;
-    let value = dialect.read(Endpoint::Embeddings, Cow::Owned(received.parse_json(&app)?))?;
-    let request = PoolingRequest::parse_embedding(&value).map_err(|fault| dialect.unread(fault))?;
-    answer(&app, &received.head.headers, &value, request, EMBEDDING).await
+    let value = dialect.schema_body(
+        Endpoint::Embeddings,
+        Cow::Owned(received.parse_dialect_json(&app)?),
+    )?;
+    let request = PoolingRequest::parse_embedding(&value)
+        .map_err(|fault| dialect.unreadable_body_fault(fault))?;
+    answer_pooling(
+        &app,
+        &received.head.headers,
+        &value,
+        request,
+        EMBEDDINGS_ROUTE,
+    )
+    .await
 }
 
-pub(crate) async fn pooling(
+pub(crate) async fn create_pooling(
     State(app): State<Arc<App>>,
     JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
     let dialect = app.dialect;
-    let request = PoolingRequest::parse_pooling(&value).map_err(|fault| dialect.unread(fault))?;
-    answer(&app, &head.headers, &value, request, POOLING).await
+    let request = PoolingRequest::parse_pooling(&value)
+        .map_err(|fault| dialect.unreadable_body_fault(fault))?;
+    answer_pooling(&app, &head.headers, &value, request, POOLING_ROUTE).await
 }
 
-async fn answer(
+async fn answer_pooling(
     app: &Arc<App>,
     headers: &HeaderMap,
     value: &Value,
     request: PoolingRequest,
-    route: Route,
+    route: PoolingRoute,
 ) -> Result<Response<Body>, Fault> {
-    let guard = app.settings.server.load_tracking.then(|| app.load_guard());
-    let model = model(app, request.model.as_deref())?;
-    let _guard = enter(app, count(&request))?;
-    let inputs = tokens(app, &request, value).await?;
-    let classes = wants_classes(app, &request)?;
+    let guard = app
+        .settings
+        .server
+        .load_tracking
+        .then(|| app.count_server_load());
+    let model = pooling_model_name(app, request.model.as_deref())?;
+    let _guard = count_in_flight(app, count_inputs(&request))?;
+    let inputs = tokenize_inputs(app, &request, value).await?;
+    let classes = wants_class_scores(app, &request)?;
     if request.embed_dtype != "float32" && request.encoding_format != "float" {
-        return Err(Fault::parameter(
+        return Err(Fault::bad_parameter(
             format!(
                 "embed_dtype {} is not simulated, only float32 is",
                 request.embed_dtype
@@ -101,9 +118,9 @@ async fn answer(
     let length = if classes {
         app.settings.pooling.num_labels.max(1) as usize
     } else {
-        vector::dimensions(app, request.dimensions)?
+        vector::vector_dimensions(app, request.dimensions)?
     };
-    rows::check(inputs.len(), length)?;
+    rows::check_float_count(inputs.len(), length)?;
     let hashed = app.settings.pooling.embeds_words && !classes;
     let unit = request.use_activation != Some(false);
     let embed = move |tokens: &[u32]| match (classes, hashed) {
@@ -113,16 +130,22 @@ async fn answer(
         (false, false) => llmd_embedding(tokens, length),
     };
     let read = inputs.tokens.len();
-    let id = id(route.prefix, headers, request.request_id.as_deref());
+    let id = pooling_request_id(route.prefix, headers, request.request_id.as_deref());
     let endianness = match request.endianness.as_str() {
         "big" => Endianness::Big,
         _ => Endianness::Little,
     };
     drop(guard);
     if request.encoding_format.starts_with("bytes") {
-        let meta = json!({"id": id, "created": unix_now() as u64, "model": &*model});
+        let meta = json!({"id": id, "created": unix_now_secs() as u64, "model": &*model});
         let vectors = inputs.iter().map(embed);
-        return Ok(octets(&request, vectors, endianness, meta, usage(read)));
+        return Ok(raw_bytes_response(
+            &request,
+            vectors,
+            endianness,
+            meta,
+            usage_json(read),
+        ));
     }
     let base64 = request.encoding_format == "base64";
     let count = inputs.len();
@@ -135,27 +158,38 @@ async fn answer(
             "{comma}{{\"index\":{index},\"object\":\"{object}\",\"{key}\":"
         );
         if base64 {
-            json::string(out, &STANDARD.encode(vector::bytes(&vector, endianness)));
+            json::write_string(
+                out,
+                &STANDARD.encode(vector::vector_bytes(&vector, endianness)),
+            );
         } else {
             (route.write)(out, &vector);
         }
         out.push('}');
     };
-    let head = list_head(&id, &model);
-    Ok(rows::json(head, count, row, list_tail(read)))
+    let head = list_head_json(&id, &model);
+    Ok(rows::stream_json_rows(
+        head,
+        count,
+        row,
+        list_tail_json(read),
+    ))
 }
 
 /// Returns whether `/pooling` returns class scores instead of vectors; rejects a task that the
 /// server does not run.
-fn wants_classes(app: &App, request: &PoolingRequest) -> Result<bool, Fault> {
+fn wants_class_scores(app: &App, request: &PoolingRequest) -> Result<bool, Fault> {
     let task = app.settings.pooling.task;
-    let own = matches!(task, Task::Classify | Task::Score | Task::Reward);
+    let own = matches!(
+        task,
+        ModelTask::Classify | ModelTask::Score | ModelTask::Reward
+    );
     let Some(requested) = request.task.as_deref() else {
         return Ok(own);
     };
     let classes = matches!(requested, "classify" | "token_classify");
     let supported = match (task, own) {
-        (Task::All, _) => return Ok(classes),
+        (ModelTask::All, _) => return Ok(classes),
         (_, true) => ["classify", "token_classify"],
         (_, false) => ["embed", "token_embed"],
     };
@@ -163,19 +197,19 @@ fn wants_classes(app: &App, request: &PoolingRequest) -> Result<bool, Fault> {
         return Ok(classes);
     }
     let message = if requested == "plugin" {
-        NO_PLUGIN.to_owned()
+        NO_IO_PLUGIN_MESSAGE.to_owned()
     } else if requested == supported[1] {
         format!("Try switching the model's pooling_task via --pooler-config.task {requested}.")
     } else {
         let [first, second] = supported;
         format!("Unsupported task: '{requested}' Supported tasks: ['{first}', '{second}']")
     };
-    Err(Fault::parameter(message, "task"))
+    Err(Fault::bad_parameter(message, "task"))
 }
 
 /// Returns a response with embedding vectors as raw bytes; the format `bytes` adds a `metadata`
 /// header.
-fn octets(
+fn raw_bytes_response(
     request: &PoolingRequest,
     vectors: impl Iterator<Item = Vec<f32>>,
     endianness: Endianness,
@@ -186,7 +220,7 @@ fn octets(
     let mut data = Vec::new();
     for (index, vector) in vectors.enumerate() {
         let start = out.len();
-        out.extend(vector::bytes(&vector, endianness));
+        out.extend(vector::vector_bytes(&vector, endianness));
         data.push(json!({
             "index": index,
             "embed_dtype": request.embed_dtype,

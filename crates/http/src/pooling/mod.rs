@@ -16,53 +16,53 @@ use serde_json::{Value, json};
 use super::app::App;
 use super::openai::{chat, prepare};
 use super::{error, json, token_ids};
-use vllm_sim_engine::driver::unix_now;
-use vllm_sim_service::prompt::{CutSide, PromptSource, Truncation};
+use vllm_sim_engine::driver::unix_now_secs;
+use vllm_sim_service::prompt::{PromptSource, PromptTruncation, TruncationSide};
 use vllm_sim_service::{InFlightGuard, RequestRules};
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
-use vllm_sim_wire::openai::completion::{Prompt, Prompts};
-use vllm_sim_wire::openai::message::Message;
+use vllm_sim_wire::openai::completion::{CompletionPrompt, CompletionPrompts};
+use vllm_sim_wire::openai::message::RequestMessage;
 use vllm_sim_wire::schema::RequestField;
 use vllm_sim_wire::vllm::pooling::{PoolingInput, PoolingRequest};
 
 /// Returns the model name for the response of a pooling route; llm-d ignores the requested name.
-fn model(app: &App, requested: Option<&str>) -> Result<Arc<str>, Fault> {
+fn pooling_model_name(app: &App, requested: Option<&str>) -> Result<Arc<str>, Fault> {
     let models = &app.service.models;
     let unknown = || Fault::unknown_pooling_model(requested.unwrap_or_default());
-    let found = models.resolve(requested).ok_or_else(unknown);
+    let found = models.resolve_name(requested).ok_or_else(unknown);
     Ok(match app.dialect.pooling_model(found)? {
-        Some(target) => models.shown(&target),
-        None => models.displayed().clone(),
+        Some(target) => models.name_in_responses(&target),
+        None => models.displayed_name().clone(),
     })
 }
 
 /// vLLM's error for pooling input that only a plugin can read.
-const NO_PLUGIN: &str = "No IOProcessor plugin installed. Please refer to the documentation and to \
+const NO_IO_PLUGIN_MESSAGE: &str = "No IOProcessor plugin installed. Please refer to the documentation and to \
      the 'prithvi_geospatial_mae_io_processor' offline inference example for more details.";
 
 /// Maximum number of inputs of one pooling request (vLLM has no limit); equal to the maximum number
 /// of sequences of a generation request.
-const MAX_INPUTS: usize = 65_536;
+const MAX_POOLING_INPUTS: usize = 65_536;
 
 /// Counts a pooling request as in flight, one sequence per input, until the guard is dropped.
-fn enter(app: &App, inputs: usize) -> Result<InFlightGuard, Fault> {
-    if inputs > MAX_INPUTS {
+fn count_in_flight(app: &App, inputs: usize) -> Result<InFlightGuard, Fault> {
+    if inputs > MAX_POOLING_INPUTS {
         return Err(Fault::bad_request(format!(
-            "The request has {inputs} inputs; at most {MAX_INPUTS} are allowed. Send fewer inputs \
+            "The request has {inputs} inputs; at most {MAX_POOLING_INPUTS} are allowed. Send fewer inputs \
              per request."
         )));
     }
     let inputs = u32::try_from(inputs.max(1)).unwrap_or(u32::MAX);
     app.service
-        .enter(inputs)
-        .map_err(|error| error::fault(&error))
+        .admit_sequences(inputs)
+        .map_err(|error| error::serve_error_fault(&error))
 }
 
-fn count(request: &PoolingRequest) -> usize {
+fn count_inputs(request: &PoolingRequest) -> usize {
     match &request.input {
-        PoolingInput::Prompts(Prompts(prompts)) => prompts.len(),
+        PoolingInput::Prompts(CompletionPrompts(prompts)) => prompts.len(),
         PoolingInput::ConcatenatedTexts(texts) => texts.count(),
         PoolingInput::Chats(chats) => chats.len(),
         PoolingInput::Chat(_) | PoolingInput::Data(_) | PoolingInput::Pair(..) => 1,
@@ -71,12 +71,12 @@ fn count(request: &PoolingRequest) -> usize {
 
 /// Token ids of all inputs of a pooling request in one list, which saves memory for many short
 /// inputs.
-struct Inputs {
+struct TokenizedInputs {
     tokens: Vec<u32>,
     ends: Vec<usize>,
 }
 
-impl Inputs {
+impl TokenizedInputs {
     /// Creates an empty list for a known number of inputs; a growing list would briefly exist
     /// twice.
     fn with_capacity(inputs: usize) -> Self {
@@ -100,7 +100,7 @@ impl Inputs {
     }
 }
 
-impl Index<usize> for Inputs {
+impl Index<usize> for TokenizedInputs {
     type Output = [u32];
 
     fn index(&self, index: usize) -> &[u32] {
@@ -110,31 +110,37 @@ impl Index<usize> for Inputs {
 }
 
 /// Tokenizes the inputs of a pooling request; a conversation is one input.
-async fn tokens(app: &Arc<App>, request: &PoolingRequest, body: &Value) -> Result<Inputs, Fault> {
-    let mut inputs = Inputs::with_capacity(count(request));
-    let special = SpecialTokens::when(request.add_special_tokens.unwrap_or(true));
+async fn tokenize_inputs(
+    app: &Arc<App>,
+    request: &PoolingRequest,
+    body: &Value,
+) -> Result<TokenizedInputs, Fault> {
+    let mut inputs = TokenizedInputs::with_capacity(count_inputs(request));
+    let special = SpecialTokens::from_bool(request.add_special_tokens.unwrap_or(true));
     match &request.input {
-        PoolingInput::Prompts(Prompts(prompts)) => {
+        PoolingInput::Prompts(CompletionPrompts(prompts)) => {
             for prompt in prompts {
-                let input = encoded(app, prompt, special).await?;
-                inputs.push(&fitted(app, request, input)?);
+                let input = encode_prompt(app, prompt, special).await?;
+                inputs.push(&fit_to_context(app, request, input)?);
             }
         }
         PoolingInput::ConcatenatedTexts(texts) => {
             for text in texts.iter() {
-                let ids = encoded_text(app, text, special).await;
-                let input = InputTokens::of_text(ids, special);
-                inputs.push(&fitted(app, request, input)?);
+                let ids = encode_text(app, text, special).await;
+                let input = InputTokens::from_text(ids, special);
+                inputs.push(&fit_to_context(app, request, input)?);
             }
         }
-        PoolingInput::Chat(messages) => inputs.push(&chat(app, request, body, messages).await?),
+        PoolingInput::Chat(messages) => {
+            inputs.push(&tokenize_chat(app, request, body, messages).await?)
+        }
         PoolingInput::Chats(chats) => {
             for messages in chats {
-                inputs.push(&chat(app, request, body, messages).await?);
+                inputs.push(&tokenize_chat(app, request, body, messages).await?);
             }
         }
         PoolingInput::Data(_) | PoolingInput::Pair(..) => {
-            return Err(Fault::parameter(NO_PLUGIN, "task"));
+            return Err(Fault::bad_parameter(NO_IO_PLUGIN_MESSAGE, "task"));
         }
     }
     if inputs.len() == 0 {
@@ -151,7 +157,7 @@ struct InputTokens {
 }
 
 impl InputTokens {
-    fn of_text(ids: Vec<u32>, special: SpecialTokens) -> Self {
+    fn from_text(ids: Vec<u32>, special: SpecialTokens) -> Self {
         Self {
             ids,
             special: Some(special),
@@ -159,17 +165,23 @@ impl InputTokens {
     }
 }
 
-async fn encoded(app: &App, prompt: &Prompt, special: SpecialTokens) -> Result<InputTokens, Fault> {
+async fn encode_prompt(
+    app: &App,
+    prompt: &CompletionPrompt,
+    special: SpecialTokens,
+) -> Result<InputTokens, Fault> {
     Ok(match prompt {
-        Prompt::Text(text) => InputTokens::of_text(encoded_text(app, text, special).await, special),
-        Prompt::Tokens(ids) => InputTokens {
-            ids: token_ids::of_prompt(&app.rules.limits, ids)?,
+        CompletionPrompt::Text(text) => {
+            InputTokens::from_text(encode_text(app, text, special).await, special)
+        }
+        CompletionPrompt::Tokens(ids) => InputTokens {
+            ids: token_ids::check_prompt_ids(&app.rules.limits, ids)?,
             special: None,
         },
     })
 }
 
-async fn encoded_text(app: &App, text: &str, special: SpecialTokens) -> Vec<u32> {
+async fn encode_text(app: &App, text: &str, special: SpecialTokens) -> Vec<u32> {
     let tokenizer = app.service.generator.tokenizer().clone();
     let owned = text.to_owned();
     let encode = move || tokenizer.encode(&owned, special);
@@ -178,11 +190,11 @@ async fn encoded_text(app: &App, text: &str, special: SpecialTokens) -> Vec<u32>
 
 /// Tokenizes the conversation of a pooling request, without a generation prompt unless the request
 /// asks for one.
-async fn chat(
+async fn tokenize_chat(
     app: &Arc<App>,
     request: &PoolingRequest,
     body: &Value,
-    messages: &[Message],
+    messages: &[RequestMessage],
 ) -> Result<Vec<u32>, Fault> {
     let truthy = |key: &str| body.get(key).and_then(Value::as_bool).unwrap_or(false);
     let chat = ChatRequest::read(&json!({
@@ -195,17 +207,17 @@ async fn chat(
     }));
     let mut chat = chat.ok_or_else(|| Fault::bad_request("The request could not be read."))?;
     chat.messages = messages.to_vec();
-    chat.validate_early(&app.rules.limits)?;
-    let source = PromptSource::Conversations(vec![chat::conversation(app, &mut chat)]);
-    let mut prompts = app.service.prompts(&app.rules, source).await?;
+    chat.validate_without_prompt(&app.rules.limits)?;
+    let source = PromptSource::Conversations(vec![chat::chat_conversation(app, &mut chat)]);
+    let mut prompts = app.service.create_prompts(&app.rules, source).await?;
     let tokens = prompts.pop().unwrap_or_default().tokens;
-    let special = SpecialTokens::when(request.add_special_tokens.unwrap_or(false));
-    fitted(app, request, InputTokens::of_text(tokens, special))
+    let special = SpecialTokens::from_bool(request.add_special_tokens.unwrap_or(false));
+    fit_to_context(app, request, InputTokens::from_text(tokens, special))
 }
 
 /// Truncates the tokens of a pooling input as requested and checks that they fit the context
 /// length.
-fn fitted(
+fn fit_to_context(
     app: &App,
     request: &PoolingRequest,
     InputTokens { ids, special }: InputTokens,
@@ -213,41 +225,41 @@ fn fitted(
     let keep = request
         .truncate_prompt_tokens
         .map(|n| i64::try_from(n).unwrap_or(i64::MAX));
-    let cut = Truncation {
+    let cut = PromptTruncation {
         keep,
-        side: CutSide::of(request.truncation_side.as_deref()),
+        side: TruncationSide::from_side_name(request.truncation_side.as_deref()),
         special: special == Some(SpecialTokens::With),
     };
     let RequestRules {
         limits, dialect, ..
     } = &app.rules;
-    let ids = cut.apply(app.service.generator.tokenizer(), limits, ids);
+    let ids = cut.truncate_tokens(app.service.generator.tokenizer(), limits, ids);
     if ids.is_empty() {
         return Err(Fault::bad_request("The decoder prompt cannot be empty"));
     }
     match special {
-        Some(_) => dialect.check_encoded(limits, ids.len())?,
-        None => dialect.check_tokens(limits, ids.len())?,
+        Some(_) => dialect.check_encoded_length(limits, ids.len())?,
+        None => dialect.check_prompt_ids_length(limits, ids.len())?,
     }
     Ok(ids)
 }
 
-fn list_head(id: &str, model: &str) -> String {
+fn list_head_json(id: &str, model: &str) -> String {
     let mut head = String::from("{\"id\":");
-    json::string(&mut head, id);
+    json::write_string(&mut head, id);
     head.push_str(",\"object\":\"list\",\"created\":");
-    json::int(&mut head, unix_now() as u64);
+    json::write_int(&mut head, unix_now_secs() as u64);
     head.push_str(",\"model\":");
-    json::string(&mut head, model);
+    json::write_string(&mut head, model);
     head.push_str(",\"data\":[");
     head
 }
 
-fn list_tail(prompt_tokens: usize) -> String {
-    format!("],\"usage\":{}}}", usage(prompt_tokens))
+fn list_tail_json(prompt_tokens: usize) -> String {
+    format!("],\"usage\":{}}}", usage_json(prompt_tokens))
 }
 
-fn usage(prompt_tokens: usize) -> Value {
+fn usage_json(prompt_tokens: usize) -> Value {
     json!({
         "prompt_tokens": prompt_tokens,
         "total_tokens": prompt_tokens,
@@ -257,6 +269,6 @@ fn usage(prompt_tokens: usize) -> Value {
     })
 }
 
-fn id(prefix: &str, headers: &HeaderMap, body: Option<&str>) -> String {
+fn pooling_request_id(prefix: &str, headers: &HeaderMap, body: Option<&str>) -> String {
     prepare::request_id(prefix, headers, body).to_string()
 }

@@ -11,7 +11,7 @@ use vllm_sim_service::run_blocking;
 use vllm_sim_wire::fault::Fault;
 
 /// Maximum number of floats in one pooling response: 2,048 inputs of 8,192 dimensions.
-const MAX_NUMBERS: usize = 16 << 20;
+const MAX_RESPONSE_FLOATS: usize = 16 << 20;
 
 /// Size of a body frame of a pooling response, in bytes.
 ///
@@ -23,24 +23,24 @@ const FRAME_BYTES: usize = 64 * 1024;
 ///
 /// # Errors
 /// 400 that names both counts.
-pub(super) fn check(inputs: usize, length: usize) -> Result<(), Fault> {
-    if inputs.saturating_mul(length) <= MAX_NUMBERS {
+pub(super) fn check_float_count(inputs: usize, length: usize) -> Result<(), Fault> {
+    if inputs.saturating_mul(length) <= MAX_RESPONSE_FLOATS {
         return Ok(());
     }
     Err(Fault::bad_request(format!(
-        "The response would have {inputs} vectors of {length} numbers; at most {MAX_NUMBERS} \
+        "The response would have {inputs} vectors of {length} numbers; at most {MAX_RESPONSE_FLOATS} \
          numbers are allowed. Send fewer inputs or request fewer dimensions."
     )))
 }
 
 /// Returns a streamed response with JSON: `head`, one call of `row` per row number, then `tail`.
-pub(super) fn json(
+pub(super) fn stream_json_rows(
     head: String,
     rows: usize,
     row: impl FnMut(&mut String, usize) + Send + 'static,
     tail: String,
 ) -> Response<Body> {
-    let mut response = Response::new(body(Rows {
+    let mut response = Response::new(rows_body(JsonRowWriter {
         head,
         row,
         at: 0,
@@ -52,7 +52,7 @@ pub(super) fn json(
     response
 }
 
-struct Rows<W> {
+struct JsonRowWriter<W> {
     head: String,
     row: W,
     at: usize,
@@ -61,8 +61,8 @@ struct Rows<W> {
     tail: Option<String>,
 }
 
-impl<W: FnMut(&mut String, usize)> Rows<W> {
-    fn frame(&mut self) -> Option<String> {
+impl<W: FnMut(&mut String, usize)> JsonRowWriter<W> {
+    fn next_frame(&mut self) -> Option<String> {
         self.tail.as_ref()?;
         let mut out = std::mem::take(&mut self.head);
         while self.at < self.rows {
@@ -77,14 +77,14 @@ impl<W: FnMut(&mut String, usize)> Rows<W> {
     }
 }
 
-fn body<W: FnMut(&mut String, usize) + Send + 'static>(mut rows: Rows<W>) -> Body {
-    let first = rows.frame().unwrap_or_default();
+fn rows_body<W: FnMut(&mut String, usize) + Send + 'static>(mut rows: JsonRowWriter<W>) -> Body {
+    let first = rows.next_frame().unwrap_or_default();
     if rows.tail.is_none() {
         return Body::from(first);
     }
     let further = stream::unfold(rows, |mut rows| {
         run_blocking(async move {
-            let frame = rows.frame()?;
+            let frame = rows.next_frame()?;
             Some((frame, rows))
         })
     });
@@ -103,7 +103,7 @@ mod tests {
     async fn large_responses_are_chunked_and_small_ones_have_a_length() {
         let of = |rows| {
             let row = |out: &mut String, _| out.push_str(&"x".repeat(1000));
-            json("[".to_owned(), rows, row, "]".to_owned()).into_body()
+            stream_json_rows("[".to_owned(), rows, row, "]".to_owned()).into_body()
         };
         assert_eq!(of(3).size_hint().exact(), Some(3002));
         let large = of(1000);
@@ -112,14 +112,14 @@ mod tests {
     }
 
     #[test]
-    fn the_numbers_of_an_answer_are_bounded() {
-        assert_eq!(check(2048, 8192), Ok(()));
+    fn the_floats_of_a_response_are_limited() {
+        assert_eq!(check_float_count(2048, 8192), Ok(()));
         let text = "The response would have 2049 vectors of 8192 numbers; at most 16777216 \
              numbers are allowed. Send fewer inputs or request fewer dimensions.";
         assert_eq!(
-            check(2049, 8192).map_err(|f| f.message),
+            check_float_count(2049, 8192).map_err(|f| f.message),
             Err(text.to_owned())
         );
-        assert!(check(usize::MAX, 2).is_err());
+        assert!(check_float_count(usize::MAX, 2).is_err());
     }
 }

@@ -5,25 +5,25 @@ use std::sync::Arc;
 use axum::extract::State;
 use serde_json::{Value, json};
 
-use super::{enter, id, model, usage, vector};
+use super::{count_in_flight, pooling_model_name, pooling_request_id, usage_json, vector};
 use crate::app::App;
 use crate::body::JsonRequest;
 use crate::error::HandlerResult;
-use crate::vllm::ok;
-use vllm_sim_config::Task;
-use vllm_sim_engine::driver::unix_now;
+use crate::vllm::ok_json;
+use vllm_sim_config::ModelTask;
+use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::pooling::{PoolingInput, PoolingRequest};
 
 /// Handles `POST /score`: the similarity of one text to many, or of pairs of texts.
-pub(crate) async fn score(
+pub(crate) async fn create_score(
     State(app): State<Arc<App>>,
     JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
     let request = PoolingRequest::parse_score(&value)?;
-    let model = model(&app, request.model.as_deref())?;
-    let (ones, twos) = sides(&request);
+    let model = pooling_model_name(&app, request.model.as_deref())?;
+    let (ones, twos) = queries_and_documents(&request);
     if ones.is_empty() {
         return Err(Fault::bad_request(
             "At least one text element must be given",
@@ -39,46 +39,46 @@ pub(crate) async fn score(
             "Input lengths must be either 1:1, 1:N or N:N",
         ));
     }
-    let _guard = enter(&app, twos.len())?;
+    let _guard = count_in_flight(&app, twos.len())?;
     let pairs = twos
         .iter()
         .enumerate()
         .map(|(at, two)| (ones.get(at).unwrap_or(&ones[0]), two));
-    let mut scorer = Scorer::new(&app)?;
+    let mut scorer = TextPairScorer::new(&app)?;
     let mut data = Vec::with_capacity(twos.len());
     for (index, (one, two)) in pairs.enumerate() {
-        let score = scorer.score(one, two, ones.len() == 1 && index > 0)?;
+        let score = scorer.score_pair(one, two, ones.len() == 1 && index > 0)?;
         data.push(json!({"index": index, "object": "score", "score": score}));
     }
-    Ok(ok(&json!({
-        "id": id("score-", &head.headers, request.request_id.as_deref()),
+    Ok(ok_json(&json!({
+        "id": pooling_request_id("score-", &head.headers, request.request_id.as_deref()),
         "object": "list",
-        "created": unix_now() as u64,
+        "created": unix_now_secs() as u64,
         "model": &*model,
         "data": data,
-        "usage": usage(scorer.tokens),
+        "usage": usage_json(scorer.tokens),
     })))
 }
 
 /// Handles `POST /rerank`: returns the documents sorted by descending score for a query.
-pub(crate) async fn rerank(
+pub(crate) async fn create_rerank(
     State(app): State<Arc<App>>,
     JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
     let request = PoolingRequest::parse_rerank(&value)?;
-    let model = model(&app, request.model.as_deref())?;
-    let (query, documents) = sides(&request);
+    let model = pooling_model_name(&app, request.model.as_deref())?;
+    let (query, documents) = queries_and_documents(&request);
     let query = query.into_iter().next().unwrap_or_default();
     if documents.is_empty() {
         return Err(Fault::bad_request(
             "At least one text_pair element must be given",
         ));
     }
-    let _guard = enter(&app, documents.len())?;
-    let mut scorer = Scorer::new(&app)?;
+    let _guard = count_in_flight(&app, documents.len())?;
+    let mut scorer = TextPairScorer::new(&app)?;
     let mut ranked = Vec::with_capacity(documents.len());
     for (index, document) in documents.iter().enumerate() {
-        let score = scorer.score(&query, document, index > 0)?;
+        let score = scorer.score_pair(&query, document, index > 0)?;
         ranked.push((index, score));
     }
     ranked.sort_by(|a, b| b.1.total_cmp(&a.1));
@@ -94,15 +94,15 @@ pub(crate) async fn rerank(
             })
         })
         .collect();
-    Ok(ok(&json!({
-        "id": id("score-", &head.headers, request.request_id.as_deref()),
+    Ok(ok_json(&json!({
+        "id": pooling_request_id("score-", &head.headers, request.request_id.as_deref()),
         "model": &*model,
         "usage": {"prompt_tokens": scorer.tokens, "total_tokens": scorer.tokens},
         "results": results,
     })))
 }
 
-struct Scorer<'a> {
+struct TextPairScorer<'a> {
     app: &'a App,
     /// Vector length of an embedding model; `None` for a cross-encoder, which reads both texts
     /// together.
@@ -111,13 +111,14 @@ struct Scorer<'a> {
     tokens: usize,
 }
 
-impl<'a> Scorer<'a> {
+impl<'a> TextPairScorer<'a> {
     fn new(app: &'a App) -> Result<Self, Fault> {
-        let embeds = app.settings.pooling.task == Task::Embed && app.settings.pooling.embeds_words;
+        let embeds =
+            app.settings.pooling.task == ModelTask::Embed && app.settings.pooling.embeds_words;
         Ok(Self {
             app,
             dimensions: match embeds {
-                true => Some(vector::dimensions(app, None)?),
+                true => Some(vector::vector_dimensions(app, None)?),
                 false => None,
             },
             tokens: 0,
@@ -126,7 +127,7 @@ impl<'a> Scorer<'a> {
 
     /// Returns the score of two texts; with an embedding model, tokens of the first text count only
     /// once.
-    fn score(&mut self, one: &str, two: &str, again: bool) -> Result<f64, Fault> {
+    fn score_pair(&mut self, one: &str, two: &str, again: bool) -> Result<f64, Fault> {
         let tokenizer = self.app.service.generator.tokenizer();
         let (one, two) = (
             tokenizer.encode(one, SpecialTokens::With),
@@ -134,33 +135,35 @@ impl<'a> Scorer<'a> {
         );
         for side in [&one, &two] {
             let rules = &self.app.rules;
-            rules.dialect.check_encoded(&rules.limits, side.len())?;
+            rules
+                .dialect
+                .check_encoded_length(&rules.limits, side.len())?;
         }
         let read_before = again && self.dimensions.is_some();
         self.tokens += two.len() + if read_before { 0 } else { one.len() };
         Ok(match self.dimensions {
-            Some(dimensions) => vector::cosine(&one, &two, dimensions),
+            Some(dimensions) => vector::cosine_similarity(&one, &two, dimensions),
             None => vector::relevance(&one, &two),
         })
     }
 }
 
-fn sides(request: &PoolingRequest) -> (Vec<String>, Vec<String>) {
+fn queries_and_documents(request: &PoolingRequest) -> (Vec<String>, Vec<String>) {
     match &request.input {
-        PoolingInput::Pair(one, two) => (texts(one), texts(two)),
+        PoolingInput::Pair(one, two) => (texts_to_score(one), texts_to_score(two)),
         _ => (Vec::new(), Vec::new()),
     }
 }
 
-fn texts(value: &Value) -> Vec<String> {
+fn texts_to_score(value: &Value) -> Vec<String> {
     match value {
-        Value::Array(items) => items.iter().map(text_of).collect(),
-        one => vec![text_of(one)],
+        Value::Array(items) => items.iter().map(text_to_score).collect(),
+        one => vec![text_to_score(one)],
     }
 }
 
 /// Returns a text to score: a string, or the joined text parts of an object with `content`.
-fn text_of(value: &Value) -> String {
+fn text_to_score(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Object(object) => {

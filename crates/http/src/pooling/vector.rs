@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::app::App;
 use crate::json;
-use vllm_sim_random::mix;
+use vllm_sim_random::mix_u64_pair;
 use vllm_sim_service::pooling::unit_embedding;
 use vllm_sim_wire::fault::Fault;
 
@@ -19,7 +19,7 @@ pub(super) fn relevance(query: &[u32], text: &[u32]) -> f64 {
     let key = query
         .iter()
         .chain(text)
-        .fold(0x5c, |key, token| mix(key, u64::from(*token)));
+        .fold(0x5c, |key, token| mix_u64_pair(key, u64::from(*token)));
     let tie_break = (key % 1000) as f64 / 1000.0;
     f64::from((0.02 + 0.93 * share + 0.05 * tie_break) as f32)
 }
@@ -29,7 +29,7 @@ pub(super) fn relevance(query: &[u32], text: &[u32]) -> f64 {
 ///
 /// # Errors
 /// vLLM's 400 for a model that cannot truncate; llm-d's for a length below 1.
-pub(super) fn dimensions(app: &App, requested: Option<i128>) -> Result<usize, Fault> {
+pub(super) fn vector_dimensions(app: &App, requested: Option<i128>) -> Result<usize, Fault> {
     let model = app.settings.model.hf_config.as_deref();
     let own = model
         .and_then(|config| config.get("hidden_size")?.as_u64())
@@ -48,7 +48,7 @@ pub(super) fn dimensions(app: &App, requested: Option<i128>) -> Result<usize, Fa
         && !cuts("is_matryoshka")
         && !cuts("matryoshka_dimensions")
     {
-        let name = app.service.models.displayed();
+        let name = app.service.models.displayed_name();
         return Err(Fault::bad_request(format!(
             "Model '{name}' does not support Matryoshka embeddings; dimensions must be unset (received dimensions={requested})."
         )));
@@ -60,7 +60,7 @@ pub(super) fn dimensions(app: &App, requested: Option<i128>) -> Result<usize, Fa
     };
     match usize::try_from(requested) {
         Ok(n) if n >= 1 && n <= max => Ok(n),
-        Ok(n) if n > max => Err(Fault::parameter(
+        Ok(n) if n > max => Err(Fault::bad_parameter(
             format!("dimensions must be at most {max}, got {n}"),
             "dimensions",
         )),
@@ -72,18 +72,18 @@ pub(super) fn dimensions(app: &App, requested: Option<i128>) -> Result<usize, Fa
 }
 
 /// Appends a vector as a JSON list, with numbers widened to 64 bits as Python prints them.
-pub(super) fn write(out: &mut String, vector: &[f32]) {
-    list(out, vector, |out, number| {
-        json::float(out, f64::from(number));
+pub(super) fn write_json_f64(out: &mut String, vector: &[f32]) {
+    write_json_list(out, vector, |out, number| {
+        json::write_python_float(out, f64::from(number));
     });
 }
 
 /// Appends a vector as a JSON list, with 32-bit numbers as numpy prints them.
-pub(super) fn write_short(out: &mut String, vector: &[f32]) {
-    list(out, vector, json::float32);
+pub(super) fn write_json_f32(out: &mut String, vector: &[f32]) {
+    write_json_list(out, vector, json::write_numpy_float32);
 }
 
-fn list(out: &mut String, vector: &[f32], write: impl Fn(&mut String, f32)) {
+fn write_json_list(out: &mut String, vector: &[f32], write: impl Fn(&mut String, f32)) {
     out.push('[');
     for (at, number) in vector.iter().enumerate() {
         if at > 0 {
@@ -94,7 +94,7 @@ fn list(out: &mut String, vector: &[f32], write: impl Fn(&mut String, f32)) {
     out.push(']');
 }
 
-pub(super) fn cosine(one: &[u32], two: &[u32], dimensions: usize) -> f64 {
+pub(super) fn cosine_similarity(one: &[u32], two: &[u32], dimensions: usize) -> f64 {
     let vector = |tokens| unit_embedding(tokens, dimensions);
     let products = vector(one).into_iter().zip(vector(two)).map(|(a, b)| a * b);
     f64::from(products.sum::<f32>())
@@ -106,7 +106,7 @@ pub(super) enum Endianness {
     Big,
 }
 
-pub(super) fn bytes(vector: &[f32], endianness: Endianness) -> Vec<u8> {
+pub(super) fn vector_bytes(vector: &[f32], endianness: Endianness) -> Vec<u8> {
     let numbers = vector.iter();
     numbers
         .flat_map(|x| match endianness {
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_with_all_the_words_is_more_relevant() {
+    fn a_text_with_all_query_tokens_is_more_relevant() {
         let query = [1, 2, 3];
         assert!(relevance(&query, &[3, 2, 1, 9]) > relevance(&query, &[1, 8, 9]));
     }

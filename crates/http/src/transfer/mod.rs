@@ -11,87 +11,91 @@ use serde_json::{Map, Value, json};
 
 use super::app::App;
 use super::image_output;
-use super::log_limit::LogLimit;
-use super::openai::ids::uid;
+use super::log_limit::LogRateLimit;
+use super::openai::ids::new_uid;
 use super::request_head::names;
-use super::vllm::ok;
-use vllm_sim_config::Connector;
-use vllm_sim_engine::driver::KvSource;
-use vllm_sim_service::generate::request::Prompt;
-use vllm_sim_service::{PrefillHandoff, Transfer};
-use vllm_sim_wire::Version;
+use super::vllm::ok_json;
+use vllm_sim_config::KvConnector;
+use vllm_sim_engine::driver::KvSourceServer;
+use vllm_sim_service::generate::request::TokenizedPrompt;
+use vllm_sim_service::{KvTransfer, PrefillHandoff};
+use vllm_sim_wire::VllmVersion;
 
-use params::TransferParams;
+use params::KvTransferParams;
 
 /// Limits of the warnings about `kv_transfer_params` without effect.
 #[derive(Default)]
 pub(crate) struct TransferWarnings {
-    no_connector: LogLimit,
-    no_source: LogLimit,
+    no_connector: LogRateLimit,
+    no_source: LogRateLimit,
 }
 
 /// Source and destination of a prompt's KV cache.
 #[derive(Default)]
-pub(crate) struct TransferTerms {
-    pub(crate) transfer: Transfer,
+pub(crate) struct KvTransferTerms {
+    pub(crate) transfer: KvTransfer,
     /// Handoff of the prompt's KV cache to a decode server, and the requested `kv_transfer_params`;
     /// `None` without a decode server.
     offered: Option<(Arc<PrefillHandoff>, Map<String, Value>)>,
 }
 
-impl TransferTerms {
+impl KvTransferTerms {
     /// Reads the `kv_transfer_params` of a request.
     ///
     /// Without a KV connector vLLM ignores the parameters; llm-d needs no connector.
-    pub(crate) fn of(app: &App, id: &str, params: Option<&Map<String, Value>>) -> Self {
+    pub(crate) fn from_request(app: &App, id: &str, params: Option<&Map<String, Value>>) -> Self {
         let Some(params) = params else {
             return Self::default();
         };
         warn_without_connector(app);
-        let connector = connector(app);
-        if is_true(params, "do_remote_prefill") {
+        let connector = kv_connector(app);
+        if is_true_param(params, "do_remote_prefill") {
             let unasked = app.settings.transfers_unasked;
             let warnings = &app.transfer_warnings.no_source;
-            let named = |connector| names_source(connector, params, warnings);
+            let named = |connector| has_transfer_source(connector, params, warnings);
             return Self {
                 transfer: match unasked || connector.is_some_and(named) {
-                    true => Transfer::FromRemote(source(params)),
-                    false => Transfer::Local,
+                    true => KvTransfer::FromRemote(prefill_source(params)),
+                    false => KvTransfer::Local,
                 },
                 offered: None,
             };
         }
-        if !is_true(params, "do_remote_decode") {
+        if !is_true_param(params, "do_remote_decode") {
             return Self::default();
         }
         // The MoRI-IO decode server knows the router's id. Otherwise the engine's request id is the
         // API's id plus eight digits.
         let routed = params.get("transfer_id").and_then(Value::as_str);
         let name = match (connector, routed) {
-            (Some(Connector::MoriIo), Some(routed)) => routed.to_owned(),
-            _ => format!("{id}-{}", &uid()[..8]),
+            (Some(KvConnector::MoriIo), Some(routed)) => routed.to_owned(),
+            _ => format!("{id}-{}", &new_uid()[..8]),
         };
         let prefill_handoff = Arc::new(PrefillHandoff::new(name));
         Self {
             transfer: match connector {
-                None => Transfer::Local,
-                Some(_) => Transfer::ForRemote(prefill_handoff.clone()),
+                None => KvTransfer::Local,
+                Some(_) => KvTransfer::ForRemote(prefill_handoff.clone()),
             },
             offered: Some((prefill_handoff, params.clone())),
         }
     }
 
     /// Returns the KV transfer parameters for the decode server, for a response to `prompts`.
-    pub(crate) fn offer(&self, app: &App, prompts: &[Prompt]) -> Option<Arc<TransferParams>> {
+    pub(crate) fn response_params(
+        &self,
+        app: &App,
+        prompts: &[TokenizedPrompt],
+    ) -> Option<Arc<KvTransferParams>> {
         let (prefill_handoff, params) = self.offered.as_ref()?;
         // For several prompts, vLLM returns the parameters of the first.
         let tokens = prompts.first().map_or(0, |prompt| prompt.tokens.len()) as u32;
-        let generation = app.version >= Version::V033;
+        let generation = app.version >= VllmVersion::V033;
         let sent = app.dialect.transfer_params(prefill_handoff, &|| {
             let prefill_handoff = prefill_handoff.clone();
-            let connector = connector(app)?;
+            let connector = kv_connector(app)?;
             let engine = (app.engine_id.to_string(), app.settings.clone());
-            TransferParams::of(
+            KvTransferParams::for_connector(
                 connector,
                 engine,
                 tokens,
@@ -112,7 +116,7 @@ fn warn_without_connector(app: &App) {
     if settings.kv_transfer.is_some() || settings.offloads_kv || settings.transfers_unasked {
         return;
     }
-    if let Some(requests) = app.transfer_warnings.no_connector.count() {
+    if let Some(requests) = app.transfer_warnings.no_connector.count_and_select() {
         tracing::warn!(
             requests,
             "Got kv_transfer_params, but no KVConnector found. Disabling KVTransfer for this request."
@@ -120,15 +124,15 @@ fn warn_without_connector(app: &App) {
     }
 }
 
-fn connector(app: &App) -> Option<Connector> {
+fn kv_connector(app: &App) -> Option<KvConnector> {
     match app.settings.kv_transfer.as_ref() {
-        None if app.settings.transfers_unasked => Some(Connector::Nixl),
+        None if app.settings.transfers_unasked => Some(KvConnector::Nixl),
         None => None,
         Some(transfer) => transfer.connector,
     }
 }
 
-fn is_true(params: &Map<String, Value>, key: &str) -> bool {
+fn is_true_param(params: &Map<String, Value>, key: &str) -> bool {
     params.get(key).and_then(Value::as_bool) == Some(true)
 }
 
@@ -137,24 +141,28 @@ fn is_true(params: &Map<String, Value>, key: &str) -> bool {
 ///
 /// Sources: `update_state_after_alloc` of vLLM's `nixl/pull_scheduler.py` and
 /// `mooncake/mooncake_connector.py`.
-fn names_source(connector: Connector, params: &Map<String, Value>, warnings: &LogLimit) -> bool {
+fn has_transfer_source(
+    connector: KvConnector,
+    params: &Map<String, Value>,
+    warnings: &LogRateLimit,
+) -> bool {
     let needed: &[&str] = match connector {
-        Connector::Nixl | Connector::NixlPush => &[
+        KvConnector::Nixl | KvConnector::NixlPush => &[
             "remote_block_ids",
             "remote_engine_id",
             "remote_request_id",
             "remote_host",
             "remote_port",
         ],
-        Connector::Mooncake => &["remote_engine_id", "remote_bootstrap_addr", "transfer_id"],
-        Connector::MoriIo => &["transfer_id"],
-        Connector::LmCache | Connector::LmCacheMp => return false,
+        KvConnector::Mooncake => &["remote_engine_id", "remote_bootstrap_addr", "transfer_id"],
+        KvConnector::MoriIo => &["transfer_id"],
+        KvConnector::LmCache | KvConnector::LmCacheMp => return false,
     };
     let missing = needed
         .iter()
         .find(|key| params.get(**key).is_none_or(Value::is_null));
     if let Some(missing) = missing
-        && let Some(requests) = warnings.count()
+        && let Some(requests) = warnings.count_and_select()
     {
         tracing::warn!(
             missing,
@@ -167,7 +175,7 @@ fn names_source(connector: Connector, params: &Map<String, Value>, warnings: &Lo
 
 /// Returns the endpoint of the prefill server that the decode server notifies after reading the KV
 /// blocks.
-fn source(params: &Map<String, Value>) -> Option<Arc<KvSource>> {
+fn prefill_source(params: &Map<String, Value>) -> Option<Arc<KvSourceServer>> {
     let text = |key: &str| params.get(key).and_then(Value::as_str);
     let host = text("remote_host")?;
     let port = ["remote_port", "remote_notify_port"]
@@ -180,7 +188,7 @@ fn source(params: &Map<String, Value>) -> Option<Arc<KvSource>> {
     } else {
         host.to_owned()
     };
-    Some(Arc::new(KvSource {
+    Some(Arc::new(KvSourceServer {
         endpoint: format!("tcp://{host}:{port}"),
         request: request.to_owned(),
     }))
@@ -188,17 +196,19 @@ fn source(params: &Map<String, Value>) -> Option<Arc<KvSource>> {
 
 /// Returns the minimum cached fraction of the prompt: from the header that forces a miss, the
 /// request, or the server's setting.
-pub(crate) fn hit_threshold(app: &App, headers: &HeaderMap, request: &Value) -> Option<f64> {
-    let forced = headers.get(&names::CACHE_THRESHOLD).is_some_and(|value| {
-        value
-            .to_str()
-            .is_ok_and(|v| image_output::parse_bool(v.trim()) == Some(true))
-    });
+pub(crate) fn cache_hit_threshold(app: &App, headers: &HeaderMap, request: &Value) -> Option<f64> {
+    let forced = headers
+        .get(&names::CACHE_HIT_THRESHOLD)
+        .is_some_and(|value| {
+            value
+                .to_str()
+                .is_ok_and(|v| image_output::parse_go_bool(v.trim()) == Some(true))
+        });
     if forced {
         // A fraction above 1 always misses.
         return Some(2.0);
     }
-    if !app.settings.cache.finds_prefixes && !app.dialect.has_threshold_without_cache() {
+    if !app.settings.cache.finds_prefixes && !app.dialect.applies_threshold_without_cache() {
         // llm-d applies the threshold only with a prefix cache.
         return None;
     }
@@ -212,18 +222,18 @@ pub(crate) fn hit_threshold(app: &App, headers: &HeaderMap, request: &Value) -> 
 
 /// Handles `GET /query` of Mooncake's bootstrap server: lists data-parallel ranks and their engine
 /// ids.
-pub(crate) async fn query(State(app): State<Arc<App>>) -> Response<Body> {
+pub(crate) async fn query_bootstrap(State(app): State<Arc<App>>) -> Response<Body> {
     let parallel = &app.settings.parallel;
     let (first, count) = parallel.local_ranks;
     let own = (first..first + count).map(|rank| (rank, app.engine_id.to_string()));
     let others = app
         .dialect
-        .ranks_elsewhere(parallel.data, first..first + count);
+        .ranks_on_other_ports(parallel.data, first..first + count);
     let mut ranks: Vec<(u32, String)> = own.chain(others).collect();
     ranks.sort_unstable();
     let ranks: Map<String, Value> = ranks
         .into_iter()
         .map(|(rank, engine)| (rank.to_string(), json!({"engine_id": engine})))
         .collect();
-    ok(&Value::Object(ranks))
+    ok_json(&Value::Object(ranks))
 }

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::settings::Settings;
-use vllm_sim_config::Connector;
+use crate::settings::HttpSettings;
+use vllm_sim_config::KvConnector;
 use vllm_sim_service::PrefillHandoff;
 
 /// The `kv_transfer_params` of a response, in the format of the KV connector.
 #[derive(Debug)]
-pub(crate) struct TransferParams {
+pub(crate) struct KvTransferParams {
     source: ParamsSource,
     prefill_handoff: Arc<PrefillHandoff>,
 }
@@ -29,15 +29,15 @@ enum ParamsSource {
 #[derive(Debug)]
 struct SourceEngine {
     id: String,
-    settings: Arc<Settings>,
+    settings: Arc<HttpSettings>,
     prompt: u32,
     push: bool,
     /// Whether the parameters contain `remote_registration_generation` (vLLM 0.33).
     generation: bool,
 }
 
-impl TransferParams {
-    pub(crate) fn placeholders(prefill_handoff: Arc<PrefillHandoff>) -> Self {
+impl KvTransferParams {
+    pub(crate) fn llmd_placeholders(prefill_handoff: Arc<PrefillHandoff>) -> Self {
         let answer = json!({
             "do_remote_decode": false,
             "do_remote_prefill": true,
@@ -55,9 +55,9 @@ impl TransferParams {
 
     /// Returns the KV transfer parameters of a connector for a prompt of `prompt` tokens; `None` if
     /// it sends none.
-    pub(super) fn of(
-        connector: Connector,
-        engine: (String, Arc<Settings>),
+    pub(super) fn for_connector(
+        connector: KvConnector,
+        engine: (String, Arc<HttpSettings>),
         prompt: u32,
         requested: &serde_json::Map<String, Value>,
         prefill_handoff: Arc<PrefillHandoff>,
@@ -68,17 +68,17 @@ impl TransferParams {
             id,
             settings,
             prompt,
-            push: connector == Connector::NixlPush,
+            push: connector == KvConnector::NixlPush,
             generation,
         });
         let source = match connector {
-            Connector::Nixl | Connector::NixlPush => ParamsSource::Nixl(engine),
+            KvConnector::Nixl | KvConnector::NixlPush => ParamsSource::Nixl(engine),
             // The two servers match their requests only by the router's id.
-            Connector::MoriIo => {
+            KvConnector::MoriIo => {
                 ParamsSource::MoriIo(engine, requested.get("transfer_id")?.clone())
             }
-            Connector::LmCacheMp => ParamsSource::Fixed("{}".to_owned()),
-            Connector::Mooncake | Connector::LmCache => return None,
+            KvConnector::LmCacheMp => ParamsSource::Fixed("{}".to_owned()),
+            KvConnector::Mooncake | KvConnector::LmCache => return None,
         };
         Some(Self {
             source,
@@ -86,15 +86,15 @@ impl TransferParams {
         })
     }
 
-    pub(crate) fn write(&self, out: &mut String) {
+    pub(crate) fn write_json(&self, out: &mut String) {
         let params = match &self.source {
             ParamsSource::Fixed(params) => {
                 out.push_str(params);
                 return;
             }
-            ParamsSource::Nixl(engine) => engine.nixl(&self.prefill_handoff),
+            ParamsSource::Nixl(engine) => engine.nixl_params(&self.prefill_handoff),
             ParamsSource::MoriIo(engine, transfer) => {
-                engine.mori_io(&self.prefill_handoff, transfer)
+                engine.mori_io_params(&self.prefill_handoff, transfer)
             }
         };
         // A request that did not finish has no blocks to read.
@@ -104,13 +104,13 @@ impl TransferParams {
 }
 
 impl SourceEngine {
-    fn rank(&self, prefill_handoff: &PrefillHandoff) -> u32 {
+    fn prefill_rank(&self, prefill_handoff: &PrefillHandoff) -> u32 {
         let (first, _) = self.settings.parallel.local_ranks;
-        first + prefill_handoff.rank().unwrap_or_default()
+        first + prefill_handoff.prefill_rank().unwrap_or_default()
     }
 
     /// Returns the engine id of a data-parallel rank; with several ranks each has its own.
-    fn id(&self, rank: u32) -> String {
+    fn engine_id(&self, rank: u32) -> String {
         match self.settings.parallel.data {
             1 => self.id.clone(),
             _ => format!("{}_dp{rank}", self.id),
@@ -129,16 +129,16 @@ impl SourceEngine {
     ///
     /// Source: `request_finished` of
     /// `vllm/distributed/kv_transfer/kv_connector/v1/nixl/pull_scheduler.py`, 0.33.
-    fn nixl(&self, prefill_handoff: &PrefillHandoff) -> Option<Value> {
-        let (blocks, output) = prefill_handoff.outcome()?;
-        let rank = self.rank(prefill_handoff);
+    fn nixl_params(&self, prefill_handoff: &PrefillHandoff) -> Option<Value> {
+        let (blocks, output) = prefill_handoff.finished_blocks_and_tokens()?;
+        let rank = self.prefill_rank(prefill_handoff);
         let (host, port) = self.host_and_port(rank);
         let parallel = &self.settings.parallel;
         let mut params = json!({
             "do_remote_prefill": true,
             "do_remote_decode": false,
             "remote_block_ids": [blocks],
-            "remote_engine_id": self.id(rank),
+            "remote_engine_id": self.engine_id(rank),
             "remote_request_id": prefill_handoff.request,
             "remote_host": host,
             "remote_port": port,
@@ -161,9 +161,9 @@ impl SourceEngine {
     ///
     /// Source: `request_finished` of
     /// `vllm/distributed/kv_transfer/kv_connector/v1/moriio/moriio_connector.py`, 0.33.
-    fn mori_io(&self, prefill_handoff: &PrefillHandoff, transfer: &Value) -> Option<Value> {
-        let (blocks, _) = prefill_handoff.outcome()?;
-        let rank = self.rank(prefill_handoff);
+    fn mori_io_params(&self, prefill_handoff: &PrefillHandoff, transfer: &Value) -> Option<Value> {
+        let (blocks, _) = prefill_handoff.finished_blocks_and_tokens()?;
+        let rank = self.prefill_rank(prefill_handoff);
         let (host, notify) = self.host_and_port(rank);
         let parallel = &self.settings.parallel;
         let raw = self.settings.kv_transfer.as_ref().map(|t| &t.raw);
@@ -173,7 +173,7 @@ impl SourceEngine {
             "do_remote_prefill": true,
             "do_remote_decode": false,
             "remote_block_ids": [blocks],
-            "remote_engine_id": self.id(rank),
+            "remote_engine_id": self.engine_id(rank),
             "remote_host": host,
             // Source: `moriio_common.py`, DEFAULT_HANDSHAKE_PORT.
             "remote_handshake_port": handshake.unwrap_or(6301),

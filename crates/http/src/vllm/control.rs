@@ -7,44 +7,44 @@ use axum::extract::State;
 use axum::http::{Response, StatusCode, Uri};
 use serde_json::{Value, json};
 
-use super::{ok, raw_json, refused};
+use super::{http_exception, ok_json, parse_raw_json};
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error::HandlerResult;
 use crate::{error, query};
-use vllm_sim_engine::driver::unix_now;
+use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_observe::metrics::{Operation, SleepState};
 use vllm_sim_service::{PauseMode, PrefixCacheReset, SleepTag};
 use vllm_sim_wire::fault::{ErrorType, Fault};
-use vllm_sim_wire::vllm::control::{PauseQuery, ResetQuery, SleepQuery};
+use vllm_sim_wire::vllm::control::{PauseQuery, ResetPrefixCacheQuery, SleepQuery};
 
 pub(crate) async fn sleep(State(app): State<Arc<App>>, uri: Uri) -> HandlerResult {
-    let query: SleepQuery = query::read(&uri)?;
+    let query: SleepQuery = query::read_query(&uri)?;
     let level = u8::try_from(query.level).unwrap_or(1);
     if app.settings.server.has_lenient_sleep {
-        if sleeps(&app) {
+        if has_llmd_sleep(&app) {
             app.service.sleep_llmd();
-            set_sleep_state(&app, SleepState::WeightsOffloaded);
+            set_sleep_metrics(&app, SleepState::WeightsOffloaded);
         }
     } else {
-        let (app, halt) = (app.clone(), halt(&query.mode));
-        to_its_end(async move {
-            timed(&app, Operation::Sleep, app.service.sleep(level, halt)).await;
+        let (app, halt) = (app.clone(), parse_pause_mode(&query.mode));
+        run_to_completion(async move {
+            time_operation(&app, Operation::Sleep, app.service.sleep(level, halt)).await;
             let state = match level {
                 0 => SleepState::Paused,
                 1 => SleepState::WeightsOffloaded,
                 _ => SleepState::DiscardAll,
             };
-            set_sleep_state(&app, state);
+            set_sleep_metrics(&app, state);
         })
         .await;
     }
     let done = json!({"status": "sleeping", "level": level});
-    Ok(app.dialect.operations().done(&done))
+    Ok(app.dialect.operator_route_style().success_response(&done))
 }
 
 pub(crate) async fn wake_up(State(app): State<Arc<App>>, uri: Uri) -> HandlerResult {
-    let tags = query::all(&uri, "tags");
+    let tags = query::query_values(&uri, "tags");
     let mut assets = Vec::new();
     for tag in &tags {
         match tag.as_str() {
@@ -54,31 +54,36 @@ pub(crate) async fn wake_up(State(app): State<Arc<App>>, uri: Uri) -> HandlerRes
             // llm-d has only the tag `kv_cache` and ignores others.
             _ if app.settings.server.has_lenient_sleep => {}
             other => {
-                return Err(refused(format!(
+                return Err(http_exception(format!(
                     "Unknown wake-up tag '{other}'; known are weights, kv_cache, scheduling"
                 )));
             }
         }
     }
     if app.settings.server.has_lenient_sleep {
-        if sleeps(&app) {
+        if has_llmd_sleep(&app) {
             let cache = assets.is_empty() || assets.contains(&SleepTag::KvCache);
             app.service
                 .wake_llmd(cache && app.settings.cache.finds_prefixes);
-            set_sleep_state(&app, SleepState::Awake);
+            set_sleep_metrics(&app, SleepState::Awake);
         }
         let done = json!({"status": "awake", "tags": tags_or_null(&tags)});
-        return Ok(app.dialect.operations().done(&done));
+        return Ok(app.dialect.operator_route_style().success_response(&done));
     }
-    let awake = timed(&app, Operation::Wake, async { app.service.wake(&assets) }).await;
-    set_sleep_state(&app, SleepState::Awake);
+    let awake = time_operation(&app, Operation::Wake, async {
+        app.service.wake_up(&assets)
+    })
+    .await;
+    set_sleep_metrics(&app, SleepState::Awake);
     let status = if awake { "awake" } else { "sleeping" };
-    Ok(ok(&json!({"status": status, "tags": tags_or_null(&tags)})))
+    Ok(ok_json(
+        &json!({"status": status, "tags": tags_or_null(&tags)}),
+    ))
 }
 
 pub(crate) async fn is_sleeping(State(app): State<Arc<App>>) -> Response<Body> {
     let control = &app.service.control;
-    ok(&json!({"is_sleeping": control.is_asleep() || control.is_paused()}))
+    ok_json(&json!({"is_sleeping": control.is_asleep() || control.is_paused()}))
 }
 
 pub(crate) async fn release_kv_cache_memory(State(app): State<Arc<App>>) -> HandlerResult {
@@ -87,17 +92,17 @@ pub(crate) async fn release_kv_cache_memory(State(app): State<Arc<App>>) -> Hand
         return Err(Fault::new(500, ErrorType::InternalServer, message));
     }
     let reset = async { app.service.reset_prefix_cache(PrefixCacheReset::Preempt) };
-    timed(&app, Operation::ReleaseKvCacheMemory, reset).await;
-    Ok(ok(&json!({"status": "kv_cache_released"})))
+    time_operation(&app, Operation::ReleaseKvCacheMemory, reset).await;
+    Ok(ok_json(&json!({"status": "kv_cache_released"})))
 }
 
 pub(crate) async fn pause(State(app): State<Arc<App>>, uri: Uri) -> HandlerResult {
-    let query: PauseQuery = query::read(&uri)?;
-    let halt = halt(&query.mode);
+    let query: PauseQuery = query::read_query(&uri)?;
+    let halt = parse_pause_mode(&query.mode);
     if query.clear_cache {
         app.service.media_cache.clear();
     }
-    to_its_end(async move {
+    run_to_completion(async move {
         match query.clear_cache {
             true => app.service.pause_and_clear_caches(halt).await,
             false => {
@@ -106,43 +111,43 @@ pub(crate) async fn pause(State(app): State<Arc<App>>, uri: Uri) -> HandlerResul
         }
     })
     .await;
-    Ok(ok(&json!({"status": "paused"})))
+    Ok(ok_json(&json!({"status": "paused"})))
 }
 
 /// Handles `POST /resume`: resumes paused engines; succeeds even if none is paused.
 pub(crate) async fn resume(State(app): State<Arc<App>>) -> Response<Body> {
     app.service.resume();
-    ok(&json!({"status": "resumed"}))
+    ok_json(&json!({"status": "resumed"}))
 }
 
 pub(crate) async fn is_paused(State(app): State<Arc<App>>) -> Response<Body> {
-    ok(&json!({"is_paused": app.service.control.is_paused()}))
+    ok_json(&json!({"is_paused": app.service.control.is_paused()}))
 }
 
 pub(crate) async fn reset_prefix_cache(State(app): State<Arc<App>>, uri: Uri) -> HandlerResult {
-    let query: ResetQuery = query::read(&uri)?;
+    let query: ResetPrefixCacheQuery = query::read_query(&uri)?;
     if query.reset_external {
-        app.service.reset_host_tier();
+        app.service.reset_host_cache();
     }
     let reset = match query.reset_running_requests {
         true => PrefixCacheReset::Preempt,
         false => PrefixCacheReset::WhenIdle,
     };
-    Ok(ok(
+    Ok(ok_json(
         &json!({"success": app.service.reset_prefix_cache(reset)}),
     ))
 }
 
 /// Handles `POST /reset_mm_cache`: clears the cache of processed media items.
-pub(crate) async fn reset_media(State(app): State<Arc<App>>) -> Response<Body> {
+pub(crate) async fn reset_mm_cache(State(app): State<Arc<App>>) -> Response<Body> {
     app.service.media_cache.clear();
-    error::empty(StatusCode::OK)
+    error::empty_response(StatusCode::OK)
 }
 
 /// Handles `POST /reset_encoder_cache`: clears the cache of media encoder outputs.
-pub(crate) async fn reset_encoder(State(app): State<Arc<App>>) -> Response<Body> {
+pub(crate) async fn reset_encoder_cache(State(app): State<Arc<App>>) -> Response<Body> {
     app.service.reset_encoder_cache();
-    error::empty(StatusCode::OK)
+    error::empty_response(StatusCode::OK)
 }
 
 /// Handles `POST /abort_requests` in development mode: aborts the named requests, or all if none is
@@ -155,32 +160,32 @@ pub(crate) async fn abort_requests(
     let value = if bytes.is_empty() {
         Value::Null
     } else {
-        raw_json(bytes, "Invalid JSON format")?
+        parse_raw_json(bytes, "Invalid JSON format")?
     };
-    let ids = ids(value.get("request_ids"))?;
+    let ids = parse_request_ids(value.get("request_ids"))?;
     let aborted = app
         .service
-        .abort(Some(ids.as_slice()).filter(|i| !i.is_empty()));
-    Ok(ok(&json!({"status": "aborted", "aborted": aborted})))
+        .abort_requests(Some(ids.as_slice()).filter(|i| !i.is_empty()));
+    Ok(ok_json(&json!({"status": "aborted", "aborted": aborted})))
 }
 
 /// Handles `POST /inference/v1/abort_requests`: aborts the named requests; returns an empty 200
 /// even if none is found.
-pub(crate) async fn abort_named(
+pub(crate) async fn abort_generate_requests(
     State(app): State<Arc<App>>,
     received: RawRequest,
 ) -> HandlerResult {
     let bytes = &received.bytes;
-    let value = raw_json(bytes, "JSON decode error: {}")?;
+    let value = parse_raw_json(bytes, "JSON decode error: {}")?;
     let named = value.get("request_ids");
     if named.is_none() {
-        return Err(refused("Missing 'request_ids' in request body"));
+        return Err(http_exception("Missing 'request_ids' in request body"));
     }
-    app.service.abort(Some(&ids(named)?));
-    Ok(error::empty(StatusCode::OK))
+    app.service.abort_requests(Some(&parse_request_ids(named)?));
+    Ok(error::empty_response(StatusCode::OK))
 }
 
-fn ids(value: Option<&Value>) -> Result<Vec<String>, Fault> {
+fn parse_request_ids(value: Option<&Value>) -> Result<Vec<String>, Fault> {
     let message = "'request_ids' must be a list of strings";
     match value {
         None | Some(Value::Null) => Ok(Vec::new()),
@@ -189,14 +194,14 @@ fn ids(value: Option<&Value>) -> Result<Vec<String>, Fault> {
             .map(|id| {
                 id.as_str()
                     .map(str::to_owned)
-                    .ok_or_else(|| refused(message))
+                    .ok_or_else(|| http_exception(message))
             })
             .collect(),
-        Some(_) => Err(refused(message)),
+        Some(_) => Err(http_exception(message)),
     }
 }
 
-fn halt(mode: &str) -> PauseMode {
+fn parse_pause_mode(mode: &str) -> PauseMode {
     match mode {
         "wait" => PauseMode::Wait,
         "keep" => PauseMode::Keep,
@@ -206,7 +211,7 @@ fn halt(mode: &str) -> PauseMode {
 
 /// Returns whether the sleep routes of llm-d have an effect: sleep mode and development mode are
 /// enabled.
-fn sleeps(app: &App) -> bool {
+fn has_llmd_sleep(app: &App) -> bool {
     app.settings.server.enable_sleep_mode && app.settings.server.dev_mode
 }
 
@@ -218,14 +223,14 @@ fn tags_or_null(tags: &[String]) -> Value {
     }
 }
 
-fn set_sleep_state(app: &App, state: SleepState) {
-    for rank in 0..app.service.ranks().len() {
+fn set_sleep_metrics(app: &App, state: SleepState) {
+    for rank in 0..app.service.rank_engines().len() {
         app.metrics.engine(rank).set_sleep_state(state);
     }
 }
 
 /// Completes the future `work` even if the client disconnects, as vLLM's engine does.
-async fn to_its_end<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
+async fn run_to_completion<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
     match tokio::spawn(work).await {
         Ok(done) => done,
         Err(failed) => match failed.try_into_panic() {
@@ -236,11 +241,15 @@ async fn to_its_end<T: Send + 'static>(work: impl Future<Output = T> + Send + 's
     }
 }
 
-pub(super) async fn timed<T>(app: &App, operation: Operation, work: impl Future<Output = T>) -> T {
+pub(super) async fn time_operation<T>(
+    app: &App,
+    operation: Operation,
+    work: impl Future<Output = T>,
+) -> T {
     app.metrics.operation_started(operation);
-    let started = unix_now();
+    let started = unix_now_secs();
     let done = work.await;
     app.metrics
-        .operation_ended(operation, (unix_now() - started).max(0.0));
+        .operation_ended(operation, (unix_now_secs() - started).max(0.0));
     done
 }

@@ -12,22 +12,22 @@ use axum::extract::State;
 use axum::http::{Response, StatusCode};
 use serde_json::{Map, Value, json};
 
-use super::html;
+use super::html_response;
 use crate::app::App;
 use crate::error;
 
-const SCHEMA: &[u8] = include_bytes!("openapi.json.gz");
+const OPENAPI_GZ: &[u8] = include_bytes!("openapi.json.gz");
 
-pub(crate) async fn openapi(State(app): State<Arc<App>>) -> Response<Body> {
+pub(crate) async fn get_openapi(State(app): State<Arc<App>>) -> Response<Body> {
     // Cached: the schema does not change while the server runs.
-    let text = app.openapi.get_or_init(|| schema(&app).into());
-    error::json(StatusCode::OK, text.to_string())
+    let text = app.openapi.get_or_init(|| openapi_json(&app).into());
+    error::json_response(StatusCode::OK, text.to_string())
 }
 
-fn schema(app: &App) -> String {
+fn openapi_json(app: &App) -> String {
     let mut text = String::new();
     // The embedded bytes are valid gzip.
-    let _ = flate2::read::GzDecoder::new(SCHEMA).read_to_string(&mut text);
+    let _ = flate2::read::GzDecoder::new(OPENAPI_GZ).read_to_string(&mut text);
     let mut schema: Value = serde_json::from_str(&text).unwrap_or_default();
     schema["info"] = json!({"title": "FastAPI", "version": "0.1.0"});
     let root = &app.settings.server.root_path;
@@ -35,10 +35,10 @@ fn schema(app: &App) -> String {
         schema["servers"] = json!([{"url": root}]);
     }
     if let Some(paths) = schema.get_mut("paths").and_then(Value::as_object_mut) {
-        paths.retain(|path, _| app.routes.serves(path));
+        paths.retain(|path, _| app.routes.serves_path(path));
         for (path, operations) in paths.iter_mut() {
             let operations = operations.as_object_mut().into_iter().flatten();
-            operations.for_each(|(_, operation)| complete(path, operation));
+            operations.for_each(|(_, operation)| add_error_responses(path, operation));
         }
     }
     schema["components"]["schemas"]["RoutingError"] = json!({
@@ -49,11 +49,11 @@ fn schema(app: &App) -> String {
     });
     let mut used = BTreeSet::new();
     let mut open = Vec::new();
-    references(&schema["paths"], &mut open);
+    collect_schema_references(&schema["paths"], &mut open);
     let all = schema["components"]["schemas"].take();
     while let Some(name) = open.pop() {
         if used.insert(name.clone()) {
-            references(&all[&name], &mut open);
+            collect_schema_references(&all[&name], &mut open);
         }
     }
     let kept: Map<String, Value> = match all {
@@ -65,7 +65,7 @@ fn schema(app: &App) -> String {
 }
 
 /// Routes whose successful response is empty or plain text.
-const WITHOUT_JSON: [&str; 7] = [
+const ROUTES_WITHOUT_JSON: [&str; 7] = [
     "/reset_mm_cache",
     "/reset_encoder_cache",
     "/inference/v1/abort_requests",
@@ -77,7 +77,7 @@ const WITHOUT_JSON: [&str; 7] = [
 
 /// Adds error responses to an operation of the OpenAPI schema that FastAPI does not derive: errors
 /// for unreadable bodies, and errors from outside the handler.
-fn complete(path: &str, operation: &mut Value) {
+fn add_error_responses(path: &str, operation: &mut Value) {
     let reads = operation.get("requestBody").is_some() || operation.get("parameters").is_some();
     let Some(responses) = operation
         .get_mut("responses")
@@ -85,7 +85,7 @@ fn complete(path: &str, operation: &mut Value) {
     else {
         return;
     };
-    if WITHOUT_JSON.contains(&path)
+    if ROUTES_WITHOUT_JSON.contains(&path)
         && let Some(success) = responses.get_mut("200").and_then(Value::as_object_mut)
     {
         success.remove("content");
@@ -116,7 +116,7 @@ fn complete(path: &str, operation: &mut Value) {
 }
 
 /// Collects the names of the OpenAPI schemas to which a value refers.
-fn references(value: &Value, out: &mut Vec<String>) {
+fn collect_schema_references(value: &Value, out: &mut Vec<String>) {
     match value {
         Value::Object(map) => {
             for (key, value) in map {
@@ -126,33 +126,35 @@ fn references(value: &Value, out: &mut Vec<String>) {
                     .and_then(|r| r.strip_prefix("#/components/schemas/"));
                 match name {
                     Some(name) => out.push(name.to_owned()),
-                    None => references(value, out),
+                    None => collect_schema_references(value, out),
                 }
             }
         }
-        Value::Array(items) => items.iter().for_each(|item| references(item, out)),
+        Value::Array(items) => items
+            .iter()
+            .for_each(|item| collect_schema_references(item, out)),
         _ => {}
     }
 }
 
-pub(crate) async fn swagger(State(app): State<Arc<App>>) -> Response<Body> {
-    html(SWAGGER.replace("{root}", &app.settings.server.root_path))
+pub(crate) async fn swagger_page(State(app): State<Arc<App>>) -> Response<Body> {
+    html_response(SWAGGER_HTML.replace("{root}", &app.settings.server.root_path))
 }
 
-pub(crate) async fn redoc(State(app): State<Arc<App>>) -> Response<Body> {
-    html(REDOC.replace("{root}", &app.settings.server.root_path))
+pub(crate) async fn redoc_page(State(app): State<Arc<App>>) -> Response<Body> {
+    html_response(REDOC_HTML.replace("{root}", &app.settings.server.root_path))
 }
 
 /// Handles `GET /docs/oauth2-redirect`, the login redirect of the documentation page; FastAPI
 /// always serves it.
-pub(crate) async fn oauth2() -> Response<Body> {
-    html(OAUTH2.to_owned())
+pub(crate) async fn oauth2_redirect_page() -> Response<Body> {
+    html_response(OAUTH2_HTML.to_owned())
 }
 
-const OAUTH2: &str = "<!doctype html>\n<html lang=\"en-US\">\n<head>\n    <title>Swagger UI: OAuth2 Redirect</title>\n</head>\n<body>\n<script>window.close();</script>\n</body>\n</html>\n";
+const OAUTH2_HTML: &str = "<!doctype html>\n<html lang=\"en-US\">\n<head>\n    <title>Swagger UI: OAuth2 Redirect</title>\n</head>\n<body>\n<script>window.close();</script>\n</body>\n</html>\n";
 
 /// HTML page of FastAPI's `get_swagger_ui_html`.
-const SWAGGER: &str = r##"
+const SWAGGER_HTML: &str = r##"
     <!DOCTYPE html>
     <html>
     <head>
@@ -186,7 +188,7 @@ oauth2RedirectUrl: window.location.origin + '{root}/docs/oauth2-redirect',
     "##;
 
 /// HTML page of FastAPI's `get_redoc_html`.
-const REDOC: &str = r##"
+const REDOC_HTML: &str = r##"
     <!DOCTYPE html>
     <html>
     <head>

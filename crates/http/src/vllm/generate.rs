@@ -6,7 +6,7 @@ use std::sync::Arc;
 use axum::extract::State;
 use serde_json::{Map, Value};
 
-use super::generate_render::{GenerateStream, GenerateView, TokenReplyFormat};
+use super::generate_render::{GenerateReplyFormat, GenerateStream, GenerateView};
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::dialect::Endpoint;
@@ -15,7 +15,7 @@ use crate::generation::{self, GenerationBody, ParsedBody, RejectedRequest};
 use crate::media;
 use crate::openai::prepare::{self, UsageOptions};
 use crate::request_head::RequestHead;
-use crate::transfer::{self, TransferTerms};
+use crate::transfer::{self, KvTransferTerms};
 use vllm_sim_service::prompt::{PromptInput, PromptInputs, PromptSource};
 use vllm_sim_service::{GenerationRequest, ReplyFacts};
 use vllm_sim_wire::bounds::RequestBounds;
@@ -23,7 +23,7 @@ use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::GenerateRequest;
 
 impl GenerationBody for GenerateRequest {
-    const API: Endpoint = Endpoint::Generate;
+    const ENDPOINT: Endpoint = Endpoint::Generate;
 
     fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
         Self::parse(body, bounds)
@@ -33,7 +33,7 @@ impl GenerationBody for GenerateRequest {
         self.model.as_deref()
     }
 
-    fn check_first(&self) -> Result<(), Fault> {
+    fn check_before_model_lookup(&self) -> Result<(), Fault> {
         if self.stream.unwrap_or(false) && self.output_mode == "derender" {
             return Err(Fault::bad_request(
                 "output_mode='derender' is not supported with stream=True.",
@@ -43,20 +43,31 @@ impl GenerationBody for GenerateRequest {
     }
 }
 
-pub(crate) async fn create(State(app): State<Arc<App>>, received: RawRequest) -> HandlerResult {
+pub(crate) async fn create_generation(
+    State(app): State<Arc<App>>,
+    received: RawRequest,
+) -> HandlerResult {
     let (head, bounds) = (&received.head, &app.rules.defaults.bounds);
     let text = received.schema_only_body(&app);
-    if let Some((request, value)) = text.and_then(|text| GenerateRequest::read_long(text, bounds)) {
-        return answer(&app, head, &value, ParsedBody::of(request)).await;
+    if let Some((request, value)) =
+        text.and_then(|text| GenerateRequest::parse_long_prompt(text, bounds))
+    {
+        return answer_generate(
+            &app,
+            head,
+            &value,
+            ParsedBody::without_model_lookup(request),
+        )
+        .await;
     }
-    let value = received.parse_json(&app)?;
+    let value = received.parse_dialect_json(&app)?;
     let read = ParsedBody::new(&app, head, Cow::Borrowed(&value))?;
-    answer(&app, head, &value, read).await
+    answer_generate(&app, head, &value, read).await
 }
 
 /// Returns the `kv_transfer_params` of a generate request: from its root, or from `extra_args` as
 /// vLLM's front end sends them.
-fn transfer_params(request: &GenerateRequest) -> Option<&Map<String, Value>> {
+fn kv_transfer_params(request: &GenerateRequest) -> Option<&Map<String, Value>> {
     let hidden = || {
         let extra = request.sampling_params.extra_args.as_ref()?;
         extra.get("kv_transfer_params")?.as_object()
@@ -64,7 +75,7 @@ fn transfer_params(request: &GenerateRequest) -> Option<&Map<String, Value>> {
     request.kv_transfer_params.as_ref().or_else(hidden)
 }
 
-async fn answer(
+async fn answer_generate(
     app: &Arc<App>,
     head: &RequestHead,
     value: &Value,
@@ -74,9 +85,9 @@ async fn answer(
     let stream = request.stream.unwrap_or(false);
     let given = request.request_id.as_deref();
     let id = prepare::request_id(app.dialect.generate_id_prefix(), &head.headers, given);
-    let terms = TransferTerms::of(app, &id, transfer_params(&request));
+    let terms = KvTransferTerms::from_request(app, &id, kv_transfer_params(&request));
     let params = request.sampling_params.clone();
-    let interval = prepare::tokens_per_event(params.stream_interval);
+    let interval = prepare::min_tokens_per_event(params.stream_interval);
     let generation = GenerationRequest {
         n: params.n,
         max_tokens: params.max_tokens,
@@ -84,37 +95,39 @@ async fn answer(
         priority: request.priority,
         transfer: terms.transfer.clone(),
         cache_salt: request.cache_salt.as_deref().map(Into::into),
-        hit_threshold: transfer::hit_threshold(app, &head.headers, value),
+        hit_threshold: transfer::cache_hit_threshold(app, &head.headers, value),
         prompts: PromptSource::Inputs(PromptInputs {
             inputs: vec![PromptInput::Tokens {
                 ids: std::mem::take(&mut request.token_ids.0),
                 text: None,
-                media: media::given(request.features.as_ref()),
+                media: media::parse_media_features(request.features.as_ref()),
             }],
             ..PromptInputs::default()
         }),
-        ..generation::request(app, head, id)
+        ..generation::new_generation_request(app, head, id)
     };
-    let (generated, guard) = match generation::start(app, resolved, generation).await {
+    let (generated, guard) = match generation::start_generation(app, resolved, generation).await {
         Ok(started) => started,
         Err(RejectedRequest::Late { fault, .. }) if stream => {
-            return Ok(prepare::failed_stream(&fault));
+            return Ok(prepare::failed_stream_response(&fault));
         }
         Err(refused) => return Err(refused.into()),
     };
     let reply = generated.reply;
-    let mut view = view(app, &request, &generated.facts);
-    view.view.kv_transfer_params = terms.offer(app, &generated.facts.prompts);
+    let mut view = generate_view(app, &request, &generated.facts);
+    view.view.kv_transfer_params = terms.response_params(app, &generated.facts.prompts);
     drop((generated.facts, request));
     if stream {
         let render = GenerateStream::new(view);
-        return Ok(prepare::stream(app, head, reply, render, interval, guard));
+        return Ok(prepare::stream_reply(
+            app, head, reply, render, interval, guard,
+        ));
     }
-    let body = prepare::render_finished(reply, move |reply| view.unary(reply)).await?;
-    Ok(prepare::unary(app, &head.headers, body))
+    let body = prepare::render_when_finished(reply, move |reply| view.body_json(reply)).await?;
+    Ok(prepare::json_response_with_load(app, &head.headers, body))
 }
 
-fn view(app: &App, request: &GenerateRequest, facts: &ReplyFacts) -> GenerateView {
+fn generate_view(app: &App, request: &GenerateRequest, facts: &ReplyFacts) -> GenerateView {
     let prompt = &facts.prompts[0];
     let options = request.stream_options.as_ref();
     let wants = |flag: Option<bool>| flag.unwrap_or(false);
@@ -132,7 +145,7 @@ fn view(app: &App, request: &GenerateRequest, facts: &ReplyFacts) -> GenerateVie
     GenerateView {
         mode: request.output_mode.as_str().into(),
         prompt: prompt.tokens.as_slice().into(),
-        placeholders: match media::placeholders(&prompt.media) {
+        placeholders: match media::placeholders_json(&prompt.media) {
             Value::Null => None,
             places => Some(places.to_string().into()),
         },
@@ -141,8 +154,8 @@ fn view(app: &App, request: &GenerateRequest, facts: &ReplyFacts) -> GenerateVie
             .prompt_logprobs
             .map(|top| prepare::logprob_count(app, top)),
         weight_version: app.weight_version.load_full(),
-        form: TokenReplyFormat::of(app.dialect.answers()),
-        ec_transfer_params: media::encoded(app, &prompt.media),
+        form: GenerateReplyFormat::of(app.dialect.response_detail()),
+        ec_transfer_params: media::encoder_transfer_params_json(app, &prompt.media),
         view,
     }
 }

@@ -5,12 +5,12 @@
 use std::sync::Arc;
 
 use crate::dialect::ResponseDetail;
-use crate::json::{self, Nulls};
+use crate::json::{self, NullMembers};
 use crate::openai::logprobs;
-use crate::openai::response_shape::{Counts, ResponseShape, UsageMembers, end_of};
-use crate::stream::{ChoiceStep, Render};
-use vllm_sim_engine::End;
-use vllm_sim_service::generate::Channel;
+use crate::openai::response_shape::{ResponseShape, TokenCounts, UsageMembers, end_of_choice};
+use crate::stream::{ChoiceStep, StreamRenderer};
+use vllm_sim_engine::SequenceEndReason;
+use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Choice, Reply};
 
 /// Settings that determine the JSON of a reply of `/inference/v1/generate`.
@@ -23,42 +23,42 @@ pub(super) struct GenerateView {
     pub(super) placeholders: Option<Arc<str>>,
     pub(super) prompt_logprobs: Option<u32>,
     pub(super) weight_version: Arc<String>,
-    pub(super) form: &'static TokenReplyFormat,
+    pub(super) form: &'static GenerateReplyFormat,
     /// Transfer parameters of encoded media items, as JSON.
     pub(super) ec_transfer_params: Option<Arc<str>>,
 }
 
 /// Functions by which vLLM or llm-d-inference-sim renders a reply of `/inference/v1/generate`.
-pub(super) struct TokenReplyFormat {
+pub(super) struct GenerateReplyFormat {
     /// Appends the JSON members after the id of a response that is no stream.
     members: fn(&GenerateView, &mut String, &Reply),
     /// Appends the JSON members of a stream chunk before its choices.
     chunk_members: fn(&mut GenerateStream, &mut String, &Choice),
-    choice: fn(&GenerateView, &mut String, usize, &Choice, &Piece, Option<End>),
+    choice: fn(&GenerateView, &mut String, usize, &Choice, &OutputPiece, Option<SequenceEndReason>),
 }
 
-const FULL: TokenReplyFormat = TokenReplyFormat {
-    members: GenerateView::members,
-    chunk_members: GenerateStream::members,
-    choice: GenerateView::choice,
+const VLLM_FORMAT: GenerateReplyFormat = GenerateReplyFormat {
+    members: GenerateView::write_members,
+    chunk_members: GenerateStream::write_chunk_members,
+    choice: GenerateView::write_choice,
 };
-const SHORT: TokenReplyFormat = TokenReplyFormat {
-    members: GenerateView::llmd_members,
+const LLMD_FORMAT: GenerateReplyFormat = GenerateReplyFormat {
+    members: GenerateView::write_llmd_members,
     chunk_members: |_, _, _| {},
-    choice: GenerateView::llmd_choice,
+    choice: GenerateView::write_llmd_choice,
 };
 
-impl TokenReplyFormat {
+impl GenerateReplyFormat {
     pub(super) fn of(answers: ResponseDetail) -> &'static Self {
         match answers {
-            ResponseDetail::Full => &FULL,
-            ResponseDetail::Short => &SHORT,
+            ResponseDetail::Full => &VLLM_FORMAT,
+            ResponseDetail::Short => &LLMD_FORMAT,
         }
     }
 }
 
 #[derive(Default)]
-struct Piece {
+struct OutputPiece {
     ids: Vec<u32>,
     text: String,
     from: usize,
@@ -66,134 +66,145 @@ struct Piece {
 
 impl GenerateView {
     /// Returns the JSON body of a finished reply of `/inference/v1/generate`.
-    pub(super) fn unary(&self, reply: &Reply) -> String {
+    pub(super) fn body_json(&self, reply: &Reply) -> String {
         let mut out = String::with_capacity(1024);
         out.push_str("{\"request_id\":");
-        json::string(&mut out, &self.view.id);
+        json::write_string(&mut out, &self.view.id);
         (self.form.members)(self, &mut out, reply);
         out.push('}');
         out
     }
 
-    fn members(&self, out: &mut String, reply: &Reply) {
+    fn write_members(&self, out: &mut String, reply: &Reply) {
         let view = &self.view;
         out.push_str(",\"model\":");
-        json::string(out, &view.model);
+        json::write_string(out, &view.model);
         out.push_str(",\"created\":");
-        json::int(out, view.created);
+        json::write_int(out, view.created);
         out.push_str(",\"usage\":");
-        view.usage(out, Counts::of(reply), UsageMembers::Completion);
+        view.write_usage(out, TokenCounts::of_reply(reply), UsageMembers::Completion);
         out.push_str(",\"prompt_logprobs\":");
         match self.prompt_logprobs {
             Some(top) => {
                 let (tokenizer, distribution) = (&view.tokenizer, view.distribution);
-                logprobs::prompt(out, tokenizer, &self.prompt, top, distribution);
+                logprobs::write_prompt_logprobs(out, tokenizer, &self.prompt, top, distribution);
             }
             None => out.push_str("null"),
         }
         out.push_str(",\"prompt_token_id_logprobs\":null,\"prompt_token_ids\":");
         if view.return_token_ids {
-            json::ints(out, self.prompt.iter().copied());
+            json::write_int_array(out, self.prompt.iter().copied());
         } else {
             out.push_str("null");
         }
         out.push_str(",\"mm_placeholders\":");
         out.push_str(self.placeholders.as_deref().unwrap_or("null"));
         out.push_str(",\"metrics\":");
-        view.timings(out, reply, Nulls::Shown);
+        view.write_timings(out, reply, NullMembers::Shown);
         out.push_str(",\"kv_transfer_params\":");
-        view.transfer(out);
+        view.write_kv_transfer_params(out);
         out.push_str(",\"ec_transfer_params\":");
         out.push_str(self.ec_transfer_params.as_deref().unwrap_or("null"));
         out.push_str(",\"output_mode\":");
-        json::string(out, &self.mode);
-        self.choices(out, reply);
+        json::write_string(out, &self.mode);
+        self.write_choices(out, reply);
     }
 
-    fn choices(&self, out: &mut String, reply: &Reply) {
+    fn write_choices(&self, out: &mut String, reply: &Reply) {
         out.push_str(",\"choices\":[");
         for (index, choice) in reply.choices.iter().enumerate() {
             if index > 0 {
                 out.push(',');
             }
-            let mut piece = Piece::default();
-            for token in choice.script.tokens().take(choice.released() as usize) {
-                piece.push(token.id, token.text, token.channel);
+            let mut piece = OutputPiece::default();
+            for token in choice
+                .script
+                .tokens()
+                .take(choice.released_tokens() as usize)
+            {
+                piece.push_token(token.id, token.text, token.channel);
             }
-            (self.form.choice)(self, out, index, choice, &piece, Some(end_of(choice)));
+            (self.form.choice)(
+                self,
+                out,
+                index,
+                choice,
+                &piece,
+                Some(end_of_choice(choice)),
+            );
         }
         out.push(']');
     }
 
-    fn llmd_members(&self, out: &mut String, reply: &Reply) {
-        self.choices(out, reply);
+    fn write_llmd_members(&self, out: &mut String, reply: &Reply) {
+        self.write_choices(out, reply);
         out.push_str(",\"ec_transfer_params\":");
         out.push_str(self.ec_transfer_params.as_deref().unwrap_or("null"));
         if self.view.kv_transfer_params.is_some() {
             out.push_str(",\"kv_transfer_params\":");
-            self.view.transfer(out);
+            self.view.write_kv_transfer_params(out);
         }
     }
 
-    fn llmd_choice(
+    fn write_llmd_choice(
         &self,
         out: &mut String,
         index: usize,
         choice: &Choice,
-        piece: &Piece,
-        end: Option<End>,
+        piece: &OutputPiece,
+        end: Option<SequenceEndReason>,
     ) {
         out.push_str("{\"index\":");
-        json::int(out, index);
+        json::write_int(out, index);
         out.push_str(",\"finish_reason\":");
         let reason = end.map(|end| self.view.finish_reason(choice, end, "stop"));
-        json::optional(out, reason);
+        json::write_optional_string(out, reason);
         out.push_str(",\"token_ids\":");
-        json::ints(out, piece.ids.iter().copied());
+        json::write_int_array(out, piece.ids.iter().copied());
         out.push('}');
     }
 
-    fn choice(
+    fn write_choice(
         &self,
         out: &mut String,
         index: usize,
         choice: &Choice,
-        piece: &Piece,
-        end: Option<End>,
+        piece: &OutputPiece,
+        end: Option<SequenceEndReason>,
     ) {
         out.push_str("{\"index\":");
-        json::int(out, index);
+        json::write_int(out, index);
         out.push(',');
         match end {
-            Some(end) => self.view.finish(out, choice, end, "stop"),
+            Some(end) => self.view.write_finish_reason(out, choice, end, "stop"),
             None => out.push_str("\"finish_reason\":null,\"stop_reason\":null"),
         }
         out.push_str(",\"token_ids\":");
-        json::ints(out, piece.ids.iter().copied());
+        json::write_int_array(out, piece.ids.iter().copied());
         out.push_str(",\"routed_experts\":null,\"sampling_mask\":null,\"weight_versions\":");
         let tokens = piece.from + piece.ids.len();
         if end.is_some() && tokens > 0 {
             out.push_str("[{\"version\":");
-            json::string(out, &self.weight_version);
+            json::write_string(out, &self.weight_version);
             out.push_str(",\"start\":0,\"end\":");
-            json::int(out, tokens);
+            json::write_int(out, tokens);
             out.push_str("}]");
         } else {
             out.push_str("null");
         }
         if &*self.mode != "tokens" {
             out.push_str(",\"text\":");
-            json::string(out, &piece.text);
+            json::write_string(out, &piece.text);
         }
         out.push_str(",\"logprobs\":");
         match self.view.logprobs {
-            Some(top) => self.logprobs(out, choice, piece, top),
+            Some(top) => self.write_logprobs(out, choice, piece, top),
             None => out.push_str("null"),
         }
         out.push('}');
     }
 
-    fn logprobs(&self, out: &mut String, choice: &Choice, piece: &Piece, top: u32) {
+    fn write_logprobs(&self, out: &mut String, choice: &Choice, piece: &OutputPiece, top: u32) {
         let style = logprobs::LogprobStyle {
             top,
             as_ids: true,
@@ -204,16 +215,16 @@ impl GenerateView {
             if at > 0 {
                 out.push(',');
             }
-            let entries = logprobs::at(&choice.script, piece.from + at, |place| {
-                logprobs::entries(&self.view.tokenizer, *id, place, style)
+            let entries = logprobs::with_token_position(&choice.script, piece.from + at, |place| {
+                logprobs::token_logprobs(&self.view.tokenizer, *id, place, style)
             });
-            entry(out, &entries[0]);
+            write_logprob_entry(out, &entries[0]);
             out.push_str(",\"top_logprobs\":[");
             for (index, other) in entries.iter().take(top as usize).enumerate() {
                 if index > 0 {
                     out.push(',');
                 }
-                entry(out, other);
+                write_logprob_entry(out, other);
                 out.push('}');
             }
             out.push_str("]}");
@@ -222,19 +233,19 @@ impl GenerateView {
     }
 }
 
-fn entry(out: &mut String, entry: &logprobs::TokenLogprob) {
+fn write_logprob_entry(out: &mut String, entry: &logprobs::TokenLogprob) {
     out.push_str("{\"token_id\":");
-    json::int(out, entry.id);
+    json::write_int(out, entry.id);
     out.push_str(",\"logprob\":");
-    json::float(out, entry.logprob);
+    json::write_python_float(out, entry.logprob);
     out.push_str(",\"rank\":");
-    json::int(out, entry.rank);
+    json::write_int(out, entry.rank);
 }
 
-impl Piece {
-    fn push(&mut self, id: u32, text: &str, channel: Channel) {
+impl OutputPiece {
+    fn push_token(&mut self, id: u32, text: &str, channel: OutputChannel) {
         self.ids.push(id);
-        if channel != Channel::Marker {
+        if channel != OutputChannel::Marker {
             self.text.push_str(text);
         }
     }
@@ -249,7 +260,7 @@ pub(super) struct GenerateStream {
 impl GenerateStream {
     pub(super) fn new(generate: GenerateView) -> Self {
         let mut head = String::from("data: {\"request_id\":");
-        json::string(&mut head, &generate.view.id);
+        json::write_string(&mut head, &generate.view.id);
         Self {
             generate,
             head,
@@ -258,44 +269,44 @@ impl GenerateStream {
     }
 
     /// Appends the JSON members of a stream chunk before its choices.
-    fn members(&mut self, out: &mut String, choice: &Choice) {
+    fn write_chunk_members(&mut self, out: &mut String, choice: &Choice) {
         let generate = &self.generate;
         out.push_str(",\"usage\":");
         if generate.view.continuous_usage {
             let (prompt, done) = (generate.prompt.len(), choice.sent as usize);
             out.push_str("{\"prompt_tokens\":");
-            json::int(out, prompt);
+            json::write_int(out, prompt);
             out.push_str(",\"total_tokens\":");
-            json::int(out, prompt + done);
+            json::write_int(out, prompt + done);
             out.push_str(",\"completion_tokens\":");
-            json::int(out, done);
+            json::write_int(out, done);
             out.push('}');
         } else {
             out.push_str("null");
         }
         if generate.view.return_token_ids && !self.shown_prompt {
             out.push_str(",\"prompt_token_ids\":");
-            json::ints(out, generate.prompt.iter().copied());
+            json::write_int_array(out, generate.prompt.iter().copied());
             out.push_str(",\"mm_placeholders\":");
             out.push_str(generate.placeholders.as_deref().unwrap_or("null"));
             self.shown_prompt = true;
         }
         out.push_str(",\"output_mode\":");
-        json::string(out, &generate.mode);
+        json::write_string(out, &generate.mode);
     }
 }
 
-impl Render for GenerateStream {
-    fn step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
-        let mut piece = Piece {
+impl StreamRenderer for GenerateStream {
+    fn write_step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
+        let mut piece = OutputPiece {
             from: (choice.sent - step.tokens) as usize,
-            ..Piece::default()
+            ..OutputPiece::default()
         };
         for _ in 0..step.tokens {
-            let Some(token) = choice.script.next(&mut choice.cursor) else {
+            let Some(token) = choice.script.next_token(&mut choice.cursor) else {
                 break;
             };
-            piece.push(token.id, token.text, token.channel);
+            piece.push_token(token.id, token.text, token.channel);
         }
         out.push_str(&self.head);
         (self.generate.form.chunk_members)(self, out, choice);
@@ -305,25 +316,25 @@ impl Render for GenerateStream {
         out.push_str("]}\n\n");
     }
 
-    fn close(&mut self, out: &mut String, reply: &Reply) {
+    fn write_closing(&mut self, out: &mut String, reply: &Reply) {
         let view = &self.generate.view;
         if view.include_usage {
             out.push_str(&self.head);
             out.push_str(",\"usage\":");
-            let counts = Counts::of(reply);
+            let counts = TokenCounts::of_reply(reply);
             out.push_str("{\"prompt_tokens\":");
-            json::int(out, counts.prompt);
+            json::write_int(out, counts.prompt);
             out.push_str(",\"total_tokens\":");
-            json::int(out, counts.prompt + counts.completion);
+            json::write_int(out, counts.prompt + counts.completion);
             out.push_str(",\"completion_tokens\":");
-            json::int(out, counts.completion);
+            json::write_int(out, counts.completion);
             if view.prompt_details {
                 out.push_str(",\"prompt_tokens_details\":{\"cached_tokens\":");
-                json::int(out, counts.cached);
+                json::write_int(out, counts.cached);
                 out.push('}');
             }
             out.push_str("},\"output_mode\":");
-            json::string(out, &self.generate.mode);
+            json::write_string(out, &self.generate.mode);
             out.push_str(",\"choices\":[]}\n\n");
         }
         out.push_str("data: [DONE]\n\n");

@@ -8,15 +8,15 @@ use axum::extract::State;
 use axum::http::{Response, Uri};
 use serde_json::{Map, Value, json};
 
-use super::{ok, raw_json, refused};
+use super::{http_exception, ok_json, parse_raw_json};
 use crate::app::App;
 use crate::body::{JsonRequest, RawRequest};
 use crate::error::HandlerResult;
 use crate::query;
-use vllm_sim_observe::kv_events::EventFormat;
-use vllm_sim_wire::Version;
+use vllm_sim_observe::kv_events::KvEventFormat;
+use vllm_sim_wire::VllmVersion;
 use vllm_sim_wire::fault::{ErrorType, Fault};
-use vllm_sim_wire::vllm::control::{InfoQuery, WorldQuery};
+use vllm_sim_wire::vllm::control::{ServerInfoQuery, WorldSizeQuery};
 
 /// Handles `GET /kv_event_sources`: lists the KV event publisher of each data-parallel rank.
 pub(crate) async fn kv_event_sources(State(app): State<Arc<App>>) -> Response<Body> {
@@ -24,10 +24,12 @@ pub(crate) async fn kv_event_sources(State(app): State<Arc<App>>) -> Response<Bo
     let mut sources = Map::new();
     let (first, count) = app.settings.parallel.local_ranks;
     for rank in (first..first + count).filter(|_| events.enabled) {
-        let (endpoint, replay_endpoint) = events.of_rank(rank);
+        let (endpoint, replay_endpoint) = events.endpoints_of_rank(rank);
         let topic = match events.encoding.format {
-            EventFormat::Vllm => events.topic.clone(),
-            EventFormat::LlmdArray | EventFormat::LlmdMap => topic_of(&app, &events.topic, rank),
+            KvEventFormat::Vllm => events.topic.clone(),
+            KvEventFormat::LlmdArray | KvEventFormat::LlmdMap => {
+                expand_topic(&app, &events.topic, rank)
+            }
         };
         let source = json!({
             "enable_kv_cache_events": true,
@@ -41,26 +43,26 @@ pub(crate) async fn kv_event_sources(State(app): State<Arc<App>>) -> Response<Bo
         });
         sources.insert(rank.to_string(), source);
     }
-    ok(&Value::Object(sources))
+    ok_json(&Value::Object(sources))
 }
 
-fn topic_of(app: &App, topic: &str, rank: u32) -> String {
+fn expand_topic(app: &App, topic: &str, rank: u32) -> String {
     let pod = &app.settings.server.pod;
     topic
         .replace("{pod_ip}", pod.ip.as_deref().unwrap_or("localhost"))
         .replace("{pod_name}", pod.name.as_deref().unwrap_or_default())
         .replace("{port}", &app.port.to_string())
         .replace("{rank}", &rank.to_string())
-        .replace("{model}", app.service.models.displayed())
+        .replace("{model}", app.service.models.displayed_name())
 }
 
-pub(crate) async fn world_size(State(app): State<Arc<App>>, uri: Uri) -> HandlerResult {
-    let query: WorldQuery = query::read(&uri)?;
+pub(crate) async fn get_world_size(State(app): State<Arc<App>>, uri: Uri) -> HandlerResult {
+    let query: WorldSizeQuery = query::read_query(&uri)?;
     let size = match query.include_dp {
         true => world_size_with_dp(&app),
         false => app.settings.parallel.world_size().into(),
     };
-    Ok(ok(&json!({"world_size": size})))
+    Ok(ok_json(&json!({"world_size": size})))
 }
 
 /// Returns the number of workers of all data-parallel engines.
@@ -70,18 +72,18 @@ fn world_size_with_dp(app: &App) -> u64 {
 }
 
 pub(crate) async fn tokenizer_info(State(app): State<Arc<App>>) -> Response<Body> {
-    ok(&app.service.generator.tokenizer().tokenizer_info())
+    ok_json(&app.service.generator.tokenizer().tokenizer_info())
 }
 
 pub(crate) async fn server_info(State(app): State<Arc<App>>, uri: Uri) -> HandlerResult {
-    let query: InfoQuery = query::read(&uri)?;
+    let query: ServerInfoQuery = query::read_query(&uri)?;
     let config = &app.settings.server.shown_config;
     let config = if query.config_format == "json" {
         Value::Object(config.clone())
     } else {
         let pairs: Vec<String> = config
             .iter()
-            .map(|(key, value)| format!("{key}={}", vllm_sim_python::repr(value)))
+            .map(|(key, value)| format!("{key}={}", vllm_sim_python::python_repr(value)))
             .collect();
         pairs.join(", ").into()
     };
@@ -100,7 +102,7 @@ pub(crate) async fn server_info(State(app): State<Arc<App>>, uri: Uri) -> Handle
         "vllm_version": app.settings.model.vllm_version,
         "simulator": concat!("vllm-sim ", env!("CARGO_PKG_VERSION")),
     });
-    Ok(ok(&json!({
+    Ok(ok_json(&json!({
         "vllm_config": config,
         "vllm_env": env,
         "system_env": system,
@@ -112,40 +114,42 @@ pub(crate) async fn collective_rpc(
     State(app): State<Arc<App>>,
     received: RawRequest,
 ) -> HandlerResult {
-    let value = raw_json(&received.bytes, "JSON decode error: {}")?;
+    let value = parse_raw_json(&received.bytes, "JSON decode error: {}")?;
     if value
         .get("method")
         .and_then(Value::as_str)
         .is_none_or(str::is_empty)
     {
-        return Err(refused("Missing 'method' in request body"));
+        return Err(http_exception("Missing 'method' in request body"));
     }
     let results = vec![Value::Null; usize::try_from(world_size_with_dp(&app)).unwrap_or(1)];
-    Ok(ok(&json!({"results": results})))
+    Ok(ok_json(&json!({"results": results})))
 }
 
 /// Handles `POST /scale_elastic_ep`: reports a change of the data-parallel size without making it.
 pub(crate) async fn scale_elastic_ep(received: RawRequest) -> HandlerResult {
-    let value = raw_json(&received.bytes, "Invalid JSON format")?;
+    let value = parse_raw_json(&received.bytes, "Invalid JSON format")?;
     let size = value.get("new_data_parallel_size");
     let Some(size) = size.filter(|size| !size.is_null()) else {
-        return Err(refused("new_data_parallel_size is required"));
+        return Err(http_exception("new_data_parallel_size is required"));
     };
     let positive = |value: &Value| value.as_u64().is_some_and(|n| n > 0);
     if !positive(size) {
-        return Err(refused("new_data_parallel_size must be a positive integer"));
+        return Err(http_exception(
+            "new_data_parallel_size must be a positive integer",
+        ));
     }
     if !value.get("drain_timeout").is_none_or(positive) {
-        return Err(refused("drain_timeout must be a positive integer"));
+        return Err(http_exception("drain_timeout must be a positive integer"));
     }
     let message = format!("Scaled to {size} data parallel engines");
-    Ok(ok(&json!({"message": message})))
+    Ok(ok_json(&json!({"message": message})))
 }
 
 pub(crate) async fn is_scaling(State(app): State<Arc<App>>) -> Response<Body> {
-    ok(&match app.rules.limits.version {
-        Version::V032 => json!({"is_scaling_elastic_ep": false}),
-        Version::V033 => json!({
+    ok_json(&match app.rules.limits.version {
+        VllmVersion::V032 => json!({"is_scaling_elastic_ep": false}),
+        VllmVersion::V033 => json!({
             "is_scaling_elastic_ep": false,
             "phase": "idle",
             "epoch": null,
@@ -156,7 +160,7 @@ pub(crate) async fn is_scaling(State(app): State<Arc<App>>) -> Response<Body> {
 }
 
 /// Handles `POST /v1/systemone` and `POST /v1/decisions`, which no simulated model supports.
-pub(crate) async fn no_decisions(_any: JsonRequest) -> Fault {
+pub(crate) async fn decisions_unsupported(_any: JsonRequest) -> Fault {
     Fault::new(
         501,
         ErrorType::NotImplemented,

@@ -8,16 +8,16 @@ use axum::extract::State;
 use axum::http::Response;
 use serde_json::{Map, Value, json};
 
-use super::ok;
+use super::ok_json;
 use crate::app::App;
 
 /// Handles `GET /debug/kv_cache`: lists the cached KV blocks of each data-parallel rank by block
 /// number.
 ///
 /// `hash` is the block's number in KV events: the last 64 bits of the block hash.
-pub(crate) async fn show(State(app): State<Arc<App>>) -> Response<Body> {
+pub(crate) async fn list_cached_blocks(State(app): State<Arc<App>>) -> Response<Body> {
     let (first, _) = app.settings.parallel.local_ranks;
-    let ranks = app.service.ranks().iter().zip(first..);
+    let ranks = app.service.rank_engines().iter().zip(first..);
     let ranks: Map<String, Value> = ranks
         .map(|(engine, rank)| {
             let stats = engine.stats();
@@ -32,5 +32,5 @@ pub(crate) async fn show(State(app): State<Arc<App>>) -> Response<Body> {
             (rank.to_string(), cache)
         })
         .collect();
-    ok(&Value::Object(ranks))
+    ok_json(&Value::Object(ranks))
 }

@@ -7,87 +7,97 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use serde_json::Value;
 
-use super::bare_text;
+use super::bare_text_response;
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::dialect::OperatorRouteStyle;
 use crate::error;
 use crate::error::HandlerResult;
-use vllm_sim_service::LoadMode;
+use vllm_sim_service::AdapterLoadMode;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::vllm::lora::{self, LoadLoraRequest, UnloadLoraRequest};
 
-pub(crate) async fn load(State(app): State<Arc<App>>, received: RawRequest) -> HandlerResult {
-    if app.dialect.operations() == OperatorRouteStyle::Lenient {
-        let value = lenient(&received, "load")?;
+pub(crate) async fn load_adapter(
+    State(app): State<Arc<App>>,
+    received: RawRequest,
+) -> HandlerResult {
+    if app.dialect.operator_route_style() == OperatorRouteStyle::Lenient {
+        let value = parse_lenient_body(&received, "load")?;
         let text = |key| value.get(key).and_then(Value::as_str).unwrap_or_default();
         // llm-d accepts a name that is already loaded.
-        let _ = app.service.models.load(
+        let _ = app.service.models.load_adapter(
             text("lora_name"),
             text("lora_path"),
             None,
-            LoadMode::InPlace,
+            AdapterLoadMode::InPlace,
         );
-        return Ok(error::empty(StatusCode::OK));
+        return Ok(error::empty_response(StatusCode::OK));
     }
-    let value = received.json()?;
-    let name = add(&app, &value)?;
-    Ok(bare_text(format!(
+    let value = received.parse_fastapi_json()?;
+    let name = add_adapter(&app, &value)?;
+    Ok(bare_text_response(format!(
         "Success: LoRA adapter '{name}' added successfully."
     )))
 }
 
 /// Loads the LoRA adapter that a request body names, and returns the adapter's name.
-pub(super) fn add(app: &App, value: &Value) -> Result<String, Fault> {
+pub(super) fn add_adapter(app: &App, value: &Value) -> Result<String, Fault> {
     let request = LoadLoraRequest::parse(value)?;
-    check(app, &request)?;
+    check_load(app, &request)?;
     let (name, path) = (&request.lora_name, &request.lora_path);
     let mode = match request.load_inplace {
-        true => LoadMode::InPlace,
-        false => LoadMode::New,
+        true => AdapterLoadMode::InPlace,
+        false => AdapterLoadMode::New,
     };
     app.service
         .models
-        .load(name, path, None, mode)
+        .load_adapter(name, path, None, mode)
         .map_err(|error| Fault::new(400, ErrorType::InvalidUserInput, error.to_string()))?;
     Ok(request.lora_name)
 }
 
 /// Unloads the LoRA adapter that a request body names, and returns the adapter's name.
-pub(super) fn remove(app: &App, value: &Value) -> Result<String, Fault> {
+pub(super) fn remove_adapter(app: &App, value: &Value) -> Result<String, Fault> {
     let request = UnloadLoraRequest::parse(value)?;
     request.validate()?;
     let name = request.lora_name;
-    if !app.service.models.unload(&name) {
-        return Err(lora::not_loaded(&name));
+    if !app.service.models.unload_adapter(&name) {
+        return Err(lora::adapter_not_loaded(&name));
     }
     Ok(name)
 }
 
-pub(crate) async fn unload(State(app): State<Arc<App>>, received: RawRequest) -> HandlerResult {
-    if app.dialect.operations() == OperatorRouteStyle::Lenient {
-        let value = lenient(&received, "unload")?;
+pub(crate) async fn unload_adapter(
+    State(app): State<Arc<App>>,
+    received: RawRequest,
+) -> HandlerResult {
+    if app.dialect.operator_route_style() == OperatorRouteStyle::Lenient {
+        let value = parse_lenient_body(&received, "unload")?;
         let name = value.get("lora_name").and_then(Value::as_str);
-        app.service.models.unload(name.unwrap_or_default());
-        return Ok(error::empty(StatusCode::OK));
+        app.service.models.unload_adapter(name.unwrap_or_default());
+        return Ok(error::empty_response(StatusCode::OK));
     }
-    let value = received.json()?;
-    let name = remove(&app, &value)?;
-    Ok(bare_text(format!(
+    let value = received.parse_fastapi_json()?;
+    let name = remove_adapter(&app, &value)?;
+    Ok(bare_text_response(format!(
         "Success: LoRA adapter '{name}' removed successfully."
     )))
 }
 
 /// Runs vLLM's checks before loading a LoRA adapter, in vLLM's order.
-fn check(app: &App, request: &LoadLoraRequest) -> Result<(), Fault> {
+fn check_load(app: &App, request: &LoadLoraRequest) -> Result<(), Fault> {
     request.validate()?;
     let (name, path) = (&request.lora_name, &request.lora_path);
     let models = &app.service.models;
-    if models.served().iter().any(|served| **served == **name) {
-        return Err(lora::served_as_base(name));
+    if models
+        .served_names()
+        .iter()
+        .any(|served| **served == **name)
+    {
+        return Err(lora::adapter_named_like_base(name));
     }
     if !request.load_inplace && models.adapters().iter().any(|a| *a.name == **name) {
-        return Err(lora::already_loaded(name));
+        return Err(lora::adapter_already_loaded(name));
     }
     if app.settings.takes_any_adapter {
         return Ok(());
@@ -97,9 +107,9 @@ fn check(app: &App, request: &LoadLoraRequest) -> Result<(), Fault> {
         return Err(Fault::new(500, ErrorType::InternalServer, message));
     }
     if !Path::new(path).join("adapter_config.json").is_file() {
-        return Err(lora::not_found(name, path));
+        return Err(lora::adapter_not_found(name, path));
     }
-    match app.settings.lora.too_high(path) {
+    match app.settings.lora.rank_limit_error(path) {
         None => Ok(()),
         Some(text) => {
             let text = format!("Call to add_lora method failed: {text}");
@@ -109,7 +119,7 @@ fn check(app: &App, request: &LoadLoraRequest) -> Result<(), Fault> {
 }
 
 /// Parses the body of a LoRA request regardless of its media type, as llm-d does.
-fn lenient(received: &RawRequest, what: &str) -> Result<Value, Fault> {
+fn parse_lenient_body(received: &RawRequest, what: &str) -> Result<Value, Fault> {
     serde_json::from_slice(&received.bytes).map_err(|error| {
         Fault::bad_request(format!(
             "failed to read and parse {what} lora request body, {error}"

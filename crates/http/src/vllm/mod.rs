@@ -24,16 +24,16 @@ use vllm_sim_python::{self as python, JsonError};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
 /// Returns a response with status 200 and a JSON value.
-pub(crate) fn ok(value: &Value) -> Response<Body> {
-    error::json(StatusCode::OK, value.to_string())
+pub(crate) fn ok_json(value: &Value) -> Response<Body> {
+    error::json_response(StatusCode::OK, value.to_string())
 }
 
 /// Returns a text response without a content type, as Starlette's bare `Response` does.
-fn bare_text(text: String) -> Response<Body> {
+fn bare_text_response(text: String) -> Response<Body> {
     Response::new(Body::from(text))
 }
 
-pub(crate) fn html(text: String) -> Response<Body> {
+pub(crate) fn html_response(text: String) -> Response<Body> {
     let mut response = Response::new(Body::from(text));
     let kind = HeaderValue::from_static("text/html; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
@@ -45,24 +45,24 @@ pub(crate) fn html(text: String) -> Response<Body> {
 ///
 /// # Errors
 /// 400 with `message`, in which `{}` is replaced by Python's error.
-fn raw_json(bytes: &Bytes, message: &str) -> Result<Value, Fault> {
-    vllm_sim_wire::body::bounded(bytes)?;
+fn parse_raw_json(bytes: &Bytes, message: &str) -> Result<Value, Fault> {
+    vllm_sim_wire::body::check_value_count(bytes)?;
     python::loads(bytes).map_err(|error| {
         let python = match error {
-            JsonError::Decode { .. } => error.located(bytes),
+            JsonError::Decode { .. } => error.message_with_position(bytes),
             JsonError::Unreadable => "the body is not JSON".to_owned(),
         };
-        refused(message.replace("{}", &python))
+        http_exception(message.replace("{}", &python))
     })
 }
 
 /// Returns an error for every render, derender and generate route of a server without
 /// `--enable-scale-out`.
 pub(crate) async fn scale_out_disabled() -> Response<Body> {
-    error::response(&Fault::scale_out_disabled())
+    error::fault_response(&Fault::scale_out_disabled())
 }
 
 /// Returns the error of FastAPI's `HTTPException` with status 400.
-fn refused(message: impl Into<String>) -> Fault {
+fn http_exception(message: impl Into<String>) -> Fault {
     Fault::new(400, ErrorType::BadRequestPhrase, message)
 }

@@ -18,8 +18,11 @@ use crate::error::HandlerResult;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::vllm::control::StartProfileRequest;
 
-pub(crate) async fn start(State(app): State<Arc<App>>, received: RawRequest) -> HandlerResult {
-    let value = vllm_sim_wire::body::optional(received.media_type(), &received.bytes)?;
+pub(crate) async fn start_profile(
+    State(app): State<Arc<App>>,
+    received: RawRequest,
+) -> HandlerResult {
+    let value = vllm_sim_wire::body::read_optional_body(received.media_type(), &received.bytes)?;
     let request = match value {
         Some(value) => StartProfileRequest::parse(&value)?,
         None => StartProfileRequest::default(),
@@ -33,10 +36,10 @@ pub(crate) async fn start(State(app): State<Arc<App>>, received: RawRequest) -> 
     }
     request.validate()?;
     app.profiling.store(true, Ordering::Relaxed);
-    Ok(error::empty(StatusCode::OK))
+    Ok(error::empty_response(StatusCode::OK))
 }
 
-pub(crate) async fn stop(State(app): State<Arc<App>>) -> Response<Body> {
+pub(crate) async fn stop_profile(State(app): State<Arc<App>>) -> Response<Body> {
     app.profiling.store(false, Ordering::Relaxed);
-    error::empty(StatusCode::OK)
+    error::empty_response(StatusCode::OK)
 }

@@ -10,48 +10,54 @@ use axum::extract::State;
 use axum::http::{Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::{ok, raw_json, refused};
+use super::{http_exception, ok_json, parse_raw_json};
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error;
 use crate::error::HandlerResult;
 
-pub(crate) async fn apply(State(_app): State<Arc<App>>, received: RawRequest) -> HandlerResult {
-    vllm_sim_wire::body::media_type(received.media_type())?;
-    let value = raw_json(&received.bytes, "Invalid JSON format")?;
+pub(crate) async fn apply_fault_tolerance(
+    State(_app): State<Arc<App>>,
+    received: RawRequest,
+) -> HandlerResult {
+    vllm_sim_wire::body::check_media_type(received.media_type())?;
+    let value = parse_raw_json(&received.bytes, "Invalid JSON format")?;
     if !value.is_object() {
-        return Err(refused("Request body must be a JSON object."));
+        return Err(http_exception("Request body must be a JSON object."));
     }
     match value.get("instruction") {
         Some(Value::String(instruction)) if instruction == "retry" => {}
         None | Some(Value::Null | Value::Bool(false)) => {
-            return Err(refused("'instruction' is required."));
+            return Err(http_exception("'instruction' is required."));
         }
         Some(Value::String(instruction)) if instruction.is_empty() => {
-            return Err(refused("'instruction' is required."));
+            return Err(http_exception("'instruction' is required."));
         }
         Some(other) => {
-            let shown = vllm_sim_python::str(other);
-            return Err(refused(format!("Invalid instruction: '{shown}'.")));
+            let shown = vllm_sim_python::python_str(other);
+            return Err(http_exception(format!("Invalid instruction: '{shown}'.")));
         }
     }
     if value
         .get("params")
         .is_some_and(|params| !params.is_object())
     {
-        return Err(refused("'params' must be an object."));
+        return Err(http_exception("'params' must be an object."));
     }
     let accepted = json!({
         "message": "Request accepted; poll /fault_tolerance/status for updates.",
         "request_id": uuid::Uuid::new_v4().to_string(),
     });
-    Ok(error::json(StatusCode::ACCEPTED, accepted.to_string()))
+    Ok(error::json_response(
+        StatusCode::ACCEPTED,
+        accepted.to_string(),
+    ))
 }
 
-pub(crate) async fn status(State(app): State<Arc<App>>) -> Response<Body> {
+pub(crate) async fn fault_tolerance_status(State(app): State<Arc<App>>) -> Response<Body> {
     let (first, count) = app.settings.parallel.local_ranks;
     let engines: Vec<Value> = (first..first + count)
         .map(|rank| json!({"id": rank, "status": "healthy"}))
         .collect();
-    ok(&json!({"schema_version": 1, "total_engines": count, "engines": engines}))
+    ok_json(&json!({"schema_version": 1, "total_engines": count, "engines": engines}))
 }

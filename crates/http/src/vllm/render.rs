@@ -10,7 +10,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, Response};
 use serde_json::{Map, Value, json};
 
-use super::ok;
+use super::ok_json;
 use crate::anthropic::convert as convert_messages;
 use crate::app::App;
 use crate::body::JsonRequest;
@@ -20,177 +20,183 @@ use crate::generation;
 use crate::media;
 use crate::openai::responses::convert as convert_responses;
 use crate::openai::{chat, completion, prepare};
-use vllm_sim_service::generate::request::Prompt;
+use vllm_sim_service::generate::request::TokenizedPrompt;
 use vllm_sim_service::prompt::{Conversation, PromptSource};
-use vllm_sim_wire::Version;
+use vllm_sim_wire::VllmVersion;
 use vllm_sim_wire::anthropic::MessagesRequest;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::completion::{CompletionRequest, DEFAULT_MAX_TOKENS};
 use vllm_sim_wire::openai::responses::ResponsesRequest;
 use vllm_sim_wire::openai::shared::StructuredOutputs;
-use vllm_sim_wire::sampling::{GREEDY_TEMPERATURE, SamplingParams, SamplingRequest, output_budget};
+use vllm_sim_wire::sampling::{
+    GREEDY_TEMPERATURE, SamplingParams, SamplingRequest, output_budget_tokens,
+};
 
 /// Default of `max_tokens` in rendered sampling parameters, at which the member is omitted.
-const SILENT_MAX_TOKENS: i128 = 16;
+const OMITTED_MAX_TOKENS: i128 = 16;
 /// Error message of pydantic 2.14 for `GenerateRequest(token_ids=[])`.
-const NO_TOKENS: &str = "1 validation error for GenerateRequest\ntoken_ids\n  List should have at least 1 item after validation, not 0 [type=too_short, input_value=[], input_type=list]\n    For further information visit https://errors.pydantic.dev/2.14/v/too_short";
+const NO_TOKENS_MESSAGE: &str = "1 validation error for GenerateRequest\ntoken_ids\n  List should have at least 1 item after validation, not 0 [type=too_short, input_value=[], input_type=list]\n    For further information visit https://errors.pydantic.dev/2.14/v/too_short";
 
-pub(crate) async fn chat(
+pub(crate) async fn render_chat(
     State(app): State<Arc<App>>,
     JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
     let value = generation::read_render_body(&app, Endpoint::Chat, value)?;
-    rendered_chat(&app, &head.headers, &value, "chatcmpl-").await
+    answer_rendered_chat(&app, &head.headers, &value, "chatcmpl-").await
 }
 
-pub(crate) async fn messages(
+pub(crate) async fn render_messages(
     State(app): State<Arc<App>>,
     JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
     let request = MessagesRequest::parse(&value, &app.rules.defaults.bounds)?;
-    let chat = convert_messages::body(&app, &request)?;
-    rendered_chat(&app, &head.headers, &chat, "chatcmpl-").await
+    let chat = convert_messages::to_chat_body(&app, &request)?;
+    answer_rendered_chat(&app, &head.headers, &chat, "chatcmpl-").await
 }
 
-pub(crate) async fn responses(
+pub(crate) async fn render_responses(
     State(app): State<Arc<App>>,
     JsonRequest { value, .. }: JsonRequest,
 ) -> HandlerResult {
-    rendered_response(&app, &value).await
+    answer_rendered_response(&app, &value).await
 }
 
 /// Handles `POST /v1/completions/render`: returns a list with one element per prompt.
-pub(crate) async fn completions(
+pub(crate) async fn render_completions(
     State(app): State<Arc<App>>,
     JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
     let value = generation::read_render_body(&app, Endpoint::Completions, value)?;
     let mut request = CompletionRequest::parse(&value, &app.rules.defaults.bounds)
-        .map_err(|fault| app.dialect.unread(fault))?;
-    request.validate_first()?;
-    renders(&app, request.model.as_deref())?;
-    request.validate_early(&app.rules.limits)?;
+        .map_err(|fault| app.dialect.unreadable_body_fault(fault))?;
+    request.validate_before_model_lookup()?;
+    check_renders_model(&app, request.model.as_deref())?;
+    request.validate_without_tokenizer(&app.rules.limits)?;
     let asked = request.max_tokens.or(Some(DEFAULT_MAX_TOKENS));
-    let inputs = PromptSource::Inputs(completion::inputs(&mut request));
-    let prompts = app.service.prompts(&app.rules, inputs).await?;
+    let inputs = PromptSource::Inputs(completion::take_prompt_inputs(&mut request));
+    let prompts = app.service.create_prompts(&app.rules, inputs).await?;
     let id = prepare::request_id("cmpl-", &head.headers, request.request_id.as_deref());
     let mut out = Vec::with_capacity(prompts.len());
     for (index, prompt) in prompts.iter().enumerate() {
-        out.push(shown(&app, prompt, || {
-            let budget = budget(&app, asked, prompt);
-            let params = params(&app, request.sampling(&app.rules.defaults)?, budget)?;
+        out.push(render_result(&app, prompt, || {
+            let budget = rendered_output_budget(&app, asked, prompt);
+            let params =
+                sampling_params(&app, request.sampling_request(&app.rules.defaults)?, budget)?;
             let id = if prompts.len() > 1 {
                 format!("{id}-{index}")
             } else {
                 id.to_string()
             };
-            let sampling = sampling(&params, extra_args(&value), &value);
-            generate_request(&app, &value, id, &prompt.tokens, sampling)
+            let sampling = sampling_params_json(&params, collect_extra_args(&value), &value);
+            generate_request_json(&app, &value, id, &prompt.tokens, sampling)
         })?);
     }
-    Ok(ok(&Value::Array(out)))
+    Ok(ok_json(&Value::Array(out)))
 }
 
-async fn rendered_chat(
+async fn answer_rendered_chat(
     app: &Arc<App>,
     headers: &HeaderMap,
     value: &Value,
     prefix: &str,
 ) -> Result<Response<Body>, Fault> {
     let mut request = ChatRequest::parse(value, &app.rules.defaults.bounds)
-        .map_err(|fault| app.dialect.unread(fault))?;
-    renders(app, request.model.as_deref())?;
-    request.validate_early(&app.rules.limits)?;
-    let conversation = chat::conversation(app, &mut request);
-    let prompt = prompt(app, conversation).await?;
-    let rendered = shown(app, &prompt, || {
-        let budget = budget(app, request.asked_tokens().1, &prompt);
-        let params = params(app, request.sampling(&app.rules.defaults)?, budget)?;
+        .map_err(|fault| app.dialect.unreadable_body_fault(fault))?;
+    check_renders_model(app, request.model.as_deref())?;
+    request.validate_without_prompt(&app.rules.limits)?;
+    let conversation = chat::chat_conversation(app, &mut request);
+    let prompt = tokenize_conversation(app, conversation).await?;
+    let rendered = render_result(app, &prompt, || {
+        let budget = rendered_output_budget(app, request.requested_output_limit().1, &prompt);
+        let params = sampling_params(app, request.sampling_request(&app.rules.defaults)?, budget)?;
         let id = prepare::request_id(prefix, headers, request.request_id.as_deref()).to_string();
-        let sampling = sampling(&params, extra_args(value), value);
-        let mut rendered = generate_request(app, value, id, &prompt.tokens, sampling)?;
+        let sampling = sampling_params_json(&params, collect_extra_args(value), value);
+        let mut rendered = generate_request_json(app, value, id, &prompt.tokens, sampling)?;
         add_reasoning_parser(app, value, &mut rendered);
-        rendered["features"] = media::features(&prompt.media);
+        rendered["features"] = media::media_features_json(&prompt.media);
         Ok(rendered)
     })?;
-    Ok(ok(&rendered))
+    Ok(ok_json(&rendered))
 }
 
 /// Renders the prompt of a Responses request; the id of the result ignores the request-id header.
-async fn rendered_response(app: &Arc<App>, value: &Value) -> Result<Response<Body>, Fault> {
+async fn answer_rendered_response(app: &Arc<App>, value: &Value) -> Result<Response<Body>, Fault> {
     let request = ResponsesRequest::parse(value, &app.rules.defaults.bounds)?;
-    renders(app, request.model.as_deref())?;
-    request.validate_early(&app.rules.limits)?;
-    let messages = convert_responses::messages(&request, None)?;
-    let mut chat = convert_responses::chat(&request, &messages)?;
-    let prompt = prompt(app, chat::conversation(app, &mut chat)).await?;
+    check_renders_model(app, request.model.as_deref())?;
+    request.validate_without_prompt(&app.rules.limits)?;
+    let messages = convert_responses::chat_messages(&request, None)?;
+    let mut chat = convert_responses::to_chat_request(&request, &messages)?;
+    let prompt = tokenize_conversation(app, chat::chat_conversation(app, &mut chat)).await?;
     app.rules
         .limits
-        .responses_prompt_tokens(prompt.tokens.len())?;
-    let rendered = shown(app, &prompt, || {
-        let budget = budget(app, request.max_output_tokens, &prompt);
-        let params = params(app, request.sampling(&app.rules.defaults)?, budget)?;
+        .check_responses_prompt_tokens(prompt.tokens.len())?;
+    let rendered = render_result(app, &prompt, || {
+        let budget = rendered_output_budget(app, request.max_output_tokens, &prompt);
+        let params = sampling_params(app, request.sampling_request(&app.rules.defaults)?, budget)?;
         let given = request.request_id.clone().filter(|id| !id.is_empty());
-        let id = given.unwrap_or_else(|| format!("resp_{}", prepare::uid()));
+        let id = given.unwrap_or_else(|| format!("resp_{}", prepare::new_uid()));
         // The parser of chat replies does not read the tools of a Responses request.
         let mut body = value.clone();
         if let Some(body) = body.as_object_mut() {
             body.remove("tools");
         }
         // A Responses request always has `extra_args`.
-        let extra = extra_args(value).unwrap_or_default();
-        let sampling = sampling(&params, Some(extra), value);
-        let mut rendered = generate_request(app, &body, id, &prompt.tokens, sampling)?;
+        let extra = collect_extra_args(value).unwrap_or_default();
+        let sampling = sampling_params_json(&params, Some(extra), value);
+        let mut rendered = generate_request_json(app, &body, id, &prompt.tokens, sampling)?;
         add_reasoning_parser(app, &body, &mut rendered);
-        rendered["features"] = media::features(&prompt.media);
+        rendered["features"] = media::media_features_json(&prompt.media);
         Ok(rendered)
     })?;
-    Ok(ok(&rendered))
+    Ok(ok_json(&rendered))
 }
 
-fn budget(app: &App, asked: Option<i128>, prompt: &Prompt) -> i128 {
+fn rendered_output_budget(app: &App, asked: Option<i128>, prompt: &TokenizedPrompt) -> i128 {
     let rules = &app.rules;
     let length = prompt.tokens.len();
-    output_budget(&rules.limits, asked, length, &rules.defaults)
+    output_budget_tokens(&rules.limits, asked, length, &rules.defaults)
 }
 
-fn params(
+fn sampling_params(
     app: &App,
     sampling: SamplingRequest,
     budget: i128,
 ) -> Result<Box<SamplingParams>, Fault> {
-    sampling.with_budget(budget, &app.rules.defaults.bounds)
+    sampling.with_output_budget(budget, &app.rules.defaults.bounds)
 }
 
-async fn prompt(app: &App, conversation: Conversation) -> Result<Prompt, Fault> {
+async fn tokenize_conversation(
+    app: &App,
+    conversation: Conversation,
+) -> Result<TokenizedPrompt, Fault> {
     let source = PromptSource::Conversations(vec![conversation]);
-    let mut prompts = app.service.prompts(&app.rules, source).await?;
+    let mut prompts = app.service.create_prompts(&app.rules, source).await?;
     Ok(prompts.pop().unwrap_or_default())
 }
 
-fn renders(app: &App, model: Option<&str>) -> Result<(), Fault> {
+fn check_renders_model(app: &App, model: Option<&str>) -> Result<(), Fault> {
     app.dialect
-        .rendered()
-        .renders(&generation::target(app, model)?)
+        .render_format()
+        .check_model_renders(&generation::resolve_target(app, model)?)
 }
 
-fn shown(
+fn render_result(
     app: &App,
-    prompt: &Prompt,
+    prompt: &TokenizedPrompt,
     request: impl FnOnce() -> Result<Value, Fault>,
 ) -> Result<Value, Fault> {
-    let features = || (!prompt.media.is_empty()).then(|| media::features(&prompt.media));
+    let features = || (!prompt.media.is_empty()).then(|| media::media_features_json(&prompt.media));
     app.dialect
-        .rendered()
-        .show(&prompt.tokens, features, request)
+        .render_format()
+        .render_response(&prompt.tokens, features, request)
 }
 
 /// Returns the body of a request to `/inference/v1/generate`, as the render routes return it.
 ///
 /// # Errors
 /// pydantic's error for an empty prompt.
-fn generate_request(
+fn generate_request_json(
     app: &App,
     body: &Value,
     id: String,
@@ -198,7 +204,7 @@ fn generate_request(
     sampling: Value,
 ) -> Result<Value, Fault> {
     if tokens.is_empty() {
-        return Err(Fault::bad_request(NO_TOKENS));
+        return Err(Fault::bad_request(NO_TOKENS_MESSAGE));
     }
     let given = |key: &str| body.get(key).cloned().unwrap_or(Value::Null);
     let mut out = json!({
@@ -223,8 +229,8 @@ fn generate_request(
         "ec_transfer_params": given("ec_transfer_params"),
     });
     if let (Value::Object(out), Value::Object(rest)) = (&mut out, rest) {
-        if app.rules.limits.version != Version::V032 {
-            out.insert("parse_context".into(), parse_context(body));
+        if app.rules.limits.version != VllmVersion::V032 {
+            out.insert("parse_context".into(), parse_context_json(body));
         }
         out.extend(rest);
     }
@@ -246,7 +252,7 @@ fn template_kwargs(body: &Value) -> Value {
 }
 
 /// Returns the tools and tool choice that derendering the reply needs; null without tools.
-fn parse_context(body: &Value) -> Value {
+fn parse_context_json(body: &Value) -> Value {
     let Some(tools) = body.get("tools").filter(|tools| tools.is_array()) else {
         return Value::Null;
     };
@@ -260,7 +266,7 @@ fn parse_context(body: &Value) -> Value {
     })
 }
 
-fn extra_args(body: &Value) -> Option<Map<String, Value>> {
+fn collect_extra_args(body: &Value) -> Option<Map<String, Value>> {
     let mut args = body
         .get("vllm_xargs")
         .and_then(Value::as_object)
@@ -281,26 +287,30 @@ fn extra_args(body: &Value) -> Option<Map<String, Value>> {
 /// null, and the values that greedy sampling resets.
 ///
 /// Source: vLLM `sampling_params.py`, `from_optional` and `__post_init__`.
-fn sampling(params: &SamplingParams, extra: Option<Map<String, Value>>, body: &Value) -> Value {
+fn sampling_params_json(
+    params: &SamplingParams,
+    extra: Option<Map<String, Value>>,
+    body: &Value,
+) -> Value {
     let mut out = Map::new();
-    put_distribution(&mut out, params, body);
-    put_ends(&mut out, params);
-    put_outputs(&mut out, params, extra);
+    put_distribution_params(&mut out, params, body);
+    put_stop_params(&mut out, params);
+    put_output_params(&mut out, params, extra);
     Value::Object(out)
 }
 
-fn int(n: i128) -> Value {
+fn clamped_int_json(n: i128) -> Value {
     i64::try_from(n).unwrap_or(i64::MAX).into()
 }
 
-fn ints(ids: &[i128]) -> Value {
-    ids.iter().map(|id| int(*id)).collect()
+fn clamped_ints_json(ids: &[i128]) -> Value {
+    ids.iter().map(|id| clamped_int_json(*id)).collect()
 }
 
-fn put_distribution(out: &mut Map<String, Value>, params: &SamplingParams, body: &Value) {
+fn put_distribution_params(out: &mut Map<String, Value>, params: &SamplingParams, body: &Value) {
     let mut put = |key: &str, value: Value| drop(out.insert(key.into(), value));
     if params.n != 1 {
-        put("n", int(params.n));
+        put("n", clamped_int_json(params.n));
     }
     for (key, penalty) in [
         ("presence_penalty", params.presence_penalty),
@@ -317,36 +327,39 @@ fn put_distribution(out: &mut Map<String, Value>, params: &SamplingParams, body:
         put("top_p", params.top_p.into());
     }
     if params.top_k != 0 {
-        put("top_k", int(params.top_k));
+        put("top_k", clamped_int_json(params.top_k));
     }
     if !greedy {
         put("min_p", params.min_p.into());
     }
     if let Some(seed) = params.seed {
-        put("seed", int(seed));
+        put("seed", clamped_int_json(seed));
     }
 }
 
-fn put_ends(out: &mut Map<String, Value>, params: &SamplingParams) {
+fn put_stop_params(out: &mut Map<String, Value>, params: &SamplingParams) {
     let mut put = |key: &str, value: Value| drop(out.insert(key.into(), value));
     let stops = params.stop.as_ref().map_or(&[][..], |stop| &stop.0);
     put("stop", stops.to_vec().into());
     put(
         "stop_token_ids",
-        ints(params.stop_token_ids.as_deref().unwrap_or_default()),
+        clamped_ints_json(params.stop_token_ids.as_deref().unwrap_or_default()),
     );
     if params.ignore_eos {
         put("ignore_eos", true.into());
     }
-    if params.max_tokens != Some(SILENT_MAX_TOKENS) {
-        put("max_tokens", params.max_tokens.map_or(Value::Null, int));
+    if params.max_tokens != Some(OMITTED_MAX_TOKENS) {
+        put(
+            "max_tokens",
+            params.max_tokens.map_or(Value::Null, clamped_int_json),
+        );
     }
     if params.min_tokens != 0 {
-        put("min_tokens", int(params.min_tokens));
+        put("min_tokens", clamped_int_json(params.min_tokens));
     }
 }
 
-fn put_outputs(
+fn put_output_params(
     out: &mut Map<String, Value>,
     params: &SamplingParams,
     extra: Option<Map<String, Value>>,
@@ -357,7 +370,7 @@ fn put_outputs(
         ("prompt_logprobs", params.prompt_logprobs),
     ] {
         if let Some(count) = count {
-            put(key, int(count));
+            put(key, clamped_int_json(count));
         }
     }
     for (key, flag, default) in [
@@ -377,10 +390,10 @@ fn put_outputs(
             put(key, flag.into());
         }
     }
-    put("output_kind", int(params.output_kind));
+    put("output_kind", clamped_int_json(params.output_kind));
     put("skip_clone", true.into());
     if let Some(outputs) = &params.structured_outputs {
-        put("structured_outputs", structured(outputs));
+        put("structured_outputs", structured_outputs_json(outputs));
     }
     if let Some(bias) = &params.logit_bias {
         let pairs = bias.0.iter();
@@ -388,7 +401,7 @@ fn put_outputs(
         put("logit_bias", map.into());
     }
     if let Some(ids) = &params.allowed_token_ids {
-        put("allowed_token_ids", ints(ids));
+        put("allowed_token_ids", clamped_ints_json(ids));
     }
     if let Some(extra) = extra {
         put("extra_args", extra.into());
@@ -401,7 +414,7 @@ fn put_outputs(
     );
 }
 
-fn structured(outputs: &StructuredOutputs) -> Value {
+fn structured_outputs_json(outputs: &StructuredOutputs) -> Value {
     let mut out = Map::new();
     let mut put = |key: &str, value: Option<Value>| {
         if let Some(value) = value {

@@ -8,14 +8,14 @@ use std::sync::Arc;
 use axum::extract::{Path, State};
 use serde_json::{Value, json};
 
-use super::{bare_text, lora};
+use super::{bare_text_response, lora};
 use crate::app::App;
 use crate::body::JsonRequest;
 use crate::error::HandlerResult;
 
 /// Handles `POST /adapters`: loads a LoRA adapter from `{"name", "src"}` and the options of vLLM's
 /// route.
-pub(crate) async fn register(
+pub(crate) async fn register_adapter(
     State(app): State<Arc<App>>,
     JsonRequest { value, .. }: JsonRequest,
 ) -> HandlerResult {
@@ -30,16 +30,16 @@ pub(crate) async fn register(
             request[field] = given.clone();
         }
     }
-    lora::add(&app, &request)?;
+    lora::add_adapter(&app, &request)?;
     let name = request.get("lora_name").and_then(Value::as_str);
     let name = name.unwrap_or_default();
-    Ok(bare_text(format!("Adapter {name} registered")))
+    Ok(bare_text_response(format!("Adapter {name} registered")))
 }
 
-pub(crate) async fn unregister(
+pub(crate) async fn unregister_adapter(
     State(app): State<Arc<App>>,
     Path(name): Path<String>,
 ) -> HandlerResult {
-    lora::remove(&app, &json!({"lora_name": name}))?;
-    Ok(bare_text(format!("Adapter {name} unregistered")))
+    lora::remove_adapter(&app, &json!({"lora_name": name}))?;
+    Ok(bare_text_response(format!("Adapter {name} unregistered")))
 }

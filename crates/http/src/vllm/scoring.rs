@@ -6,16 +6,16 @@ use std::sync::Arc;
 use axum::extract::State;
 use serde_json::{Value, json};
 
-use super::ok;
+use super::ok_json;
 use crate::app::App;
 use crate::body::JsonRequest;
 use crate::error::{self, HandlerResult};
 use crate::generation;
 use crate::openai::prepare;
 use crate::token_ids;
-use vllm_sim_engine::driver::unix_now;
-use vllm_sim_random::{Draw, Purpose, mix, stream};
-use vllm_sim_service::generate::request::Prompt;
+use vllm_sim_engine::driver::unix_now_secs;
+use vllm_sim_random::{DrawRandom, StreamPurpose, mix_u64_pair, request_rng};
+use vllm_sim_service::generate::request::TokenizedPrompt;
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_service::{GenerationRequest, OutputBudget, SubmissionChecks};
 use vllm_sim_tokenizer::SpecialTokens;
@@ -23,21 +23,23 @@ use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::GenerativeScoringRequest;
 
 /// Handles `POST /generative_scoring`; equal prompts get equal scores.
-pub(crate) async fn create(
+pub(crate) async fn create_generative_scoring(
     State(app): State<Arc<App>>,
     JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
     let request = GenerativeScoringRequest::parse(&value)?;
-    let resolved = app.service.resolve(&app.rules, request.model.as_deref());
+    let resolved = app
+        .service
+        .resolve_model(&app.rules, request.model.as_deref());
     let resolved = resolved.map_err(|refusal| generation::request_error_fault(&app, refusal))?;
-    let shown = app.service.models.shown(resolved.target());
-    check(&app, &request)?;
-    let prompts = prompts(&app, &request)?;
+    let shown = app.service.models.name_in_responses(resolved.target());
+    check_scoring_request(&app, &request)?;
+    let prompts = item_prompts(&app, &request)?;
     let data: Vec<Value> = prompts
         .iter()
         .enumerate()
         .map(|(index, prompt)| {
-            let score = score(&prompt.tokens, &request);
+            let score = label_probability(&prompt.tokens, &request);
             json!({"index": index, "object": "score", "score": score})
         })
         .collect();
@@ -54,18 +56,18 @@ pub(crate) async fn create(
         max_tokens: Some(1),
         room: OutputBudget::Context,
         checks: SubmissionChecks::None,
-        ..generation::request(&app, &head, id.clone())
+        ..generation::new_generation_request(&app, &head, id.clone())
     };
-    let started = generation::start(&app, resolved, generation).await;
+    let started = generation::start_generation(&app, resolved, generation).await;
     let (generated, _guard) = started.map_err(Fault::from)?;
-    generated.reply.ended().await;
-    if generated.reply.failed() {
-        return Err(error::engine_failure());
+    generated.reply.wait_until_ended().await;
+    if generated.reply.has_failed_choice() {
+        return Err(error::engine_failure_fault());
     }
-    Ok(ok(&json!({
+    Ok(ok_json(&json!({
         "id": &*id,
         "object": "list",
-        "created": unix_now() as u64,
+        "created": unix_now_secs() as u64,
         "model": &*shown,
         "data": data,
         "usage": {
@@ -81,36 +83,39 @@ pub(crate) async fn create(
 /// Returns one prompt per item to score, truncated to the context length.
 ///
 /// Source: vLLM 0.33 `vllm/entrypoints/generative_scoring/serving.py`, `_build_prompts`.
-fn prompts(app: &App, request: &GenerativeScoringRequest) -> Result<Vec<Prompt>, Fault> {
-    let query = tokens(
+fn item_prompts(
+    app: &App,
+    request: &GenerativeScoringRequest,
+) -> Result<Vec<TokenizedPrompt>, Fault> {
+    let query = tokens_of_text_or_ids(
         app,
         &request.query,
-        SpecialTokens::when(request.add_special_tokens),
+        SpecialTokens::from_bool(request.add_special_tokens),
     )?;
     let items = request.items.as_array().into_iter().flatten();
     let most = app.settings.model.max_model_len as usize;
     let prompt = |item: &Value| {
-        let item = tokens(app, item, SpecialTokens::Without)?;
+        let item = tokens_of_text_or_ids(app, item, SpecialTokens::Without)?;
         let mut tokens = match request.item_first {
             true => [item, query.clone()].concat(),
             false => [query.clone(), item].concat(),
         };
         tokens.truncate(most);
-        Ok(Prompt {
+        Ok(TokenizedPrompt {
             tokens,
-            ..Prompt::default()
+            ..TokenizedPrompt::default()
         })
     };
     items.map(prompt).collect()
 }
 
 /// Returns the probability of the first label token after a prompt; equal prompts get equal scores.
-fn score(prompt: &[u32], request: &GenerativeScoringRequest) -> f64 {
+fn label_probability(prompt: &[u32], request: &GenerativeScoringRequest) -> f64 {
     let tokens = prompt.iter();
-    let key = tokens.fold(0x5c0e, |key, token| mix(key, u64::from(*token)));
-    let mut rng = stream(0, key, Purpose::Content);
+    let key = tokens.fold(0x5c0e, |key, token| mix_u64_pair(key, u64::from(*token)));
+    let mut rng = request_rng(0, key, StreamPurpose::Content);
     let labels = request.label_token_ids.len().max(1);
-    let weights: Vec<f64> = (0..labels).map(|_| rng.unit() + 1e-9).collect();
+    let weights: Vec<f64> = (0..labels).map(|_| rng.draw_unit_f64() + 1e-9).collect();
     let sum = match request.apply_softmax {
         true => weights.iter().sum(),
         // The rest of the vocabulary takes part of the probability.
@@ -122,7 +127,7 @@ fn score(prompt: &[u32], request: &GenerativeScoringRequest) -> f64 {
 /// Maximum number of items times labels in one request (vLLM has no limit).
 const MAX_SCORES: usize = 65_536;
 
-fn check(app: &App, request: &GenerativeScoringRequest) -> Result<(), Fault> {
+fn check_scoring_request(app: &App, request: &GenerativeScoringRequest) -> Result<(), Fault> {
     if request.label_token_ids.is_empty() {
         return Err(Fault::bad_request("label_token_ids must not be empty."));
     }
@@ -148,12 +153,16 @@ fn check(app: &App, request: &GenerativeScoringRequest) -> Result<(), Fault> {
     Ok(())
 }
 
-fn tokens(app: &App, value: &Value, special: SpecialTokens) -> Result<Vec<u32>, Fault> {
+fn tokens_of_text_or_ids(
+    app: &App,
+    value: &Value,
+    special: SpecialTokens,
+) -> Result<Vec<u32>, Fault> {
     match value {
         Value::String(text) => Ok(app.service.generator.tokenizer().encode(text, special)),
         Value::Array(ids) => {
             let ids = ids.iter().map(|id| id.as_i64().unwrap_or(i64::MAX));
-            token_ids::of_prompt(&app.rules.limits, &ids.collect::<Vec<_>>())
+            token_ids::check_prompt_ids(&app.rules.limits, &ids.collect::<Vec<_>>())
         }
         _ => Ok(Vec::new()),
     }

@@ -10,8 +10,8 @@ use axum::extract::State;
 use axum::http::Response;
 use serde_json::{Value, json};
 
-use super::control::timed;
-use super::{ok, raw_json, refused};
+use super::control::time_operation;
+use super::{http_exception, ok_json, parse_raw_json};
 use crate::app::App;
 use crate::body::{JsonRequest, RawRequest};
 use crate::error::HandlerResult;
@@ -19,9 +19,12 @@ use vllm_sim_observe::metrics::Operation;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::control::WeightVersionRequest;
 
-pub(crate) async fn init(State(app): State<Arc<App>>, received: RawRequest) -> HandlerResult {
+pub(crate) async fn init_weight_transfer(
+    State(app): State<Arc<App>>,
+    received: RawRequest,
+) -> HandlerResult {
     let message = "Weight transfer initialized";
-    run_operation(
+    run_weight_operation(
         app,
         received,
         Operation::WeightsInit,
@@ -31,27 +34,36 @@ pub(crate) async fn init(State(app): State<Arc<App>>, received: RawRequest) -> H
     .await
 }
 
-pub(crate) async fn shutdown(State(app): State<Arc<App>>, received: RawRequest) -> HandlerResult {
+pub(crate) async fn shutdown_weight_transfer(
+    State(app): State<Arc<App>>,
+    received: RawRequest,
+) -> HandlerResult {
     let message = "Weight transfer shut down";
-    run_operation(app, received, Operation::WeightsShutdown, None, message).await
+    run_weight_operation(app, received, Operation::WeightsShutdown, None, message).await
 }
 
-pub(crate) async fn start(State(app): State<Arc<App>>, received: RawRequest) -> HandlerResult {
+pub(crate) async fn start_weight_update(
+    State(app): State<Arc<App>>,
+    received: RawRequest,
+) -> HandlerResult {
     let message = "Weight update started";
-    run_operation(app, received, Operation::WeightsStart, None, message).await
+    run_weight_operation(app, received, Operation::WeightsStart, None, message).await
 }
 
-pub(crate) async fn start_draft(
+pub(crate) async fn start_draft_weight_update(
     State(app): State<Arc<App>>,
     received: RawRequest,
 ) -> HandlerResult {
     let message = "Draft weight update started";
-    run_operation(app, received, Operation::WeightsStartDraft, None, message).await
+    run_weight_operation(app, received, Operation::WeightsStartDraft, None, message).await
 }
 
-pub(crate) async fn update(State(app): State<Arc<App>>, received: RawRequest) -> HandlerResult {
+pub(crate) async fn update_weights(
+    State(app): State<Arc<App>>,
+    received: RawRequest,
+) -> HandlerResult {
     let message = "Weights updated";
-    run_operation(
+    run_weight_operation(
         app,
         received,
         Operation::WeightsUpdate,
@@ -61,36 +73,39 @@ pub(crate) async fn update(State(app): State<Arc<App>>, received: RawRequest) ->
     .await
 }
 
-pub(crate) async fn finish(State(app): State<Arc<App>>, received: RawRequest) -> HandlerResult {
+pub(crate) async fn finish_weight_update(
+    State(app): State<Arc<App>>,
+    received: RawRequest,
+) -> HandlerResult {
     let message = "Weight update finished";
-    run_operation(app, received, Operation::WeightsFinish, None, message).await
+    run_weight_operation(app, received, Operation::WeightsFinish, None, message).await
 }
 
-pub(crate) async fn info(State(app): State<Arc<App>>) -> Response<Body> {
-    ok(&json!({"weight_version": &**app.weight_version.load()}))
+pub(crate) async fn get_weight_version(State(app): State<Arc<App>>) -> Response<Body> {
+    ok_json(&json!({"weight_version": &**app.weight_version.load()}))
 }
 
-pub(crate) async fn set_version(
+pub(crate) async fn set_weight_version(
     State(app): State<Arc<App>>,
     JsonRequest { value, .. }: JsonRequest,
 ) -> HandlerResult {
     let request = WeightVersionRequest::parse(&value)?;
     if request.abort_all_requests {
-        app.service.abort(None);
+        app.service.abort_requests(None);
     }
     app.weight_version
         .store(Arc::new(request.new_version.clone()));
-    Ok(ok(
+    Ok(ok_json(
         &json!({"success": true, "new_version": request.new_version}),
     ))
 }
 
 /// Handles `POST /weight_checker`: always succeeds, as there are no weights to compare.
-pub(crate) async fn check(_any: JsonRequest) -> HandlerResult {
-    Ok(ok(&json!({"success": true})))
+pub(crate) async fn check_weights(_any: JsonRequest) -> HandlerResult {
+    Ok(ok_json(&json!({"success": true})))
 }
 
-async fn run_operation(
+async fn run_weight_operation(
     app: Arc<App>,
     received: RawRequest,
     operation: Operation,
@@ -101,11 +116,11 @@ async fn run_operation(
     let value = if bytes.is_empty() && required.is_none() {
         Value::Null
     } else {
-        raw_json(bytes, "Invalid JSON format")?
+        parse_raw_json(bytes, "Invalid JSON format")?
     };
     if let Some(key) = required.filter(|key| value.get(*key).is_none_or(Value::is_null)) {
-        return Err(refused(format!("Missing '{key}' in request body")));
+        return Err(http_exception(format!("Missing '{key}' in request body")));
     }
-    timed(&app, operation, async {}).await;
-    Ok::<_, Fault>(ok(&json!({"message": message})))
+    time_operation(&app, operation, async {}).await;
+    Ok::<_, Fault>(ok_json(&json!({"message": message})))
 }

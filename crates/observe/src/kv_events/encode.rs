@@ -1,37 +1,40 @@
 //! Encodes the events of an engine as KV event messages.
 
 use super::message::{
-    self, BlockHash, BlockStored, EventFormat, KvEvent, KvEventBatch, Medium, SpecKind,
+    self, AttentionKind, BlockHash, BlockStored, KvEvent, KvEventBatch, KvEventFormat,
+    StorageMedium,
 };
-use vllm_sim_engine::{BlockKey, BlockPlan, Event, ExtraKey, GroupEvent, HostEvent};
+use vllm_sim_engine::{
+    BlockKey, BlockPlan, ExtraKey, HostCacheEvent, LayerGroupCacheEvent, SchedulerEvent,
+};
 
 /// Message format and options for an engine's KV cache events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Encoding {
+pub struct KvEventEncoding {
     /// Message format: vLLM's or one of llm-d-inference-sim's.
-    pub format: EventFormat,
+    pub format: KvEventFormat,
     /// Form of block hashes: integer or bytes.
     pub hashes: HashFormat,
     /// Detail of KV events about blocks in CPU memory.
     pub host: HostDetail,
     /// Groups of layers with a KV cache of their own.
-    pub groups: CacheGroups,
+    pub groups: LayerCacheGroups,
 }
 
 /// Groups of layers with a KV cache of their own, for the group index and kind in KV events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct CacheGroups {
+pub struct LayerCacheGroups {
     /// Index of the first full-attention group, or of the only group; KV events of it carry no
     /// index.
     pub main: u32,
     /// Attention kind of the main group of layers and of the groups after it.
-    pub main_kind: SpecKind,
+    pub main_kind: AttentionKind,
     /// Attention kind of the groups of layers before the main group.
-    pub sparse_kind: SpecKind,
+    pub sparse_kind: AttentionKind,
 }
 
-impl CacheGroups {
-    const fn kind(&self, group: u32) -> SpecKind {
+impl LayerCacheGroups {
+    const fn attention_kind_of_group(&self, group: u32) -> AttentionKind {
         match group < self.main {
             true => self.sparse_kind,
             false => self.main_kind,
@@ -64,7 +67,12 @@ pub enum HashFormat {
 
 /// Encodes the payload of one KV event message; `ts` is in Unix seconds. Events that do not concern
 /// the KV cache are skipped.
-pub fn encode_batch(events: &[Event], ts: f64, rank: u32, encoding: Encoding) -> Vec<u8> {
+pub fn encode_kv_event_batch(
+    events: &[SchedulerEvent],
+    ts: f64,
+    rank: u32,
+    encoding: KvEventEncoding,
+) -> Vec<u8> {
     let mut shown = Vec::with_capacity(events.len());
     for event in events {
         push_event(event, encoding, &mut shown);
@@ -78,46 +86,57 @@ pub fn encode_batch(events: &[Event], ts: f64, rank: u32, encoding: Encoding) ->
 }
 
 /// Returns whether an engine event concerns the KV cache.
-pub fn is_kv_event(event: &Event) -> bool {
+pub fn is_kv_event(event: &SchedulerEvent) -> bool {
     matches!(
         event,
-        Event::Stored { .. } | Event::Removed { .. } | Event::Group(_) | Event::Cleared
-    ) || is_host_event(event)
+        SchedulerEvent::Stored { .. }
+            | SchedulerEvent::Removed { .. }
+            | SchedulerEvent::Group(_)
+            | SchedulerEvent::Cleared
+    ) || is_host_memory_event(event)
 }
 
-pub(super) fn is_host_event(event: &Event) -> bool {
-    let changes =
-        |event: &HostEvent| matches!(event, HostEvent::Stored { .. } | HostEvent::Removed { .. });
-    matches!(event, Event::Host(event) if changes(event))
+pub(super) fn is_host_memory_event(event: &SchedulerEvent) -> bool {
+    let changes = |event: &HostCacheEvent| {
+        matches!(
+            event,
+            HostCacheEvent::Stored { .. } | HostCacheEvent::Removed { .. }
+        )
+    };
+    matches!(event, SchedulerEvent::Host(event) if changes(event))
 }
 
-fn push_event<'a>(event: &'a Event, encoding: Encoding, shown: &mut Vec<KvEvent<'a>>) {
+fn push_event<'a>(
+    event: &'a SchedulerEvent,
+    encoding: KvEventEncoding,
+    shown: &mut Vec<KvEvent<'a>>,
+) {
     let (hashes, groups) = (encoding.hashes, encoding.groups);
     // vLLM and llm-d send one event per block.
     let removed = |(key, hash): &'a (BlockKey, Option<[u8; 32]>), group| {
         let hash = block_hash(key.0, hash.as_ref(), hashes);
-        KvEvent::BlockRemoved(vec![hash], Medium::Gpu, group)
+        KvEvent::BlockRemoved(vec![hash], StorageMedium::Gpu, group)
     };
     match event {
-        Event::Stored { plan, from, to } => {
-            let mut event = stored(plan, *from, *to, hashes);
+        SchedulerEvent::Stored { plan, from, to } => {
+            let mut event = block_stored_event(plan, *from, *to, hashes);
             (event.group, event.kind) = (groups.main, Some(groups.main_kind));
             shown.push(KvEvent::BlockStored(event));
         }
-        Event::Removed { keys } => {
+        SchedulerEvent::Removed { keys } => {
             shown.extend(keys.iter().map(|key| removed(key, groups.main)));
         }
         // llm-d's formats have no groups.
-        Event::Group(_) if encoding.format != EventFormat::Vllm => {}
-        Event::Group(event) => match &**event {
-            GroupEvent::Stored {
+        SchedulerEvent::Group(_) if encoding.format != KvEventFormat::Vllm => {}
+        SchedulerEvent::Group(event) => match &**event {
+            LayerGroupCacheEvent::Stored {
                 group,
                 plan,
                 from,
                 to,
                 kept,
             } => {
-                let event = stored(plan, *from, *to, hashes);
+                let event = block_stored_event(plan, *from, *to, hashes);
                 let hash = |&i: &u32| {
                     let i = i as usize;
                     block_hash(plan.keys[i].0, plan.hashes.get(i), hashes)
@@ -126,18 +145,18 @@ fn push_event<'a>(event: &'a Event, encoding: Encoding, shown: &mut Vec<KvEvent<
                 shown.push(KvEvent::BlockStored(BlockStored {
                     block_hashes: kept.iter().map(hash).collect(),
                     extra_keys: Some(extra.collect()),
-                    lookahead: lookahead(plan, kept.iter().copied()),
+                    lookahead: lookahead_tokens_per_block(plan, kept.iter().copied()),
                     group: *group,
-                    kind: Some(groups.kind(*group)),
+                    kind: Some(groups.attention_kind_of_group(*group)),
                     ..event
                 }));
             }
-            GroupEvent::Removed { group, keys } => {
+            LayerGroupCacheEvent::Removed { group, keys } => {
                 shown.extend(keys.iter().map(|key| removed(key, *group)));
             }
         },
-        Event::Host(event) => push_host_event(event, encoding, shown),
-        Event::Cleared => shown.push(KvEvent::AllBlocksCleared),
+        SchedulerEvent::Host(event) => push_host_memory_event(event, encoding, shown),
+        SchedulerEvent::Cleared => shown.push(KvEvent::AllBlocksCleared),
         _ => {}
     }
 }
@@ -146,27 +165,31 @@ fn push_event<'a>(event: &'a Event, encoding: Encoding, shown: &mut Vec<KvEvent<
 /// together.
 ///
 /// **Source:** vLLM 0.33 `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`.
-fn push_host_event<'a>(event: &'a HostEvent, encoding: Encoding, shown: &mut Vec<KvEvent<'a>>) {
+fn push_host_memory_event<'a>(
+    event: &'a HostCacheEvent,
+    encoding: KvEventEncoding,
+    shown: &mut Vec<KvEvent<'a>>,
+) {
     let (hashes, detail, groups) = (encoding.hashes, encoding.host, encoding.groups);
     let medium = match detail {
-        HostDetail::Local => Medium::LocalCpu,
-        HostDetail::Names | HostDetail::Tokens => Medium::Cpu,
+        HostDetail::Local => StorageMedium::LocalCpu,
+        HostDetail::Names | HostDetail::Tokens => StorageMedium::Cpu,
     };
     match event {
-        HostEvent::Stored {
+        HostCacheEvent::Stored {
             plan,
             chunks,
             blocks_per_chunk: size,
         } => shown.extend(chunks.iter().map(|&(group, chunk)| {
             let (from, to) = (chunk * size, (chunk + 1) * size);
-            let kind = groups.kind(group);
-            let mut event = stored(plan, from, to, hashes);
+            let kind = groups.attention_kind_of_group(group);
+            let mut event = block_stored_event(plan, from, to, hashes);
             (event.medium, event.group, event.kind) = (medium, group, Some(kind));
             if detail != HostDetail::Local {
                 event.extra_keys = None;
             }
             // vLLM never describes chunks of sparse groups.
-            let is_sparse = matches!(kind, SpecKind::Window(_) | SpecKind::Mamba);
+            let is_sparse = matches!(kind, AttentionKind::Window(_) | AttentionKind::Mamba);
             if detail == HostDetail::Names || (detail == HostDetail::Tokens && is_sparse) {
                 let last = event.block_hashes.len().saturating_sub(1);
                 event.block_hashes.drain(..last);
@@ -182,7 +205,7 @@ fn push_host_event<'a>(event: &'a HostEvent, encoding: Encoding, shown: &mut Vec
             }
             KvEvent::BlockStored(event)
         })),
-        HostEvent::Removed { keys } => {
+        HostCacheEvent::Removed { keys } => {
             let mut numbers: Vec<u32> = keys.iter().map(|(group, ..)| *group).collect();
             numbers.sort_unstable();
             numbers.dedup();
@@ -196,7 +219,7 @@ fn push_host_event<'a>(event: &'a HostEvent, encoding: Encoding, shown: &mut Vec
     }
 }
 
-fn stored(plan: &BlockPlan, from: u32, to: u32, hashes: HashFormat) -> BlockStored<'_> {
+fn block_stored_event(plan: &BlockPlan, from: u32, to: u32, hashes: HashFormat) -> BlockStored<'_> {
     let (from, to) = (from as usize, (to as usize).min(plan.keys.len()));
     let hash = |i: usize| block_hash(plan.keys[i].0, plan.hashes.get(i), hashes);
     let size = plan.block_size as usize;
@@ -209,14 +232,17 @@ fn stored(plan: &BlockPlan, from: u32, to: u32, hashes: HashFormat) -> BlockStor
         lora_name: plan.lora.as_ref().map(|(_, name)| &**name),
         extra_keys: Some((from..to).map(|i| extra_keys(plan, i)).collect()),
         group: 0,
-        kind: Some(SpecKind::Full),
-        medium: Medium::Gpu,
-        lookahead: lookahead(plan, from as u32..to as u32),
+        kind: Some(AttentionKind::Full),
+        medium: StorageMedium::Gpu,
+        lookahead: lookahead_tokens_per_block(plan, from as u32..to as u32),
     }
 }
 
 /// Returns the tokens after each block that its lookahead hash includes; `None` without lookahead.
-fn lookahead(plan: &BlockPlan, blocks: impl Iterator<Item = u32>) -> Option<Vec<&[u32]>> {
+fn lookahead_tokens_per_block(
+    plan: &BlockPlan,
+    blocks: impl Iterator<Item = u32>,
+) -> Option<Vec<&[u32]>> {
     let (size, ahead) = (plan.block_size as usize, plan.lookahead as usize);
     let behind = |block: u32| {
         let end = (block as usize + 1) * size;
@@ -252,7 +278,7 @@ mod tests {
         bytes.iter().map(|b| format!("{b:02x}")).collect()
     }
 
-    fn events() -> Vec<Event> {
+    fn events() -> Vec<SchedulerEvent> {
         let text = |text: &str| ExtraKey::Text(text.into());
         let img = |offset| ExtraKey::Media {
             identifier: "img".into(),
@@ -275,18 +301,18 @@ mod tests {
             block_size: 2,
             ..BlockPlan::default()
         };
-        let stored = |plan, from, to| Event::Stored {
+        let stored = |plan, from, to| SchedulerEvent::Stored {
             plan: Arc::new(plan),
             from,
             to,
         };
         vec![
-            Event::Cleared,
-            Event::Step {
+            SchedulerEvent::Cleared,
+            SchedulerEvent::Step {
                 prompt_tokens: 1,
                 output_tokens: 1,
             },
-            Event::Removed {
+            SchedulerEvent::Removed {
                 keys: vec![(BlockKey(200), None)],
             },
             stored(adapted, 0, 2),
@@ -294,21 +320,26 @@ mod tests {
         ]
     }
 
-    fn encoded(format: EventFormat, rank: u32) -> String {
-        let encoding = Encoding {
+    fn encoded(format: KvEventFormat, rank: u32) -> String {
+        let encoding = KvEventEncoding {
             format,
-            ..Encoding::default()
+            ..KvEventEncoding::default()
         };
-        hex(&encode_batch(&events(), 1_700_000_000.5, rank, encoding))
+        hex(&encode_kv_event_batch(
+            &events(),
+            1_700_000_000.5,
+            rank,
+            encoding,
+        ))
     }
 
     // The expected bytes come from msgspec 0.22 (vLLM) and vmihailenco/msgpack 5.4.1 (llm-d).
     // llm-d's `extra_keys` are an exception: its simulator leaves them empty.
 
     #[test]
-    fn vllm_writes_maps() {
+    fn vllm_events_are_msgpack_maps() {
         assert_eq!(
-            encoded(EventFormat::Vllm, 0),
+            encoded(KvEventFormat::Vllm, 0),
             "93cb41d954fc402000009481a474797065b0416c6c426c6f636b73436c656172656484a474797065ac426c\
              6f636b52656d6f766564ac626c6f636b5f68617368657391ccc8a66d656469756da3475055a967726f7570\
              5f696478008ba474797065ab426c6f636b53746f726564ac626c6f636b5f6861736865739207cf00000100\
@@ -325,9 +356,9 @@ mod tests {
     }
 
     #[test]
-    fn llmd_writes_arrays_with_wide_integers() {
+    fn llmd_events_are_arrays_with_fixed_width_ints() {
         assert_eq!(
-            encoded(EventFormat::LlmdArray, 3),
+            encoded(KvEventFormat::LlmdArray, 3),
             "93cb41d954fc402000009491b0416c6c426c6f636b73436c656172656493ac426c6f636b52656d6f766564\
              91cf00000000000000c8a347505599ab426c6f636b53746f72656492cf0000000000000007cf0000010000\
              000000cf000000000000000094ce00000001ce000000c8ce0000012cce000111700201a3475055a873716c\
@@ -337,9 +368,9 @@ mod tests {
     }
 
     #[test]
-    fn llmd_writes_maps_without_absent_fields() {
+    fn llmd_maps_omit_absent_fields() {
         assert_eq!(
-            encoded(EventFormat::LlmdMap, 3),
+            encoded(KvEventFormat::LlmdMap, 3),
             "93cb41d954fc402000009481a474797065b0416c6c426c6f636b73436c656172656483a474797065ac426c\
              6f636b52656d6f766564ac626c6f636b5f68617368657391cf00000000000000c8a66d656469756da34750\
              5589a474797065ab426c6f636b53746f726564ac626c6f636b5f68617368657392cf0000000000000007cf\
@@ -353,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn hashes_can_be_bytes() {
+    fn block_hashes_can_be_bytes() {
         let counting = std::array::from_fn(|i| i as u8);
         let plan = BlockPlan {
             keys: vec![BlockKey(1), BlockKey(2)],
@@ -363,22 +394,22 @@ mod tests {
             ..BlockPlan::default()
         };
         let events = [
-            Event::Removed {
+            SchedulerEvent::Removed {
                 keys: vec![(BlockKey(3), Some(counting))],
             },
-            Event::Stored {
+            SchedulerEvent::Stored {
                 plan: Arc::new(plan),
                 from: 1,
                 to: 2,
             },
         ];
         let encoded = |len| {
-            let encoding = Encoding {
-                format: EventFormat::Vllm,
+            let encoding = KvEventEncoding {
+                format: KvEventFormat::Vllm,
                 hashes: HashFormat::Bytes(len),
-                ..Encoding::default()
+                ..KvEventEncoding::default()
             };
-            hex(&encode_batch(&events, 0.25, 3, encoding))
+            hex(&encode_kv_event_batch(&events, 0.25, 3, encoding))
         };
         assert_eq!(
             encoded(32),
@@ -401,18 +432,23 @@ mod tests {
             block_size: 16,
             ..BlockPlan::default()
         };
-        let event = Event::Stored {
+        let event = SchedulerEvent::Stored {
             plan: Arc::new(plan),
             from: 0,
             to: 1,
         };
-        let bytes = hex(&encode_batch(&[event], 0.0, 0, Encoding::default()));
+        let bytes = hex(&encode_kv_event_batch(
+            &[event],
+            0.0,
+            0,
+            KvEventEncoding::default(),
+        ));
         assert!(bytes.contains("ac626c6f636b5f6861736865739105"));
         assert!(bytes.contains("a9746f6b656e5f69647390aa"));
     }
 
     #[test]
-    fn blocks_of_the_host_are_named_or_described() {
+    fn host_block_events_name_or_describe_blocks() {
         let plan = BlockPlan {
             keys: (1..=4).map(BlockKey).collect(),
             tokens: (10..14).collect(),
@@ -420,20 +456,20 @@ mod tests {
             ..BlockPlan::default()
         };
         let events = [
-            Event::Host(Box::new(HostEvent::Stored {
+            SchedulerEvent::Host(Box::new(HostCacheEvent::Stored {
                 plan: Arc::new(plan),
                 chunks: vec![(0, 0), (0, 1)],
                 blocks_per_chunk: 2,
             })),
-            Event::Host(Box::new(HostEvent::Removed {
+            SchedulerEvent::Host(Box::new(HostCacheEvent::Removed {
                 keys: vec![(0, BlockKey(2), None), (0, BlockKey(4), None)],
             })),
         ];
         let shown = |host| {
             let mut shown = Vec::new();
-            let encoding = Encoding {
+            let encoding = KvEventEncoding {
                 host,
-                ..Encoding::default()
+                ..KvEventEncoding::default()
             };
             events
                 .iter()
@@ -470,11 +506,11 @@ mod tests {
             "[Int(3), Int(4)] after Some(Int(2)), [12, 13] of 1, Some([None, None]), LocalCpu, true"
         );
         let bytes = |host| {
-            let encoding = Encoding {
+            let encoding = KvEventEncoding {
                 host,
-                ..Encoding::default()
+                ..KvEventEncoding::default()
             };
-            hex(&encode_batch(&events[..1], 0.0, 0, encoding))
+            hex(&encode_kv_event_batch(&events[..1], 0.0, 0, encoding))
         };
         // Maps with 9 and 12 entries; `medium` is `CPU`.
         assert!(bytes(HostDetail::Names).contains("89a474797065ab426c6f636b53746f726564"));
@@ -484,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_named_and_sparse_ones_list_what_they_keep() {
+    fn layer_groups_have_index_and_kind() {
         let plan = Arc::new(BlockPlan {
             keys: (1..=4).map(BlockKey).collect(),
             tokens: (10..18).collect(),
@@ -492,37 +528,37 @@ mod tests {
             ..BlockPlan::default()
         });
         let events = [
-            Event::Stored {
+            SchedulerEvent::Stored {
                 plan: Arc::clone(&plan),
                 from: 1,
                 to: 4,
             },
-            Event::Group(Box::new(GroupEvent::Stored {
+            SchedulerEvent::Group(Box::new(LayerGroupCacheEvent::Stored {
                 group: 0,
                 plan,
                 from: 1,
                 to: 4,
                 kept: vec![3],
             })),
-            Event::Group(Box::new(GroupEvent::Removed {
+            SchedulerEvent::Group(Box::new(LayerGroupCacheEvent::Removed {
                 group: 0,
                 keys: vec![(BlockKey(4), None)],
             })),
         ];
-        let groups = CacheGroups {
+        let groups = LayerCacheGroups {
             main: 1,
-            main_kind: SpecKind::Full,
-            sparse_kind: SpecKind::Window(128),
+            main_kind: AttentionKind::Full,
+            sparse_kind: AttentionKind::Window(128),
         };
-        let encoding = |format| Encoding {
+        let encoding = |format| KvEventEncoding {
             format,
             groups,
-            ..Encoding::default()
+            ..KvEventEncoding::default()
         };
         let mut shown = Vec::new();
         events
             .iter()
-            .for_each(|event| push_event(event, encoding(EventFormat::Vllm), &mut shown));
+            .for_each(|event| push_event(event, encoding(KvEventFormat::Vllm), &mut shown));
         let written = |event: &KvEvent<'_>| match event {
             KvEvent::BlockStored(e) => format!(
                 "{} {:?} {:?} {}",
@@ -544,17 +580,20 @@ mod tests {
             ]
         );
         // `group_idx` 0, `kv_cache_spec_kind` and `kv_cache_spec_sliding_window` 128.
-        let bytes = hex(&encode_batch(
+        let bytes = hex(&encode_kv_event_batch(
             &events[1..2],
             0.0,
             0,
-            encoding(EventFormat::Vllm),
+            encoding(KvEventFormat::Vllm),
         ));
         let kind = "a967726f75705f69647800b26b765f63616368655f737065635f6b696e64\
                     ae736c6964696e675f77696e646f77bc6b765f63616368655f737065635f736c6964696e67\
                     5f77696e646f77cc80";
         assert!(bytes.contains(kind), "{bytes}");
-        let llmd = encode_batch(&events[1..], 0.0, 0, encoding(EventFormat::LlmdArray));
-        assert_eq!(llmd, encode_batch(&[], 0.0, 0, Encoding::default()));
+        let llmd = encode_kv_event_batch(&events[1..], 0.0, 0, encoding(KvEventFormat::LlmdArray));
+        assert_eq!(
+            llmd,
+            encode_kv_event_batch(&[], 0.0, 0, KvEventEncoding::default())
+        );
     }
 }

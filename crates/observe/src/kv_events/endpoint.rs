@@ -3,7 +3,7 @@
 /// Error for an endpoint whose port cannot be shifted to that of another rank.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("endpoint {endpoint:?}: rank {rank} needs a port of its own, but {why}")]
-pub struct EndpointError {
+pub struct EndpointPortError {
     /// ZMQ endpoint of data-parallel rank 0, as configured.
     pub endpoint: String,
     /// Data-parallel rank of the KV event publisher.
@@ -16,7 +16,7 @@ pub struct EndpointError {
 /// binds.
 ///
 /// **Source:** `ZmqEventPublisher._socket_setup`, `vllm/distributed/kv_events.py`.
-pub fn binds(endpoint: &str) -> bool {
+pub fn is_bind_endpoint(endpoint: &str) -> bool {
     endpoint.contains('*')
         || endpoint.contains("::")
         || endpoint.starts_with("ipc://")
@@ -32,15 +32,15 @@ pub fn binds(endpoint: &str) -> bool {
 /// inproc here.
 ///
 /// # Errors
-/// [`EndpointError`] when a TCP endpoint has no port, or the port would pass 65535.
-pub fn for_rank(endpoint: &str, rank: u32) -> Result<String, EndpointError> {
+/// [`EndpointPortError`] when a TCP endpoint has no port, or the port would pass 65535.
+pub fn for_rank(endpoint: &str, rank: u32) -> Result<String, EndpointPortError> {
     if rank == 0 || endpoint.is_empty() {
         return Ok(endpoint.to_owned());
     }
     if !endpoint.starts_with("tcp://") {
         return Ok(format!("{endpoint}_dp{rank}"));
     }
-    let fail = |why| EndpointError {
+    let fail = |why| EndpointPortError {
         endpoint: endpoint.to_owned(),
         rank,
         why,
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_wildcards_and_local_transports_bind() {
+    fn only_wildcard_and_ipc_endpoints_bind() {
         let bound = [
             "tcp://*:5557",
             "tcp://[::]:5557",
@@ -76,8 +76,8 @@ mod tests {
             "tcp://0.0.0.0:5557",
             "tcp://router:1",
         ];
-        assert!(bound.iter().all(|e| binds(e)));
-        assert!(!connected.iter().any(|e| binds(e)));
+        assert!(bound.iter().all(|e| is_bind_endpoint(e)));
+        assert!(!connected.iter().any(|e| is_bind_endpoint(e)));
     }
 
     #[test]
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_cannot_move_is_an_error() {
+    fn unshiftable_port_is_rejected() {
         let message = |endpoint, rank| for_rank(endpoint, rank).unwrap_err().to_string();
         assert_eq!(
             message("tcp://*:65535", 1),

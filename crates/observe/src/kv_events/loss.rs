@@ -7,16 +7,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 ///
 /// A lost message uses its sequence number, and the replay endpoint still returns it.
 #[derive(Debug, Clone, Default)]
-pub struct EventLoss(Arc<AtomicBool>);
+pub struct EventLossSwitch(Arc<AtomicBool>);
 
-impl EventLoss {
+impl EventLossSwitch {
     /// Starts or stops the loss of KV event messages.
-    pub fn set(&self, losing: bool) {
+    pub fn set_losing(&self, losing: bool) {
         self.0.store(losing, Ordering::Relaxed);
     }
 
     #[cfg(feature = "zmq")]
-    pub(super) fn is_on(&self) -> bool {
+    pub(super) fn is_losing(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }

@@ -7,11 +7,11 @@
 //! **Source:** `vllm/distributed/kv_events.py`; `pkg/kv-cache/kv_cache_sender.go` of
 //! llm-d-inference-sim; `pkg/kvcache/kvblock/extra_keys.go` of llm-d-router.
 
-use super::msgpack::Writer;
+use super::msgpack::MsgpackWriter;
 
 /// Format of KV events, named after the program that publishes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum EventFormat {
+pub enum KvEventFormat {
     /// vLLM 0.32 and later: each KV event is a map.
     #[default]
     Vllm,
@@ -45,8 +45,8 @@ pub(super) struct BlockStored<'a> {
     /// Extra hash keys of each block; `None`: the field is null.
     pub(super) extra_keys: Option<Vec<Option<Vec<ExtraKey<'a>>>>>,
     pub(super) group: u32,
-    pub(super) kind: Option<SpecKind>,
-    pub(super) medium: Medium,
+    pub(super) kind: Option<AttentionKind>,
+    pub(super) medium: StorageMedium,
     /// Tokens after each block that its lookahead hash includes; `None` without lookahead.
     pub(super) lookahead: Option<Vec<&'a [u32]>>,
 }
@@ -55,7 +55,7 @@ pub(super) struct BlockStored<'a> {
 ///
 /// **Source:** vLLM 0.33 `vllm/v1/kv_cache_interface.py`, `KVCacheSpecKind`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum SpecKind {
+pub enum AttentionKind {
     /// Layers with full attention.
     #[default]
     Full,
@@ -67,8 +67,8 @@ pub enum SpecKind {
     Mamba,
 }
 
-impl SpecKind {
-    const fn name(self) -> &'static str {
+impl AttentionKind {
+    const fn vllm_name(self) -> &'static str {
         match self {
             Self::Full => "full_attention",
             Self::Mla => "mla_attention",
@@ -77,7 +77,7 @@ impl SpecKind {
         }
     }
 
-    const fn window(self) -> Option<u32> {
+    const fn sliding_window_tokens(self) -> Option<u32> {
         match self {
             Self::Window(tokens) => Some(tokens),
             _ => None,
@@ -86,31 +86,31 @@ impl SpecKind {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Medium {
+pub(super) enum StorageMedium {
     Gpu,
     Cpu,
     /// Storage medium: CPU memory with the locality `LOCAL`.
     LocalCpu,
 }
 
-impl Medium {
-    const fn name(self) -> &'static str {
+impl StorageMedium {
+    const fn vllm_name(self) -> &'static str {
         match self {
             Self::Gpu => "GPU",
             Self::Cpu | Self::LocalCpu => "CPU",
         }
     }
 
-    fn write_locality(self, w: &mut Writer) {
+    fn write_llmd_locality(self, w: &mut MsgpackWriter) {
         if self == Self::LocalCpu {
-            w.entry("locality", |w| w.text("LOCAL"));
+            w.write_map_entry("locality", |w| w.write_str("LOCAL"));
         }
     }
 }
 
 impl<'a> BlockStored<'a> {
     /// Returns the extra keys of each block that llm-d's index hashes; `None` if no block has any.
-    fn media_and_salt(&self) -> Option<Vec<Vec<&'a str>>> {
+    fn llmd_extra_keys_per_block(&self) -> Option<Vec<Vec<&'a str>>> {
         // The adapter's name is the first key of each of its blocks.
         let adapter = usize::from(self.lora_name.is_some());
         let blocks = self.extra_keys.iter().flatten().map(|keys| {
@@ -130,7 +130,7 @@ impl<'a> BlockStored<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum KvEvent<'a> {
     BlockStored(BlockStored<'a>),
-    BlockRemoved(Vec<BlockHash<'a>>, Medium, u32),
+    BlockRemoved(Vec<BlockHash<'a>>, StorageMedium, u32),
     AllBlocksCleared,
 }
 
@@ -143,144 +143,170 @@ pub(super) struct KvEventBatch<'a> {
 }
 
 impl KvEventBatch<'_> {
-    pub(super) fn encode(&self, format: EventFormat) -> Vec<u8> {
-        let mut w = Writer::new();
-        w.array(3);
-        w.float(self.ts);
-        w.array(self.events.len());
+    pub(super) fn encode(&self, format: KvEventFormat) -> Vec<u8> {
+        let mut w = MsgpackWriter::new();
+        w.write_array_header(3);
+        w.write_float(self.ts);
+        w.write_array_header(self.events.len());
         for event in self.events {
             match format {
-                EventFormat::Vllm => event.write_vllm(&mut w),
-                EventFormat::LlmdArray => event.write_llmd_array(&mut w),
-                EventFormat::LlmdMap => event.write_llmd_map(&mut w),
+                KvEventFormat::Vllm => event.write_vllm(&mut w),
+                KvEventFormat::LlmdArray => event.write_llmd_array(&mut w),
+                KvEventFormat::LlmdMap => event.write_llmd_map(&mut w),
             }
         }
-        w.uint(u64::from(self.data_parallel_rank));
+        w.write_uint(u64::from(self.data_parallel_rank));
         w.into_bytes()
     }
 }
 
 impl KvEvent<'_> {
-    fn write_vllm(&self, w: &mut Writer) {
+    fn write_vllm(&self, w: &mut MsgpackWriter) {
         match self {
             Self::BlockStored(event) => {
-                let window = event.kind.and_then(SpecKind::window);
+                let window = event.kind.and_then(AttentionKind::sliding_window_tokens);
                 let more = [
                     event.extra_keys.is_some(),
                     event.kind.is_some(),
                     window.is_some(),
-                    event.medium == Medium::LocalCpu,
+                    event.medium == StorageMedium::LocalCpu,
                     event.lookahead.is_some(),
                 ];
-                w.map(9 + more.into_iter().filter(|there| *there).count());
-                w.entry("type", |w| w.text("BlockStored"));
-                w.entry("block_hashes", |w| {
-                    w.each(&event.block_hashes, Writer::hash)
+                w.write_map_header(9 + more.into_iter().filter(|there| *there).count());
+                w.write_map_entry("type", |w| w.write_str("BlockStored"));
+                w.write_map_entry("block_hashes", |w| {
+                    w.write_array(&event.block_hashes, MsgpackWriter::write_block_hash)
                 });
-                w.entry("parent_block_hash", |w| {
-                    w.option(event.parent_block_hash, Writer::hash)
+                w.write_map_entry("parent_block_hash", |w| {
+                    w.write_option(event.parent_block_hash, MsgpackWriter::write_block_hash)
                 });
-                w.entry("token_ids", |w| w.each(event.token_ids, Writer::token));
-                w.entry("block_size", |w| w.uint(event.block_size.into()));
-                w.entry("lora_id", |w| {
-                    w.option(event.lora_id, |w, id| w.uint(id.into()))
+                w.write_map_entry("token_ids", |w| {
+                    w.write_array(event.token_ids, MsgpackWriter::write_token_id)
                 });
-                w.entry("medium", |w| w.text(event.medium.name()));
-                w.entry("lora_name", |w| w.option(event.lora_name, Writer::text));
+                w.write_map_entry("block_size", |w| w.write_uint(event.block_size.into()));
+                w.write_map_entry("lora_id", |w| {
+                    w.write_option(event.lora_id, |w, id| w.write_uint(id.into()))
+                });
+                w.write_map_entry("medium", |w| w.write_str(event.medium.vllm_name()));
+                w.write_map_entry("lora_name", |w| {
+                    w.write_option(event.lora_name, MsgpackWriter::write_str)
+                });
                 if let Some(keys) = &event.extra_keys {
-                    w.entry("extra_keys", |w| w.extra_keys(keys));
+                    w.write_map_entry("extra_keys", |w| w.write_extra_keys(keys));
                 }
-                w.entry("group_idx", |w| w.uint(event.group.into()));
+                w.write_map_entry("group_idx", |w| w.write_uint(event.group.into()));
                 if let Some(kind) = event.kind {
-                    w.entry("kv_cache_spec_kind", |w| w.text(kind.name()));
+                    w.write_map_entry("kv_cache_spec_kind", |w| w.write_str(kind.vllm_name()));
                 }
                 if let Some(window) = window {
-                    w.entry("kv_cache_spec_sliding_window", |w| w.uint(window.into()));
+                    w.write_map_entry("kv_cache_spec_sliding_window", |w| {
+                        w.write_uint(window.into())
+                    });
                 }
-                event.medium.write_locality(w);
+                event.medium.write_llmd_locality(w);
                 if let Some(blocks) = &event.lookahead {
-                    w.entry("lookahead_token_ids", |w| {
-                        w.each(blocks, |w, tokens| w.each(tokens, Writer::token));
+                    w.write_map_entry("lookahead_token_ids", |w| {
+                        w.write_array(blocks, |w, tokens| {
+                            w.write_array(tokens, MsgpackWriter::write_token_id)
+                        });
                     });
                 }
             }
             Self::BlockRemoved(hashes, medium, group) => {
-                w.map(4 + usize::from(*medium == Medium::LocalCpu));
-                w.entry("type", |w| w.text("BlockRemoved"));
-                w.entry("block_hashes", |w| w.each(hashes, Writer::hash));
-                w.entry("medium", |w| w.text(medium.name()));
-                w.entry("group_idx", |w| w.uint((*group).into()));
-                medium.write_locality(w);
+                w.write_map_header(4 + usize::from(*medium == StorageMedium::LocalCpu));
+                w.write_map_entry("type", |w| w.write_str("BlockRemoved"));
+                w.write_map_entry("block_hashes", |w| {
+                    w.write_array(hashes, MsgpackWriter::write_block_hash)
+                });
+                w.write_map_entry("medium", |w| w.write_str(medium.vllm_name()));
+                w.write_map_entry("group_idx", |w| w.write_uint((*group).into()));
+                medium.write_llmd_locality(w);
             }
             Self::AllBlocksCleared => {
-                w.map(1);
-                w.entry("type", |w| w.text("AllBlocksCleared"));
+                w.write_map_header(1);
+                w.write_map_entry("type", |w| w.write_str("AllBlocksCleared"));
             }
         }
     }
 
-    fn write_llmd_array(&self, w: &mut Writer) {
+    fn write_llmd_array(&self, w: &mut MsgpackWriter) {
         match self {
             Self::BlockStored(event) => {
-                w.array(9);
-                w.text("BlockStored");
-                w.each(&event.block_hashes, Writer::wide_hash);
-                w.wide_hash(event.parent_block_hash.unwrap_or(BlockHash::Int(0)));
-                w.each(event.token_ids, Writer::wide_token);
-                w.uint(event.block_size.into());
-                w.option(event.lora_id, |w, id| w.uint(id.into()));
-                w.text(event.medium.name());
-                w.option(event.lora_name, Writer::text);
-                w.option(event.media_and_salt(), |w, keys| w.llmd_extra_keys(&keys));
+                w.write_array_header(9);
+                w.write_str("BlockStored");
+                w.write_array(
+                    &event.block_hashes,
+                    MsgpackWriter::write_fixed_width_block_hash,
+                );
+                w.write_fixed_width_block_hash(
+                    event.parent_block_hash.unwrap_or(BlockHash::Int(0)),
+                );
+                w.write_array(event.token_ids, MsgpackWriter::write_fixed_width_token_id);
+                w.write_uint(event.block_size.into());
+                w.write_option(event.lora_id, |w, id| w.write_uint(id.into()));
+                w.write_str(event.medium.vllm_name());
+                w.write_option(event.lora_name, MsgpackWriter::write_str);
+                w.write_option(event.llmd_extra_keys_per_block(), |w, keys| {
+                    w.write_llmd_extra_keys(&keys)
+                });
             }
             Self::BlockRemoved(hashes, medium, _) => {
-                w.array(3);
-                w.text("BlockRemoved");
-                w.each(hashes, Writer::wide_hash);
-                w.text(medium.name());
+                w.write_array_header(3);
+                w.write_str("BlockRemoved");
+                w.write_array(hashes, MsgpackWriter::write_fixed_width_block_hash);
+                w.write_str(medium.vllm_name());
             }
-            Self::AllBlocksCleared => w.cleared(),
+            Self::AllBlocksCleared => w.write_all_blocks_cleared(),
         }
     }
 
-    fn write_llmd_map(&self, w: &mut Writer) {
+    fn write_llmd_map(&self, w: &mut MsgpackWriter) {
         match self {
             Self::BlockStored(event) => {
-                let extra_keys = event.media_and_salt();
+                let extra_keys = event.llmd_extra_keys_per_block();
                 let more = [
                     event.lora_id.is_some(),
                     event.lora_name.is_some(),
                     extra_keys.is_some(),
                 ];
-                w.map(6 + more.into_iter().filter(|there| *there).count());
-                w.entry("type", |w| w.text("BlockStored"));
-                w.entry("block_hashes", |w| {
-                    w.each(&event.block_hashes, Writer::wide_hash)
+                w.write_map_header(6 + more.into_iter().filter(|there| *there).count());
+                w.write_map_entry("type", |w| w.write_str("BlockStored"));
+                w.write_map_entry("block_hashes", |w| {
+                    w.write_array(
+                        &event.block_hashes,
+                        MsgpackWriter::write_fixed_width_block_hash,
+                    )
                 });
                 let parent = event.parent_block_hash;
-                w.entry("parent_block_hash", |w| w.option(parent, Writer::wide_hash));
-                w.entry("token_ids", |w| w.each(event.token_ids, Writer::wide_token));
-                w.entry("block_size", |w| w.uint(event.block_size.into()));
+                w.write_map_entry("parent_block_hash", |w| {
+                    w.write_option(parent, MsgpackWriter::write_fixed_width_block_hash)
+                });
+                w.write_map_entry("token_ids", |w| {
+                    w.write_array(event.token_ids, MsgpackWriter::write_fixed_width_token_id)
+                });
+                w.write_map_entry("block_size", |w| w.write_uint(event.block_size.into()));
                 if let Some(id) = event.lora_id {
-                    w.entry("lora_id", |w| w.uint(id.into()));
+                    w.write_map_entry("lora_id", |w| w.write_uint(id.into()));
                 }
-                w.entry("medium", |w| w.text(event.medium.name()));
+                w.write_map_entry("medium", |w| w.write_str(event.medium.vllm_name()));
                 if let Some(name) = event.lora_name {
-                    w.entry("lora_name", |w| w.text(name));
+                    w.write_map_entry("lora_name", |w| w.write_str(name));
                 }
                 if let Some(keys) = extra_keys {
-                    w.entry("extra_keys", |w| w.llmd_extra_keys(&keys));
+                    w.write_map_entry("extra_keys", |w| w.write_llmd_extra_keys(&keys));
                 }
             }
             Self::BlockRemoved(hashes, medium, _) => {
-                w.map(3);
-                w.entry("type", |w| w.text("BlockRemoved"));
-                w.entry("block_hashes", |w| w.each(hashes, Writer::wide_hash));
-                w.entry("medium", |w| w.text(medium.name()));
+                w.write_map_header(3);
+                w.write_map_entry("type", |w| w.write_str("BlockRemoved"));
+                w.write_map_entry("block_hashes", |w| {
+                    w.write_array(hashes, MsgpackWriter::write_fixed_width_block_hash)
+                });
+                w.write_map_entry("medium", |w| w.write_str(medium.vllm_name()));
             }
             Self::AllBlocksCleared => {
-                w.map(1);
-                w.entry("type", |w| w.text("AllBlocksCleared"));
+                w.write_map_header(1);
+                w.write_map_entry("type", |w| w.write_str("AllBlocksCleared"));
             }
         }
     }
@@ -315,8 +341,8 @@ mod tests {
             lora_name: None,
             extra_keys: Some(vec![None; 35_000]),
             group: 0,
-            kind: Some(SpecKind::Full),
-            medium: Medium::Gpu,
+            kind: Some(AttentionKind::Full),
+            medium: StorageMedium::Gpu,
             lookahead: None,
         };
         let named = BlockStored {
@@ -331,7 +357,7 @@ mod tests {
             events: &[KvEvent::BlockStored(plain), KvEvent::BlockStored(named)],
             data_parallel_rank: 300,
         };
-        let digest = Sha256::digest(batch.encode(EventFormat::Vllm));
+        let digest = Sha256::digest(batch.encode(KvEventFormat::Vllm));
         let hex: String = digest.iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(
             hex,

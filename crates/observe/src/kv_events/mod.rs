@@ -28,13 +28,15 @@ mod replay;
 #[cfg(test)]
 mod tests;
 
-pub use encode::{CacheGroups, Encoding, HashFormat, HostDetail, encode_batch, is_kv_event};
-pub use endpoint::{EndpointError, binds, for_rank};
-pub use loss::EventLoss;
-pub use message::{EventFormat, SpecKind};
-pub use topic::{LLMD_TOPIC, TopicError, TopicFields};
+pub use encode::{
+    HashFormat, HostDetail, KvEventEncoding, LayerCacheGroups, encode_kv_event_batch, is_kv_event,
+};
+pub use endpoint::{EndpointPortError, for_rank, is_bind_endpoint};
+pub use loss::EventLossSwitch;
+pub use message::{AttentionKind, KvEventFormat};
+pub use topic::{LLMD_TOPIC_TEMPLATE, TopicError, TopicFields};
 
 #[cfg(feature = "zmq")]
-pub use observer::KvObserver;
+pub use observer::KvEventObserver;
 #[cfg(feature = "zmq")]
-pub use publisher::{Batching, Publisher, PublisherConfig, PublisherError};
+pub use publisher::{EventBatching, KvEventPublisher, PublisherConfig, PublisherError};

@@ -1,23 +1,23 @@
 //! Passes an engine's KV cache events to a publisher.
 
-use super::encode::{is_host_event, is_kv_event};
-use super::publisher::Publisher;
+use super::encode::{is_host_memory_event, is_kv_event};
+use super::publisher::KvEventPublisher;
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::driver::{Observer, SequenceRecord};
-use vllm_sim_engine::{Event, Stats};
+use vllm_sim_engine::driver::{EngineObserver, SequenceRecord};
+use vllm_sim_engine::{EngineStats, SchedulerEvent};
 
-/// Passes an engine's KV cache events to a [`Publisher`], one batch per engine step.
+/// Passes an engine's KV cache events to a [`KvEventPublisher`], one batch per engine step.
 #[derive(Debug)]
-pub struct KvObserver {
-    publisher: Publisher,
-    batch: Vec<Event>,
+pub struct KvEventObserver {
+    publisher: KvEventPublisher,
+    batch: Vec<SchedulerEvent>,
     /// Whether the engine emits step events; else a batch ends when the engine is idle.
     steps: bool,
 }
 
-impl KvObserver {
+impl KvEventObserver {
     /// Creates an observer that passes KV cache events to `publisher`.
-    pub fn new(publisher: Publisher, steps: bool) -> Self {
+    pub fn new(publisher: KvEventPublisher, steps: bool) -> Self {
         Self {
             publisher,
             batch: Vec::new(),
@@ -25,35 +25,42 @@ impl KvObserver {
         }
     }
 
-    fn publish(&mut self) {
+    fn publish_step_events(&mut self) {
         if !self.batch.is_empty() {
             self.publisher.publish(
                 std::mem::take(&mut self.batch),
-                vllm_sim_engine::driver::unix_now(),
+                vllm_sim_engine::driver::unix_now_secs(),
             );
         }
     }
 }
 
-impl Observer for KvObserver {
-    fn on_queued(&mut self, _: &SequenceRecord) {}
+impl EngineObserver for KvEventObserver {
+    fn on_sequence_queued(&mut self, _: &SequenceRecord) {}
 
-    fn on_event(&mut self, _: SimTime, _: &Event, _: &SequenceRecord, _: SimTime) {}
+    fn on_sequence_event(
+        &mut self,
+        _: SimTime,
+        _: &SchedulerEvent,
+        _: &SequenceRecord,
+        _: SimTime,
+    ) {
+    }
 
-    fn on_engine(&mut self, _: SimTime, event: &Event) {
+    fn on_engine_event(&mut self, _: SimTime, event: &SchedulerEvent) {
         if is_kv_event(event) {
             self.batch.push(event.clone());
-        } else if self.steps && matches!(event, Event::Step { .. }) {
-            self.publish();
+        } else if self.steps && matches!(event, SchedulerEvent::Step { .. }) {
+            self.publish_step_events();
         }
     }
 
-    fn on_stats(&mut self, _: &Stats) {}
+    fn on_engine_stats(&mut self, _: &EngineStats) {}
 
     fn on_events_delivered(&mut self) {
         // Copies to CPU memory also end between steps, in which vLLM runs empty steps.
-        if !self.steps || self.batch.last().is_some_and(is_host_event) {
-            self.publish();
+        if !self.steps || self.batch.last().is_some_and(is_host_memory_event) {
+            self.publish_step_events();
         }
     }
 }

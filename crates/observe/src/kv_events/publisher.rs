@@ -5,19 +5,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::encode::{Encoding, encode_batch, is_kv_event};
+use super::encode::{KvEventEncoding, encode_kv_event_batch, is_kv_event};
 use super::endpoint;
-use super::loss::EventLoss;
+use super::loss::EventLossSwitch;
 use super::queue::{BatchQueue, QueuedBatch};
 use super::replay::{ReplayBuffer, ReplaySocket};
-use vllm_sim_engine::Event;
+use vllm_sim_engine::SchedulerEvent;
 
-const LINGER: Duration = Duration::from_secs(1);
+const ZMQ_LINGER: Duration = Duration::from_secs(1);
 
 /// Batching of KV events into messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Batching {
-    /// One message per call of [`Publisher::publish`] (vLLM: one per scheduler step).
+pub enum EventBatching {
+    /// One message per call of [`KvEventPublisher::publish`] (vLLM: one per scheduler step).
     #[default]
     PerCall,
     /// One message per number of events, or earlier when the oldest event has waited too long
@@ -30,7 +30,7 @@ pub enum Batching {
     },
 }
 
-/// Configuration of a [`Publisher`]; its endpoints are those of the publisher's data-parallel rank.
+/// Configuration of a [`KvEventPublisher`]; its endpoints are those of the publisher's data-parallel rank.
 #[derive(Debug, Clone)]
 pub struct PublisherConfig {
     /// ZMQ endpoint of the PUB socket; [`binds`](super::binds) decides whether it binds or
@@ -51,11 +51,11 @@ pub struct PublisherConfig {
     /// Data-parallel rank, part of each message.
     pub rank: u32,
     /// Encoding of the KV events in a message.
-    pub encoding: Encoding,
+    pub encoding: KvEventEncoding,
     /// Batching of events into messages.
-    pub batching: Batching,
+    pub batching: EventBatching,
     /// Switch for the injected loss of KV event messages.
-    pub loss: EventLoss,
+    pub loss: EventLossSwitch,
 }
 
 impl Default for PublisherConfig {
@@ -69,9 +69,9 @@ impl Default for PublisherConfig {
             topic: String::new(),
             first_sequence: 0,
             rank: 0,
-            encoding: Encoding::default(),
-            batching: Batching::default(),
-            loss: EventLoss::default(),
+            encoding: KvEventEncoding::default(),
+            batching: EventBatching::default(),
+            loss: EventLossSwitch::default(),
         }
     }
 }
@@ -101,16 +101,16 @@ pub enum PublisherError {
 /// Dropping a publisher sends its queued batches and closes the sockets, which takes little more
 /// than a second at most.
 #[derive(Debug)]
-pub struct Publisher {
+pub struct KvEventPublisher {
     queue: Arc<BatchQueue>,
-    loss: EventLoss,
+    loss: EventLossSwitch,
     dropped: AtomicU64,
     thread: Option<JoinHandle<()>>,
     replay: Option<ReplaySocket>,
     endpoint: String,
 }
 
-impl Publisher {
+impl KvEventPublisher {
     /// Opens the ZMQ sockets of a publisher and starts its threads.
     ///
     /// # Errors
@@ -130,7 +130,7 @@ impl Publisher {
         };
         let queue = Arc::new(BatchQueue::new(config.max_queue_size));
         let loss = config.loss.clone();
-        let sender = Sender {
+        let sender = PublisherThread {
             socket,
             sequence: config.first_sequence,
             buffer: replay.is_some().then_some(buffer),
@@ -161,9 +161,9 @@ impl Publisher {
     /// `ts` is in Unix seconds. If the queue is full, the batch is dropped and counted, and leaves
     /// a gap in the sequence numbers. A batch queued while [`loss`](PublisherConfig::loss) is set
     /// is lost, even if it is sent later.
-    pub fn publish(&self, mut batch: Vec<Event>, ts: f64) {
+    pub fn publish(&self, mut batch: Vec<SchedulerEvent>, ts: f64) {
         batch.retain(is_kv_event);
-        if batch.is_empty() || self.queue.push(batch, ts, self.loss.is_on()) {
+        if batch.is_empty() || self.queue.push(batch, ts, self.loss.is_losing()) {
             return;
         }
         if self.dropped.fetch_add(1, Ordering::Relaxed) == 0 {
@@ -175,12 +175,12 @@ impl Publisher {
     }
 
     /// Returns the number of batches dropped because the queue was full.
-    pub fn dropped(&self) -> u64 {
+    pub fn dropped_batches(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
     /// Returns the endpoint of the PUB socket, with the port that was chosen for `*` or 0.
-    pub fn endpoint(&self) -> &str {
+    pub fn publish_endpoint(&self) -> &str {
         &self.endpoint
     }
 
@@ -191,7 +191,7 @@ impl Publisher {
     }
 }
 
-impl Drop for Publisher {
+impl Drop for KvEventPublisher {
     fn drop(&mut self) {
         self.queue.close();
         if let Some(thread) = self.thread.take()
@@ -207,18 +207,18 @@ fn open_pub(
     config: &PublisherConfig,
 ) -> Result<(zmq::Socket, String), PublisherError> {
     let endpoint = &config.endpoint;
-    let binds = endpoint::binds(endpoint);
+    let binds = endpoint::is_bind_endpoint(endpoint);
     let open = || -> zmq::Result<(zmq::Socket, String)> {
         let socket = context.socket(zmq::PUB)?;
         socket.set_sndhwm(config.hwm.max(0))?;
-        socket.set_linger(LINGER.as_millis() as i32)?;
+        socket.set_linger(ZMQ_LINGER.as_millis() as i32)?;
         socket.set_ipv6(endpoint.contains('['))?;
         if binds {
             socket.bind(endpoint)?;
         } else {
             socket.connect(endpoint)?;
         }
-        let at = resolved(&socket, endpoint);
+        let at = bound_endpoint(&socket, endpoint);
         Ok((socket, at))
     };
     open().map_err(|source| PublisherError::Endpoint {
@@ -229,71 +229,71 @@ fn open_pub(
     })
 }
 
-pub(super) fn resolved(socket: &zmq::Socket, given: &str) -> String {
+pub(super) fn bound_endpoint(socket: &zmq::Socket, given: &str) -> String {
     let last = socket.get_last_endpoint().ok().and_then(Result::ok);
     last.unwrap_or_else(|| given.to_owned())
 }
 
-struct Sender {
+struct PublisherThread {
     config: PublisherConfig,
     socket: zmq::Socket,
     sequence: u64,
     buffer: Option<Arc<ReplayBuffer>>,
-    /// Events in wait for a full message ([`Batching::Sized`]).
-    pending: Vec<Event>,
+    /// Events in wait for a full message ([`EventBatching::Sized`]).
+    pending: Vec<SchedulerEvent>,
     pending_ts: f64,
     /// Whether injected loss withholds the newest batch, and the pending events with it.
     withheld: bool,
     failed: bool,
 }
 
-impl Sender {
+impl PublisherThread {
     fn run(mut self, queue: &BatchQueue) {
         let mut deadline = None;
         loop {
-            let taken = queue.take(deadline);
+            let taken = queue.wait_for_batches(deadline);
             for batch in taken.batches {
-                self.accept(batch);
+                self.send_or_collect_batch(batch);
             }
-            deadline = self.flush_due(deadline, taken.closed);
+            deadline = self.send_collected_if_due(deadline, taken.closed);
             if taken.closed {
                 return;
             }
         }
     }
 
-    fn accept(&mut self, batch: QueuedBatch) {
+    fn send_or_collect_batch(&mut self, batch: QueuedBatch) {
         self.sequence = self.sequence.wrapping_add(batch.lost);
         self.withheld = batch.withheld;
-        let Batching::Sized { events, .. } = self.config.batching else {
-            self.send(&batch.events, batch.ts);
+        let EventBatching::Sized { events, .. } = self.config.batching else {
+            self.send_message(&batch.events, batch.ts);
             return;
         };
         self.pending_ts = batch.ts;
         for event in batch.events {
             match event {
                 // The message size counts events as encoded: one per removed block.
-                Event::Removed { keys } => {
+                SchedulerEvent::Removed { keys } => {
                     for key in keys {
-                        self.collect(Event::Removed { keys: vec![key] }, events);
+                        self.collect_event(SchedulerEvent::Removed { keys: vec![key] }, events);
                     }
                 }
-                event => self.collect(event, events),
+                event => self.collect_event(event, events),
             }
         }
     }
 
-    fn collect(&mut self, event: Event, most: usize) {
+    fn collect_event(&mut self, event: SchedulerEvent, most: usize) {
         self.pending.push(event);
         if self.pending.len() >= most {
-            self.flush();
+            self.send_collected();
         }
     }
 
-    fn flush(&mut self) {
+    fn send_collected(&mut self) {
         let events = std::mem::take(&mut self.pending);
         if !events.is_empty() {
-            self.send(&events, self.pending_ts);
+            self.send_message(&events, self.pending_ts);
         }
     }
 
@@ -303,13 +303,17 @@ impl Sender {
         clippy::disallowed_methods,
         reason = "an edge: real time bounds how long events wait"
     )]
-    fn flush_due(&mut self, deadline: Option<Instant>, closed: bool) -> Option<Instant> {
-        let Batching::Sized { every, .. } = self.config.batching else {
+    fn send_collected_if_due(
+        &mut self,
+        deadline: Option<Instant>,
+        closed: bool,
+    ) -> Option<Instant> {
+        let EventBatching::Sized { every, .. } = self.config.batching else {
             return None;
         };
         let now = Instant::now();
         if closed || deadline.is_some_and(|at| at <= now) {
-            self.flush();
+            self.send_collected();
         }
         match deadline {
             _ if self.pending.is_empty() => None,
@@ -318,8 +322,8 @@ impl Sender {
         }
     }
 
-    fn send(&mut self, events: &[Event], ts: f64) {
-        let payload = encode_batch(events, ts, self.config.rank, self.config.encoding);
+    fn send_message(&mut self, events: &[SchedulerEvent], ts: f64) {
+        let payload = encode_kv_event_batch(events, ts, self.config.rank, self.config.encoding);
         let payload: Arc<[u8]> = payload.into();
         // Stored before it is sent: a subscriber that knows a sequence number can replay it.
         if let Some(buffer) = &self.buffer {

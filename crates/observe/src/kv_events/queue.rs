@@ -5,11 +5,11 @@ use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
-use vllm_sim_engine::Event;
+use vllm_sim_engine::SchedulerEvent;
 
 #[derive(Debug)]
 pub(super) struct QueuedBatch {
-    pub(super) events: Vec<Event>,
+    pub(super) events: Vec<SchedulerEvent>,
     /// Time of the batch of KV events, in Unix seconds.
     pub(super) ts: f64,
     /// Number of batches dropped since the previous batch in the queue.
@@ -48,7 +48,7 @@ impl BatchQueue {
     }
 
     /// Adds a batch to the queue; returns false and drops the batch if the queue is full or closed.
-    pub(super) fn push(&self, events: Vec<Event>, ts: f64, withheld: bool) -> bool {
+    pub(super) fn push(&self, events: Vec<SchedulerEvent>, ts: f64, withheld: bool) -> bool {
         let mut state = self.state.lock();
         if state.closed || state.batches.len() >= self.bound {
             state.lost += 1;
@@ -68,7 +68,7 @@ impl BatchQueue {
 
     /// Waits for batches and returns all queued ones; returns none after closing or at the
     /// deadline.
-    pub(super) fn take(&self, deadline: Option<Instant>) -> TakenBatches {
+    pub(super) fn wait_for_batches(&self, deadline: Option<Instant>) -> TakenBatches {
         let mut state = self.state.lock();
         while state.batches.is_empty() && !state.closed {
             match deadline {
@@ -103,10 +103,10 @@ mod tests {
             .map(|i| queue.push(vec![], f64::from(i), false))
             .collect();
         assert_eq!(pushed, [true, true, false, false, false]);
-        let first = queue.take(None);
+        let first = queue.wait_for_batches(None);
         queue.push(vec![], 5.0, false);
         queue.close();
-        let last = queue.take(None);
+        let last = queue.wait_for_batches(None);
         let seen = |taken: &TakenBatches| -> Vec<(f64, u64)> {
             taken.batches.iter().map(|e| (e.ts, e.lost)).collect()
         };

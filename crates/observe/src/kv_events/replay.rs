@@ -9,19 +9,19 @@ use std::time::{Duration, Instant};
 use indexmap::IndexMap;
 use parking_lot::Mutex;
 
-use super::publisher::{PublisherError, resolved};
+use super::publisher::{PublisherError, bound_endpoint};
 
-const IDLE_MS: i64 = 100;
-const RETRY_MS: i64 = 5;
+const IDLE_POLL_MS: i64 = 100;
+const SEND_RETRY_MS: i64 = 5;
 /// Number of batches sent to one client before the next client is served.
 const MAX_BATCHES_PER_TURN: usize = 256;
 /// Time without progress after which the replay for a client is dropped.
 const STUCK_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum number of queued replay requests per client, and of clients; further requests are
 /// ignored.
-const MAX_REQUESTS: usize = 16;
-const MAX_CLIENTS: usize = 4096;
-const END: [u8; 8] = [0xff; 8];
+const MAX_REPLAY_REQUESTS_PER_CLIENT: usize = 16;
+const MAX_REPLAY_CLIENTS: usize = 4096;
+const END_OF_REPLAY_SEQUENCE: [u8; 8] = [0xff; 8];
 
 #[derive(Debug)]
 pub(super) struct ReplayBuffer {
@@ -48,11 +48,11 @@ impl ReplayBuffer {
         batches.push_back((sequence, payload));
     }
 
-    fn end(&self) -> u64 {
+    fn end_sequence(&self) -> u64 {
         self.batches.lock().back().map_or(0, |(last, _)| last + 1)
     }
 
-    fn range(&self, from: u64, end: u64, n: usize) -> Vec<(u64, Arc<[u8]>)> {
+    fn messages_in_range(&self, from: u64, end: u64, n: usize) -> Vec<(u64, Arc<[u8]>)> {
         let batches = self.batches.lock();
         let start = batches.partition_point(|(sequence, _)| *sequence < from);
         let found = batches.range(start..).take(n);
@@ -83,7 +83,7 @@ impl ReplaySocket {
             action: "bind",
             source,
         })?;
-        let endpoint = resolved(&socket, endpoint);
+        let endpoint = bound_endpoint(&socket, endpoint);
         let stop = Arc::new(AtomicBool::new(false));
         let server = ReplayServer {
             socket,
@@ -132,14 +132,14 @@ fn open_router(context: &zmq::Context, endpoint: &str) -> zmq::Result<zmq::Socke
 
 /// Replay in progress: the batches with sequence numbers `next..end`, then the end marker.
 #[derive(Debug)]
-struct ReplayAnswer {
+struct ReplayInProgress {
     next: u64,
     end: u64,
 }
 
 #[derive(Debug)]
 struct ReplayClient {
-    answers: VecDeque<ReplayAnswer>,
+    answers: VecDeque<ReplayInProgress>,
     stuck: Option<Instant>,
 }
 
@@ -159,7 +159,7 @@ struct ReplayServer {
 
 impl ReplayServer {
     fn run(mut self, stop: &AtomicBool) {
-        let mut wait = IDLE_MS;
+        let mut wait = IDLE_POLL_MS;
         while !stop.load(Ordering::Relaxed) {
             match self.socket.poll(zmq::POLLIN, wait) {
                 Ok(_) | Err(zmq::Error::EINTR) => {}
@@ -170,21 +170,21 @@ impl ReplayServer {
             }
             for _ in 0..MAX_BATCHES_PER_TURN {
                 match self.socket.recv_multipart(zmq::DONTWAIT) {
-                    Ok(frames) => self.accept(frames),
+                    Ok(frames) => self.queue_replay_request(frames),
                     Err(_) => break,
                 }
             }
-            wait = self.serve();
+            wait = self.serve_clients();
         }
     }
 
     /// Queues a replay request of three frames: identity, delimiter, first sequence number. Other
     /// messages are ignored.
-    fn accept(&mut self, frames: Vec<Vec<u8>>) {
+    fn queue_replay_request(&mut self, frames: Vec<Vec<u8>>) {
         let Ok([identity, _, start]) = <[Vec<u8>; 3]>::try_from(frames) else {
             return;
         };
-        if self.clients.len() >= MAX_CLIENTS && !self.clients.contains_key(&identity) {
+        if self.clients.len() >= MAX_REPLAY_CLIENTS && !self.clients.contains_key(&identity) {
             return;
         }
         let client = self
@@ -194,10 +194,10 @@ impl ReplayServer {
                 answers: VecDeque::new(),
                 stuck: None,
             });
-        if client.answers.len() < MAX_REQUESTS {
-            let next = sequence(&start);
-            let end = self.buffer.end();
-            client.answers.push_back(ReplayAnswer { next, end });
+        if client.answers.len() < MAX_REPLAY_REQUESTS_PER_CLIENT {
+            let next = parse_sequence_number(&start);
+            let end = self.buffer.end_sequence();
+            client.answers.push_back(ReplayInProgress { next, end });
         }
     }
 
@@ -207,11 +207,11 @@ impl ReplayServer {
         clippy::disallowed_methods,
         reason = "an edge: a stuck client is given up in real time"
     )]
-    fn serve(&mut self) -> i64 {
-        let mut wait = IDLE_MS;
+    fn serve_clients(&mut self) -> i64 {
+        let mut wait = IDLE_POLL_MS;
         let (socket, topic, buffer) = (&self.socket, &self.topic, &self.buffer);
         self.clients.retain(|identity, client| {
-            let wanted = match client.turn(identity, socket, topic, buffer) {
+            let wanted = match client.send_next_batches(identity, socket, topic, buffer) {
                 SendOutcome::Ready => 0,
                 SendOutcome::Stuck => {
                     let now = Instant::now();
@@ -220,7 +220,7 @@ impl ReplayServer {
                         tracing::debug!("a KV event replay client does not read and was dropped");
                         return false;
                     }
-                    RETRY_MS
+                    SEND_RETRY_MS
                 }
                 SendOutcome::Done | SendOutcome::Gone => return false,
             };
@@ -232,7 +232,7 @@ impl ReplayServer {
 }
 
 impl ReplayClient {
-    fn turn(
+    fn send_next_batches(
         &mut self,
         id: &[u8],
         socket: &zmq::Socket,
@@ -242,7 +242,7 @@ impl ReplayClient {
         let Some(answer) = self.answers.front_mut() else {
             return SendOutcome::Done;
         };
-        let batches = buffer.range(answer.next, answer.end, MAX_BATCHES_PER_TURN);
+        let batches = buffer.messages_in_range(answer.next, answer.end, MAX_BATCHES_PER_TURN);
         let last = batches.len() < MAX_BATCHES_PER_TURN;
         let mut send = |frames: [&[u8]; 5]| match socket.send_multipart(frames, zmq::DONTWAIT) {
             Ok(()) => {
@@ -259,7 +259,7 @@ impl ReplayClient {
             answer.next = sequence + 1;
         }
         if last {
-            if let Some(turn) = send([id, &[], &[], &END, &[]]) {
+            if let Some(turn) = send([id, &[], &[], &END_OF_REPLAY_SEQUENCE, &[]]) {
                 return turn;
             }
             self.answers.pop_front();
@@ -269,7 +269,7 @@ impl ReplayClient {
 }
 
 /// Parses a big-endian sequence number of any length; saturates on overflow.
-fn sequence(bytes: &[u8]) -> u64 {
+fn parse_sequence_number(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0u64, |n, &byte| {
         if n >> 56 == 0 {
             n << 8 | u64::from(byte)
@@ -291,12 +291,12 @@ mod tests {
         }
         let sequences = |from, end, n| -> Vec<u64> {
             buffer
-                .range(from, end, n)
+                .messages_in_range(from, end, n)
                 .into_iter()
                 .map(|(s, _)| s)
                 .collect()
         };
-        assert_eq!(buffer.end(), 6);
+        assert_eq!(buffer.end_sequence(), 6);
         assert_eq!(sequences(0, 6, 9), [1, 4, 5]);
         assert_eq!(sequences(2, 5, 9), [4]);
         assert_eq!(sequences(0, 6, 2), [1, 4]);
@@ -304,11 +304,14 @@ mod tests {
     }
 
     #[test]
-    fn a_start_may_have_any_length() {
-        assert_eq!(sequence(&[]), 0);
-        assert_eq!(sequence(&[0, 0, 1, 2]), 258);
-        assert_eq!(sequence(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 7]), 7);
-        assert_eq!(sequence(&[0xff; 8]), u64::MAX);
-        assert_eq!(sequence(&[1, 0, 0, 0, 0, 0, 0, 0, 0]), u64::MAX);
+    fn replay_start_number_may_have_any_length() {
+        assert_eq!(parse_sequence_number(&[]), 0);
+        assert_eq!(parse_sequence_number(&[0, 0, 1, 2]), 258);
+        assert_eq!(parse_sequence_number(&[0, 0, 0, 0, 0, 0, 0, 0, 0, 7]), 7);
+        assert_eq!(parse_sequence_number(&[0xff; 8]), u64::MAX);
+        assert_eq!(
+            parse_sequence_number(&[1, 0, 0, 0, 0, 0, 0, 0, 0]),
+            u64::MAX
+        );
     }
 }

@@ -3,18 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::encode::{Encoding, encode_batch};
-use super::message::EventFormat;
-use super::publisher::{Batching, Publisher, PublisherConfig};
-use vllm_sim_engine::{BlockKey, BlockPlan, Event};
+use super::encode::{KvEventEncoding, encode_kv_event_batch};
+use super::message::KvEventFormat;
+use super::publisher::{EventBatching, KvEventPublisher, PublisherConfig};
+use vllm_sim_engine::{BlockKey, BlockPlan, SchedulerEvent};
 
 const PATIENCE_MS: i32 = 20_000;
 /// Interval at which messages are published until a subscription is active.
 const OFFER_MS: i32 = 50;
 const ANY_PORT: &str = "tcp://127.0.0.1:*";
 
-fn stored(key: u64) -> Event {
-    Event::Stored {
+fn stored(key: u64) -> SchedulerEvent {
+    SchedulerEvent::Stored {
         plan: Arc::new(BlockPlan {
             keys: vec![BlockKey(key)],
             tokens: vec![1, 2],
@@ -65,14 +65,14 @@ impl Subscriber {
     /// Publishes messages until one is received, so that later ones are not lost.
     ///
     /// Returns their number; the first has the sequence number `first`.
-    fn attach(&self, publisher: &Publisher, first: u64) -> u64 {
+    fn attach(&self, publisher: &KvEventPublisher, first: u64) -> u64 {
         self.attach_sized(publisher, first, 1)
     }
 
-    fn attach_sized(&self, publisher: &Publisher, first: u64, n: usize) -> u64 {
+    fn attach_sized(&self, publisher: &KvEventPublisher, first: u64, n: usize) -> u64 {
         self.0.set_rcvtimeo(OFFER_MS).unwrap();
         for offered in 1..=(PATIENCE_MS / OFFER_MS) as u64 {
-            publisher.publish(vec![Event::Cleared; n], 0.0);
+            publisher.publish(vec![SchedulerEvent::Cleared; n], 0.0);
             if let Ok(frames) = self.0.recv_multipart(0) {
                 let (_, mut last, _) = message(frames);
                 // Receive the messages that are still in transit.
@@ -94,7 +94,7 @@ impl Subscriber {
 struct Dealer(zmq::Socket);
 
 impl Dealer {
-    fn new(publisher: &Publisher) -> Self {
+    fn new(publisher: &KvEventPublisher) -> Self {
         let socket = zmq::Context::new().socket(zmq::DEALER).unwrap();
         socket.set_rcvtimeo(PATIENCE_MS).unwrap();
         socket.set_linger(0).unwrap();
@@ -142,14 +142,14 @@ fn wait_for(dealer: &Dealer, n: u64) {
 
 #[test]
 fn a_bound_publisher_sends_topic_sequence_and_payload() {
-    let publisher = Publisher::start(config(ANY_PORT)).unwrap();
+    let publisher = KvEventPublisher::start(config(ANY_PORT)).unwrap();
     let subscriber = Subscriber::new();
-    subscriber.0.connect(publisher.endpoint()).unwrap();
+    subscriber.0.connect(publisher.publish_endpoint()).unwrap();
     let first = subscriber.attach(&publisher, 0);
-    let batches: Vec<Vec<Event>> = (0..5).map(|key| vec![stored(key)]).collect();
+    let batches: Vec<Vec<SchedulerEvent>> = (0..5).map(|key| vec![stored(key)]).collect();
     // Events that do not concern the cache are ignored, and an empty batch sends nothing.
     publisher.publish(vec![], 1.0);
-    let step = Event::Step {
+    let step = SchedulerEvent::Step {
         prompt_tokens: 1,
         output_tokens: 0,
     };
@@ -158,10 +158,10 @@ fn a_bound_publisher_sends_topic_sequence_and_payload() {
         publisher.publish(batch.clone(), 1.5);
     }
     for (i, batch) in (first..).zip(&batches) {
-        let payload = encode_batch(batch, 1.5, 0, Encoding::default());
+        let payload = encode_kv_event_batch(batch, 1.5, 0, KvEventEncoding::default());
         assert_eq!(subscriber.next(), (b"kv@pod@model".to_vec(), i, payload));
     }
-    assert_eq!(publisher.dropped(), 0);
+    assert_eq!(publisher.dropped_batches(), 0);
 }
 
 #[test]
@@ -169,17 +169,17 @@ fn a_publisher_connects_to_a_bound_subscriber() {
     let subscriber = Subscriber::new();
     subscriber.0.bind(ANY_PORT).unwrap();
     let at = subscriber.0.get_last_endpoint().unwrap().unwrap();
-    let publisher = Publisher::start(config(&at)).unwrap();
+    let publisher = KvEventPublisher::start(config(&at)).unwrap();
     let next = subscriber.attach(&publisher, 0);
     publisher.publish(vec![stored(1)], 0.0);
     assert_eq!(subscriber.next().1, next);
 }
 
 #[test]
-fn a_local_socket_works_too() {
+fn publisher_binds_unix_domain_socket() {
     let folder = tempfile::tempdir().unwrap();
     let at = format!("ipc://{}/kv", folder.path().display());
-    let publisher = Publisher::start(config(&at)).unwrap();
+    let publisher = KvEventPublisher::start(config(&at)).unwrap();
     let subscriber = Subscriber::new();
     subscriber.0.connect(&at).unwrap();
     let next = subscriber.attach(&publisher, 0);
@@ -189,9 +189,9 @@ fn a_local_socket_works_too() {
 
 #[test]
 fn dropping_the_publisher_sends_waiting_events() {
-    let publisher = Publisher::start(config(ANY_PORT)).unwrap();
+    let publisher = KvEventPublisher::start(config(ANY_PORT)).unwrap();
     let subscriber = Subscriber::new();
-    subscriber.0.connect(publisher.endpoint()).unwrap();
+    subscriber.0.connect(publisher.publish_endpoint()).unwrap();
     let first = subscriber.attach(&publisher, 0);
     for key in 0..500 {
         publisher.publish(vec![stored(key)], 0.0);
@@ -202,42 +202,42 @@ fn dropping_the_publisher_sends_waiting_events() {
 }
 
 #[test]
-fn sized_batches_go_out_when_full_when_old_and_at_the_end() {
+fn sized_batches_are_sent_when_full_or_old() {
     let sized = |events, every| PublisherConfig {
         first_sequence: 1,
         rank: 2,
-        encoding: Encoding {
-            format: EventFormat::LlmdArray,
-            ..Encoding::default()
+        encoding: KvEventEncoding {
+            format: KvEventFormat::LlmdArray,
+            ..KvEventEncoding::default()
         },
-        batching: Batching::Sized { events, every },
+        batching: EventBatching::Sized { events, every },
         ..config(ANY_PORT)
     };
-    let encoded = |events: &[Event]| {
-        encode_batch(
+    let encoded = |events: &[SchedulerEvent]| {
+        encode_kv_event_batch(
             events,
             3.0,
             2,
-            Encoding {
-                format: EventFormat::LlmdArray,
-                ..Encoding::default()
+            KvEventEncoding {
+                format: KvEventFormat::LlmdArray,
+                ..KvEventEncoding::default()
             },
         )
     };
-    let removed = |key| Event::Removed {
+    let removed = |key| SchedulerEvent::Removed {
         keys: vec![(BlockKey(key), None)],
     };
     let start = |events, every| {
-        let publisher = Publisher::start(sized(events, every)).unwrap();
+        let publisher = KvEventPublisher::start(sized(events, every)).unwrap();
         let subscriber = Subscriber::new();
-        subscriber.0.connect(publisher.endpoint()).unwrap();
+        subscriber.0.connect(publisher.publish_endpoint()).unwrap();
         (publisher, subscriber)
     };
 
     // Full, counted in blocks: three of four events are sent, the fourth after its maximum wait.
     let (publisher, subscriber) = start(3, Duration::from_millis(50));
     subscriber.attach_sized(&publisher, 1, 3);
-    let pair = Event::Removed {
+    let pair = SchedulerEvent::Removed {
         keys: vec![(BlockKey(2), None), (BlockKey(3), None)],
     };
     publisher.publish(vec![stored(1), pair, stored(4)], 3.0);
@@ -256,13 +256,13 @@ fn sized_batches_go_out_when_full_when_old_and_at_the_end() {
 
 #[test]
 fn replay_sends_the_batches_that_are_still_kept() {
-    let publisher = Publisher::start(with_replay(4)).unwrap();
+    let publisher = KvEventPublisher::start(with_replay(4)).unwrap();
     for key in 0..10 {
         publisher.publish(vec![stored(key)], 1.0);
     }
     let dealer = Dealer::new(&publisher);
     wait_for(&dealer, 10);
-    let payload = |key| encode_batch(&[stored(key)], 1.0, 0, Encoding::default());
+    let payload = |key| encode_kv_event_batch(&[stored(key)], 1.0, 0, KvEventEncoding::default());
     let expected: Vec<Message> = (6..10)
         .map(|key| (b"kv@pod@model".to_vec(), key, payload(key)))
         .collect();
@@ -279,7 +279,7 @@ fn replay_sends_the_batches_that_are_still_kept() {
 
 #[test]
 fn requests_of_one_client_are_answered_in_order() {
-    let publisher = Publisher::start(with_replay(1000)).unwrap();
+    let publisher = KvEventPublisher::start(with_replay(1000)).unwrap();
     let dealer = Dealer::new(&publisher);
     for key in 0..600 {
         publisher.publish(vec![stored(key)], 1.0);
@@ -293,11 +293,11 @@ fn requests_of_one_client_are_answered_in_order() {
 }
 
 #[test]
-fn a_client_that_stops_reading_delays_no_other() {
+fn slow_replay_client_delays_no_other() {
     // More than the socket buffers can hold.
     const BATCHES: u64 = 3000;
-    let publisher = Publisher::start(with_replay(BATCHES as usize)).unwrap();
-    let big = || Event::Removed {
+    let publisher = KvEventPublisher::start(with_replay(BATCHES as usize)).unwrap();
+    let big = || SchedulerEvent::Removed {
         keys: (0..250).map(|key| (BlockKey(key), None)).collect(),
     };
     for _ in 0..BATCHES {
@@ -316,7 +316,7 @@ fn a_client_that_stops_reading_delays_no_other() {
     stalled.ask(&0u64.to_be_bytes());
     assert_eq!(well.replay(0).len(), BATCHES as usize);
     let subscriber = Subscriber::new();
-    subscriber.0.connect(publisher.endpoint()).unwrap();
+    subscriber.0.connect(publisher.publish_endpoint()).unwrap();
     let made = BATCHES + subscriber.attach(&publisher, BATCHES);
     publisher.publish(vec![stored(1)], 0.0);
     assert_eq!(subscriber.next().1, made);
@@ -326,33 +326,33 @@ fn a_client_that_stops_reading_delays_no_other() {
 }
 
 #[test]
-fn an_absent_peer_delays_nothing() {
+fn absent_subscriber_does_not_block_publisher() {
     // A port that was free a moment ago has no listener.
     let free = std::net::TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
         .unwrap();
-    let publisher = Publisher::start(config(&format!("tcp://{free}"))).unwrap();
+    let publisher = KvEventPublisher::start(config(&format!("tcp://{free}"))).unwrap();
     for key in 0..20_000 {
         publisher.publish(vec![stored(key)], 0.0);
     }
-    assert_eq!(publisher.dropped(), 0);
+    assert_eq!(publisher.dropped_batches(), 0);
     drop(publisher);
 }
 
 #[test]
-fn a_subscriber_that_stops_reading_delays_nothing() {
-    let publisher = Publisher::start(PublisherConfig {
+fn slow_subscriber_does_not_block_publisher() {
+    let publisher = KvEventPublisher::start(PublisherConfig {
         hwm: 10,
         ..with_replay(10)
     })
     .unwrap();
     let subscriber = Subscriber::new();
     subscriber.0.set_rcvhwm(1).unwrap();
-    subscriber.0.connect(publisher.endpoint()).unwrap();
+    subscriber.0.connect(publisher.publish_endpoint()).unwrap();
     // The buffer may get its last batches after the subscriber.
     let made = subscriber.attach(&publisher, 0);
-    let big = || Event::Removed {
+    let big = || SchedulerEvent::Removed {
         keys: (0..250).map(|key| (BlockKey(key), None)).collect(),
     };
     let dealer = Dealer::new(&publisher);
@@ -360,14 +360,14 @@ fn a_subscriber_that_stops_reading_delays_nothing() {
         publisher.publish(vec![big()], 0.0);
     }
     wait_for(&dealer, made + 5000);
-    assert_eq!(publisher.dropped(), 0);
+    assert_eq!(publisher.dropped_batches(), 0);
 }
 
 #[test]
-fn an_endpoint_in_use_is_an_error_that_names_it() {
-    let taken = Publisher::start(with_replay(1)).unwrap();
+fn endpoint_in_use_error_names_endpoint() {
+    let taken = KvEventPublisher::start(with_replay(1)).unwrap();
     let at = taken.replay_endpoint().unwrap().to_owned();
-    let error = Publisher::start(PublisherConfig {
+    let error = KvEventPublisher::start(PublisherConfig {
         replay_endpoint: Some(at.clone()),
         ..config(ANY_PORT)
     })
@@ -376,7 +376,7 @@ fn an_endpoint_in_use_is_an_error_that_names_it() {
         error.to_string(),
         format!("KV events, replay_endpoint {at:?}: cannot bind: Address already in use")
     );
-    let error = Publisher::start(config("tcp://*:nothing"))
+    let error = KvEventPublisher::start(config("tcp://*:nothing"))
         .unwrap_err()
         .to_string();
     assert!(
@@ -389,14 +389,14 @@ fn an_endpoint_in_use_is_an_error_that_names_it() {
 fn events_dropped_by_a_fault_leave_a_gap_and_can_be_replayed() {
     let config = with_replay(100);
     let loss = config.loss.clone();
-    let publisher = Publisher::start(config).unwrap();
+    let publisher = KvEventPublisher::start(config).unwrap();
     let heard = Subscriber::new();
-    heard.0.connect(publisher.endpoint()).unwrap();
+    heard.0.connect(publisher.publish_endpoint()).unwrap();
     let lost = heard.attach(&publisher, 0);
-    loss.set(true);
+    loss.set_losing(true);
     publisher.publish(vec![stored(7)], 0.0);
     // Batches queued while messages are lost are lost, too.
-    loss.set(false);
+    loss.set_losing(false);
     publisher.publish(vec![stored(8)], 0.0);
     assert_eq!(heard.next().1, lost + 1);
     let replayed = Dealer::new(&publisher).replay(lost);

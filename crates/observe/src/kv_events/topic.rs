@@ -1,7 +1,7 @@
 //! Renders the ZMQ topic of KV events, which is the first frame of a message.
 
 /// Default topic template of llm-d-inference-sim.
-pub const LLMD_TOPIC: &str = "kv@{pod_ip}:{port}@{model}";
+pub const LLMD_TOPIC_TEMPLATE: &str = "kv@{pod_ip}:{port}@{model}";
 
 /// Values of the fields in a template of the ZMQ topic.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl TopicFields {
     ///
     /// # Errors
     /// [`TopicError`] for an unknown field in the template.
-    pub fn render(&self, template: &str) -> Result<String, TopicError> {
+    pub fn render_topic(&self, template: &str) -> Result<String, TopicError> {
         let mut topic = String::with_capacity(template.len() + self.model.len());
         let mut rest = template;
         while let Some((before, after)) = rest.split_once('{') {
@@ -83,13 +83,13 @@ mod tests {
     fn topics_of_each_llmd_release_are_rendered() {
         // Topics of llm-d-inference-sim: current, 0.9 and 0.6.
         let rendered = [
-            LLMD_TOPIC,
+            LLMD_TOPIC_TEMPLATE,
             "kv@{pod_ip}@{model}",
             "kv@$localhost:{port}@{model}",
             "{host}/{rank}",
             "",
         ];
-        let rendered = rendered.map(|template| topic().render(template).unwrap());
+        let rendered = rendered.map(|template| topic().render_topic(template).unwrap());
         let expected = [
             "kv@10.0.0.7:8001@org/model",
             "kv@10.0.0.7@org/model",
@@ -101,8 +101,8 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_field_is_named() {
-        let error = topic().render("kv@{pod}").unwrap_err();
+    fn unknown_topic_field_is_named_in_error() {
+        let error = topic().render_topic("kv@{pod}").unwrap_err();
         assert_eq!(
             error.to_string(),
             "topic \"kv@{pod}\": {pod} is not one of {pod_ip}, {host}, {port}, {model}, {rank}"
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_brace_is_kept() {
-        assert_eq!(topic().render("a{b").unwrap(), "a{b");
+    fn unclosed_brace_is_kept() {
+        assert_eq!(topic().render_topic("a{b").unwrap(), "a{b");
     }
 }

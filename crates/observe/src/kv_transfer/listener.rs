@@ -4,19 +4,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
-pub(super) const READ: &[u8] = b"read";
+pub(super) const READ_MESSAGE: &[u8] = b"read";
 
 const POLL_MS: i32 = 200;
 
 /// Receives notifications of decode servers that they have read a request's blocks; one listener
 /// per data-parallel rank.
 #[derive(Debug)]
-pub struct ReadListener {
+pub struct BlockReadListener {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl ReadListener {
+impl BlockReadListener {
     /// Listens on ZMQ `endpoint` and calls `on_read` with the id of each request whose blocks were
     /// read.
     ///
@@ -44,7 +44,7 @@ impl ReadListener {
                     // Other messages are NIXL handshakes of real engines.
                     if let [_, empty, word, request] = frames.as_slice()
                         && empty.is_empty()
-                        && word == READ
+                        && word == READ_MESSAGE
                         && let Ok(request) = std::str::from_utf8(request)
                     {
                         on_read(request);
@@ -59,7 +59,7 @@ impl ReadListener {
     }
 }
 
-impl Drop for ReadListener {
+impl Drop for BlockReadListener {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take()
@@ -75,17 +75,17 @@ mod tests {
     use std::sync::mpsc;
     use std::time::Duration;
 
-    use super::super::notifier::ReadNotifier;
+    use super::super::notifier::BlockReadNotifier;
     use super::*;
-    use vllm_sim_engine::driver::KvSource;
+    use vllm_sim_engine::driver::KvSourceServer;
 
     #[test]
-    fn a_read_is_reported_and_nothing_else() {
+    fn only_read_notifications_are_reported() {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = format!("tcp://{}", free.local_addr().unwrap());
         drop(free);
         let (sender, reads) = mpsc::channel();
-        let listener = ReadListener::start(&endpoint, move |request| {
+        let listener = BlockReadListener::start(&endpoint, move |request| {
             let _ = sender.send(request.to_owned());
         })
         .unwrap();
@@ -94,9 +94,9 @@ mod tests {
         stranger.connect(&endpoint).unwrap();
         stranger.send_multipart(["", "handshake", "x"], 0).unwrap();
         stranger.send("x", 0).unwrap();
-        let notifier = ReadNotifier::start().unwrap();
+        let notifier = BlockReadNotifier::start().unwrap();
         for request in ["a", "b"] {
-            notifier.notify(&KvSource {
+            notifier.notify_blocks_read(&KvSourceServer {
                 endpoint: endpoint.clone(),
                 request: request.to_owned(),
             });

@@ -2,11 +2,11 @@
 //!
 //! No KV cache is transferred. The decode server reports that it has read the blocks, and the
 //! prefill server frees them. NIXL sends this notification over the data plane. Here
-//! [`ReadNotifier`] sends a message to [`ReadListener`]: `["", "read", request id]` from a ZeroMQ
+//! [`BlockReadNotifier`] sends a message to [`BlockReadListener`]: `["", "read", request id]` from a ZeroMQ
 //! DEALER to a ROUTER. Its address is the one on which vLLM's connector listens for handshakes.
 
 mod listener;
 mod notifier;
 
-pub use listener::ReadListener;
-pub use notifier::ReadNotifier;
+pub use listener::BlockReadListener;
+pub use notifier::BlockReadNotifier;

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use super::engine::EngineMetrics;
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::driver::{Observer, SequenceRecord};
-use vllm_sim_engine::{BlockKey, Event, Stats};
-use vllm_sim_random::mix;
+use vllm_sim_engine::driver::{EngineObserver, SequenceRecord};
+use vllm_sim_engine::{BlockKey, EngineStats, SchedulerEvent};
+use vllm_sim_random::mix_u64_pair;
 
 const REMEMBERED: usize = 4;
 
@@ -41,7 +41,7 @@ impl BlockLifetime {
 
     fn is_followed(&mut self) -> bool {
         self.stored += 1;
-        let drawn = mix(0x000b_10c5, self.stored) >> 11;
+        let drawn = mix_u64_pair(0x000b_10c5, self.stored) >> 11;
         (drawn as f64) < self.share * (1u64 << 53) as f64
     }
 
@@ -57,11 +57,18 @@ impl BlockLifetime {
     }
 }
 
-impl Observer for BlockLifetime {
-    fn on_queued(&mut self, _: &SequenceRecord) {}
+impl EngineObserver for BlockLifetime {
+    fn on_sequence_queued(&mut self, _: &SequenceRecord) {}
 
-    fn on_event(&mut self, at: SimTime, event: &Event, record: &SequenceRecord, _: SimTime) {
-        let (Event::Scheduled { cached, .. }, Some(plan)) = (event, &record.request.plan) else {
+    fn on_sequence_event(
+        &mut self,
+        at: SimTime,
+        event: &SchedulerEvent,
+        record: &SequenceRecord,
+        _: SimTime,
+    ) {
+        let (SchedulerEvent::Scheduled { cached, .. }, Some(plan)) = (event, &record.request.plan)
+        else {
             return;
         };
         let hit = cached / plan.block_size.max(1);
@@ -76,9 +83,9 @@ impl Observer for BlockLifetime {
         }
     }
 
-    fn on_engine(&mut self, at: SimTime, event: &Event) {
+    fn on_engine_event(&mut self, at: SimTime, event: &SchedulerEvent) {
         match event {
-            Event::Stored { plan, from, to } => {
+            SchedulerEvent::Stored { plan, from, to } => {
                 let range = *from as usize..(*to as usize).min(plan.keys.len());
                 for key in plan.keys.get(range).unwrap_or_default() {
                     if self.is_followed() {
@@ -91,11 +98,11 @@ impl Observer for BlockLifetime {
                     }
                 }
             }
-            Event::Removed { keys } => keys.iter().for_each(|(key, _)| self.end(at, *key)),
-            Event::Cleared => self.lives.clear(),
+            SchedulerEvent::Removed { keys } => keys.iter().for_each(|(key, _)| self.end(at, *key)),
+            SchedulerEvent::Cleared => self.lives.clear(),
             _ => {}
         }
     }
 
-    fn on_stats(&mut self, _: &Stats) {}
+    fn on_engine_stats(&mut self, _: &EngineStats) {}
 }

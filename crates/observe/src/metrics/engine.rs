@@ -10,8 +10,8 @@ use super::lora::{LoraInfo, LoraLoad, LoraWriter};
 use super::nixl::NixlTransfer;
 use super::recent::Recent;
 use super::settings::{Clock, Compat, Settings};
-use vllm_sim_engine::HostEvent;
-use vllm_sim_engine::kv::HostCounts;
+use vllm_sim_engine::HostCacheEvent;
+use vllm_sim_engine::kv::HostChunkCounts;
 
 /// Reason why a sequence finished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -376,7 +376,7 @@ impl EngineMetrics {
         }
     }
 
-    pub(crate) fn on_host(&self, event: &HostEvent) {
+    pub(crate) fn on_host(&self, event: &HostCacheEvent) {
         self.cells.offload.on_event(event, (self.clock)());
     }
 
@@ -385,7 +385,7 @@ impl EngineMetrics {
         self.recent.prefix.clear();
     }
 
-    pub(crate) fn set_host(&self, counts: &HostCounts) {
+    pub(crate) fn set_host(&self, counts: &HostChunkCounts) {
         self.cells.offload.set(counts);
     }
 

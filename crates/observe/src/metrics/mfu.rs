@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use super::engine::EngineMetrics;
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::driver::{Observer, SequenceRecord};
+use vllm_sim_engine::driver::{EngineObserver, SequenceRecord};
 use vllm_sim_engine::latency::ModelShape;
-use vllm_sim_engine::{Event, Stats};
+use vllm_sim_engine::{EngineStats, SchedulerEvent};
 
 /// Bytes of an activation, and of a weight without quantization.
 const WIDE: f64 = 2.0;
@@ -170,11 +170,17 @@ impl MfuObserver {
     }
 }
 
-impl Observer for MfuObserver {
-    fn on_queued(&mut self, _: &SequenceRecord) {}
+impl EngineObserver for MfuObserver {
+    fn on_sequence_queued(&mut self, _: &SequenceRecord) {}
 
-    fn on_event(&mut self, _: SimTime, event: &Event, record: &SequenceRecord, _: SimTime) {
-        let Event::Tokens { n, .. } = event else {
+    fn on_sequence_event(
+        &mut self,
+        _: SimTime,
+        event: &SchedulerEvent,
+        record: &SequenceRecord,
+        _: SimTime,
+    ) {
+        let SchedulerEvent::Tokens { n, .. } = event else {
             return;
         };
         let load = &mut self.load;
@@ -200,13 +206,13 @@ impl Observer for MfuObserver {
         }
     }
 
-    fn on_engine(&mut self, _: SimTime, event: &Event) {
-        if matches!(event, Event::Step { .. }) {
+    fn on_engine_event(&mut self, _: SimTime, event: &SchedulerEvent) {
+        if matches!(event, SchedulerEvent::Step { .. }) {
             self.flush();
         }
     }
 
-    fn on_stats(&mut self, _: &Stats) {}
+    fn on_engine_stats(&mut self, _: &EngineStats) {}
 
     fn on_events_delivered(&mut self) {
         self.flush();

@@ -8,8 +8,8 @@ use super::engine::{EngineMetrics, FinishReason, FinishedRequest};
 use super::lora::LoraLoad;
 use super::nixl::NixlTransfer;
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::driver::{Observer, PlannedFinish, SequenceRecord};
-use vllm_sim_engine::{End, Event, LoadFailurePolicy, Stats};
+use vllm_sim_engine::driver::{EngineObserver, PlannedFinish, SequenceRecord};
+use vllm_sim_engine::{EngineStats, LoadFailurePolicy, SchedulerEvent, SequenceEndReason};
 
 /// Updates the metrics of one engine from its events, at the times at which vLLM does.
 pub struct MetricsObserver {
@@ -177,29 +177,35 @@ impl MetricsObserver {
 }
 
 /// Returns the finish reason to count; `None` for an aborted sequence, which is not counted.
-fn finish_reason(end: End, planned: PlannedFinish) -> Option<FinishReason> {
+fn finish_reason(end: SequenceEndReason, planned: PlannedFinish) -> Option<FinishReason> {
     Some(match (end, planned) {
-        (End::Aborted, _) => return None,
-        (End::Cancelled, _) => FinishReason::Abort,
-        (End::Threshold, _) => FinishReason::CacheThreshold,
-        (End::Failed, _) => FinishReason::Error,
-        (End::Finished, PlannedFinish::Stop) => FinishReason::Stop,
-        (End::Finished, PlannedFinish::Length) => FinishReason::Length,
-        (End::Finished, PlannedFinish::ToolCalls) => FinishReason::ToolCalls,
-        (End::Finished, PlannedFinish::RemoteDecode) => FinishReason::RemoteDecode,
+        (SequenceEndReason::Aborted, _) => return None,
+        (SequenceEndReason::Cancelled, _) => FinishReason::Abort,
+        (SequenceEndReason::Threshold, _) => FinishReason::CacheThreshold,
+        (SequenceEndReason::Failed, _) => FinishReason::Error,
+        (SequenceEndReason::Finished, PlannedFinish::Stop) => FinishReason::Stop,
+        (SequenceEndReason::Finished, PlannedFinish::Length) => FinishReason::Length,
+        (SequenceEndReason::Finished, PlannedFinish::ToolCalls) => FinishReason::ToolCalls,
+        (SequenceEndReason::Finished, PlannedFinish::RemoteDecode) => FinishReason::RemoteDecode,
     })
 }
 
-impl Observer for MetricsObserver {
-    fn on_queued(&mut self, record: &SequenceRecord) {
+impl EngineObserver for MetricsObserver {
+    fn on_sequence_queued(&mut self, record: &SequenceRecord) {
         // Not exposed yet: a sequence that starts immediately never waits, and readers of equal
         // times take the first series.
         self.queued |= self.count_lora(record.request.lora.as_ref(), |u| u.waiting += 1);
     }
 
-    fn on_event(&mut self, at: SimTime, event: &Event, record: &SequenceRecord, since: SimTime) {
+    fn on_sequence_event(
+        &mut self,
+        at: SimTime,
+        event: &SchedulerEvent,
+        record: &SequenceRecord,
+        since: SimTime,
+    ) {
         match event {
-            Event::Scheduled {
+            SchedulerEvent::Scheduled {
                 cached, external, ..
             } => {
                 // A connector is queried for tokens that are not in this engine's cache.
@@ -214,13 +220,13 @@ impl Observer for MetricsObserver {
                 }
                 self.lora(record.request.lora.as_ref(), AdapterUse::starts);
             }
-            Event::Tokens { n, .. } => self.count_tokens(at, *n, record, since),
-            Event::Fetched { tokens, took, .. } => {
+            SchedulerEvent::Tokens { n, .. } => self.count_tokens(at, *n, record, since),
+            SchedulerEvent::Fetched { tokens, took, .. } => {
                 if let Some(transfer) = &self.features.transfer {
                     self.metrics.on_transfer(transfer, *tokens, *took);
                 }
             }
-            Event::LoadFailed {
+            SchedulerEvent::LoadFailed {
                 tokens,
                 policy,
                 remote,
@@ -231,15 +237,17 @@ impl Observer for MetricsObserver {
                 }
                 log_load_failure(&record.request.id, *tokens, *policy);
             }
-            Event::Drafts {
+            SchedulerEvent::Drafts {
                 proposed, accepted, ..
             } => self.metrics.on_drafts(*proposed, *accepted),
-            Event::Preempted { .. } => {
+            SchedulerEvent::Preempted { .. } => {
                 self.metrics.on_preempted();
                 self.lora(record.request.lora.as_ref(), AdapterUse::stops);
             }
-            Event::Resumed { .. } => self.lora(record.request.lora.as_ref(), AdapterUse::starts),
-            Event::Ended { end, .. } => {
+            SchedulerEvent::Resumed { .. } => {
+                self.lora(record.request.lora.as_ref(), AdapterUse::starts)
+            }
+            SchedulerEvent::Ended { end, .. } => {
                 self.lora(record.request.lora.as_ref(), |used| match record.running {
                     true => used.running = used.running.saturating_sub(1),
                     false => used.waiting = used.waiting.saturating_sub(1),
@@ -255,28 +263,28 @@ impl Observer for MetricsObserver {
 
     /// Lists the adapter of a rejected request briefly as running: llm-d's simulator checks the
     /// context length only when a request runs.
-    fn on_refused(&mut self, lora: &Arc<str>) {
+    fn on_lora_refused(&mut self, lora: &Arc<str>) {
         self.lora(Some(lora), |used| used.running += 1);
         self.lora(Some(lora), |used| used.running -= 1);
     }
 
-    fn on_engine(&mut self, _: SimTime, event: &Event) {
-        if let Event::Step {
+    fn on_engine_event(&mut self, _: SimTime, event: &SchedulerEvent) {
+        if let SchedulerEvent::Step {
             prompt_tokens,
             output_tokens,
         } = event
         {
             self.metrics.on_step(*prompt_tokens, *output_tokens);
         }
-        if matches!(event, Event::Cleared) {
+        if matches!(event, SchedulerEvent::Cleared) {
             self.metrics.on_cleared();
         }
-        if let Event::Host(event) = event {
+        if let SchedulerEvent::Host(event) = event {
             self.metrics.on_host(event);
         }
     }
 
-    fn on_stats(&mut self, stats: &Stats) {
+    fn on_engine_stats(&mut self, stats: &EngineStats) {
         if self.queued {
             self.show_loras();
         }

@@ -10,8 +10,8 @@ use super::buckets;
 use super::cell::{Counter, CreatedAt, Gauge, Histogram};
 use super::families as f;
 use super::page::{FamilyDesc, Labels, PageBuilder, Series, Value};
-use vllm_sim_engine::kv::HostCounts;
-use vllm_sim_engine::{CopyDirection, HostEvent};
+use vllm_sim_engine::kv::HostChunkCounts;
+use vllm_sim_engine::{HostCacheEvent, HostCopyDirection};
 
 /// Description of a CPU memory tier for KV blocks, on `/metrics`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -96,35 +96,35 @@ impl OffloadCells {
         }
     }
 
-    pub(super) fn on_event(&self, event: &HostEvent, now: f64) {
+    pub(super) fn on_event(&self, event: &HostCacheEvent, now: f64) {
         match event {
-            HostEvent::Copied {
+            HostCacheEvent::Copied {
                 direction,
                 bytes,
                 took,
             } => {
                 let copies = &self.copies[*direction as usize];
                 copies.ended(*bytes, *took, self.workers, now);
-                if *direction == CopyDirection::ToDevice {
+                if *direction == HostCopyDirection::ToDevice {
                     let blocks = (*bytes as f64 / self.bytes_per_block).round();
                     self.loaded_blocks.add(blocks as u64);
                 }
             }
-            HostEvent::Allocated { chunks } => self.allocated.observe(f64::from(*chunks)),
-            HostEvent::Refused => {
+            HostCacheEvent::Allocated { chunks } => self.allocated.observe(f64::from(*chunks)),
+            HostCacheEvent::Refused => {
                 self.refused.add(1);
                 self.refused_shown.show(now);
             }
-            HostEvent::Answered { waited } => self.delays.observe(waited.as_secs_f64()),
-            HostEvent::Stored { .. } | HostEvent::Removed { .. } => {}
+            HostCacheEvent::Answered { waited } => self.delays.observe(waited.as_secs_f64()),
+            HostCacheEvent::Stored { .. } | HostCacheEvent::Removed { .. } => {}
         }
     }
 
-    pub(super) fn set(&self, counts: &HostCounts) {
+    pub(super) fn set(&self, counts: &HostChunkCounts) {
         if counts.total == 0 {
             return;
         }
-        let HostCounts {
+        let HostChunkCounts {
             total,
             used,
             storing,

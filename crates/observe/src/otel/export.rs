@@ -19,15 +19,17 @@ use opentelemetry_otlp::{
 };
 use tokio::runtime::Handle;
 use tokio::time::timeout;
-use vllm_sim_http_client::{CertificateVerification, Client, Connector, Endpoint, TlsSetupError};
+use vllm_sim_http_client::{
+    CertificateVerification, Connector, PooledHttpClient, ServerEndpoint, TlsSetupError,
+};
 
 use super::protocol::OtlpProtocol;
 
-const TIMEOUT: Duration = Duration::from_secs(5);
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of bytes read from a collector's response.
-const ANSWER: usize = 1 << 20;
+const MAX_RESPONSE_BYTES: usize = 1 << 20;
 /// Environment variables for a file of certificate authorities, which replaces the public ones.
-const AUTHORITIES: [&str; 2] = [
+const CA_FILE_VARIABLES: [&str; 2] = [
     "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE",
     "OTEL_EXPORTER_OTLP_CERTIFICATE",
 ];
@@ -39,7 +41,7 @@ pub enum OtlpError {
     #[error(transparent)]
     Exporter(#[from] ExporterBuildError),
     /// A certificate file that cannot be read: its path and the reason.
-    #[error("cannot read certificates from {0:?} ({variable}): {1}", variable = AUTHORITIES[0])]
+    #[error("cannot read certificates from {0:?} ({variable}): {1}", variable = CA_FILE_VARIABLES[0])]
     Certificates(PathBuf, String),
 }
 
@@ -52,8 +54,11 @@ impl From<TlsSetupError> for OtlpError {
     }
 }
 
-pub(super) fn exporter(endpoint: &str, protocol: OtlpProtocol) -> Result<SpanExporter, OtlpError> {
-    let authorities = AUTHORITIES.iter().find_map(std::env::var_os);
+pub(super) fn create_span_exporter(
+    endpoint: &str,
+    protocol: OtlpProtocol,
+) -> Result<SpanExporter, OtlpError> {
+    let authorities = CA_FILE_VARIABLES.iter().find_map(std::env::var_os);
     let authorities = authorities.filter(|path| !path.is_empty());
     let authorities = authorities.map(PathBuf::from);
     Ok(match protocol {
@@ -63,7 +68,7 @@ pub(super) fn exporter(endpoint: &str, protocol: OtlpProtocol) -> Result<SpanExp
             let builder = SpanExporter::builder()
                 .with_tonic()
                 .with_endpoint(url)
-                .with_timeout(TIMEOUT);
+                .with_timeout(EXPORT_TIMEOUT);
             match secure {
                 true => builder.with_tls_config(grpc_tls(authorities)?).build()?,
                 false => builder.build()?,
@@ -73,7 +78,7 @@ pub(super) fn exporter(endpoint: &str, protocol: OtlpProtocol) -> Result<SpanExp
             .with_http()
             .with_protocol(Protocol::HttpBinary)
             .with_endpoint(http_url(endpoint))
-            .with_timeout(TIMEOUT)
+            .with_timeout(EXPORT_TIMEOUT)
             .with_http_client(HttpExportClient::new(&http_url(endpoint), authorities)?)
             .build()?,
     })
@@ -113,7 +118,7 @@ fn grpc_tls(authorities: Option<PathBuf>) -> Result<ClientTlsConfig, OtlpError> 
 /// its creation.
 #[derive(Debug)]
 struct HttpExportClient {
-    client: Client<Full<Bytes>>,
+    client: PooledHttpClient<Full<Bytes>>,
     host: String,
     credentials: Option<String>,
     runtime: Handle,
@@ -131,7 +136,7 @@ impl HttpExportClient {
         let secure = uri.scheme() == Some(&Scheme::HTTPS);
         let no_host = || wrong("it has no host".to_owned());
         let authority = uri.authority().ok_or_else(no_host)?;
-        let endpoint = Endpoint::new(secure, authority).ok_or_else(no_host)?;
+        let endpoint = ServerEndpoint::new(secure, authority).ok_or_else(no_host)?;
         let trust = authorities.map_or(
             CertificateVerification::PublicAuthorities,
             CertificateVerification::Authorities,
@@ -141,7 +146,7 @@ impl HttpExportClient {
             None => (None, authority.as_str()),
         };
         Ok(Self {
-            client: Client::new(Connector::new(endpoint, &trust)?),
+            client: PooledHttpClient::new(Connector::new(endpoint, &trust)?),
             host: host.to_owned(),
             credentials: user.map(|user| format!("Basic {}", STANDARD.encode(user))),
             runtime: Handle::current(),
@@ -166,7 +171,13 @@ impl HttpClient for HttpExportClient {
             named.or_insert(credentials.parse()?);
         }
         let client = self.client.clone();
-        let sent = async move { timeout(TIMEOUT, client.fetch(request, ANSWER)).await };
+        let sent = async move {
+            timeout(
+                EXPORT_TIMEOUT,
+                client.fetch_body(request, MAX_RESPONSE_BYTES),
+            )
+            .await
+        };
         Ok(self.runtime.spawn(sent).await???)
     }
 }
@@ -176,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_endpoint_may_have_any_scheme_or_none() {
+    fn otlp_endpoint_scheme_is_optional() {
         for (written, meant) in [
             ("collector:4317", "http://collector:4317"),
             ("http://collector:4317", "http://collector:4317"),

@@ -10,32 +10,35 @@ use opentelemetry::{Context, KeyValue};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{SdkTracer, SdkTracerProvider};
 
-use super::export::{OtlpError, exporter};
+use super::export::{OtlpError, create_span_exporter};
 use super::protocol::OtlpProtocol;
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::driver::{Observer, SequenceRecord};
-use vllm_sim_engine::{Event, Stats};
+use vllm_sim_engine::driver::{EngineObserver, SequenceRecord};
+use vllm_sim_engine::{EngineStats, SchedulerEvent};
 
 /// vLLM's name of the module that creates trace spans.
-const MODULE: &str = "vllm.llm_engine";
+const VLLM_TRACER_NAME: &str = "vllm.llm_engine";
 
 /// Connection to an OpenTelemetry collector; closing it sends queued spans.
 #[derive(Debug, Clone)]
-pub struct Spans {
+pub struct TraceExporter {
     provider: SdkTracerProvider,
     tracer: SdkTracer,
 }
 
-impl Spans {
+impl TraceExporter {
     /// Opens an OTLP exporter to `endpoint`, in the form that [`OtlpProtocol`] describes.
     /// OpenTelemetry's environment variables apply. Must be called within a tokio runtime.
     ///
     /// # Errors
     /// [`OtlpError`] if the endpoint is not a URL or the certificates cannot be read.
     pub fn open(endpoint: &str, protocol: OtlpProtocol) -> Result<Self, OtlpError> {
-        let exporter = exporter(endpoint, protocol)?;
+        let exporter = create_span_exporter(endpoint, protocol)?;
         let resource = Resource::builder()
-            .with_attribute(KeyValue::new("vllm.instrumenting_module_name", MODULE))
+            .with_attribute(KeyValue::new(
+                "vllm.instrumenting_module_name",
+                VLLM_TRACER_NAME,
+            ))
             .with_attribute(KeyValue::new(
                 "vllm.process_id",
                 std::process::id().to_string(),
@@ -45,13 +48,13 @@ impl Spans {
             .with_resource(resource)
             .with_batch_exporter(exporter)
             .build();
-        let tracer = provider.tracer(MODULE);
+        let tracer = provider.tracer(VLLM_TRACER_NAME);
         Ok(Self { provider, tracer })
     }
 
     /// Creates an observer that exports the spans of one engine; `started` is the Unix time at the
     /// zero of the engine's clock, in seconds.
-    pub fn observer(&self, started: f64) -> SpanObserver {
+    pub fn observe_engine(&self, started: f64) -> SpanObserver {
         let started = Duration::try_from_secs_f64(started).unwrap_or_default();
         SpanObserver {
             tracer: self.tracer.clone(),
@@ -60,7 +63,7 @@ impl Spans {
     }
 
     /// Sends queued spans and closes the connection. Blocks up to the timeout of one export.
-    pub fn close(&self) {
+    pub fn flush_and_close(&self) {
         if let Err(error) = self.provider.shutdown() {
             tracing::warn!(%error, "spans were lost");
         }
@@ -75,11 +78,11 @@ pub struct SpanObserver {
 }
 
 impl SpanObserver {
-    fn wall(&self, at: SimTime) -> SystemTime {
+    fn to_wall_clock(&self, at: SimTime) -> SystemTime {
         self.started + Duration::from_nanos(at.nanos())
     }
 
-    fn span(&self, at: SimTime, record: &SequenceRecord) {
+    fn export_request_span(&self, at: SimTime, record: &SequenceRecord) {
         let request = &record.request;
         let Some(span) = &request.span else {
             return;
@@ -127,7 +130,7 @@ impl SpanObserver {
         let parent = span
             .headers
             .as_ref()
-            .and_then(|(parent, state)| parent_of(parent, state.as_deref()));
+            .and_then(|(parent, state)| parse_parent_span(parent, state.as_deref()));
         let context = parent.map_or_else(Context::new, |parent| {
             Context::new().with_remote_span_context(parent)
         });
@@ -135,29 +138,35 @@ impl SpanObserver {
             .tracer
             .span_builder("llm_request")
             .with_kind(SpanKind::Server)
-            .with_start_time(self.wall(record.arrived))
+            .with_start_time(self.to_wall_clock(record.arrived))
             .with_attributes(attributes)
             .start_with_context(&self.tracer, &context);
-        span.end_with_timestamp(self.wall(at));
+        span.end_with_timestamp(self.to_wall_clock(at));
     }
 }
 
-impl Observer for SpanObserver {
-    fn on_queued(&mut self, _record: &SequenceRecord) {}
+impl EngineObserver for SpanObserver {
+    fn on_sequence_queued(&mut self, _record: &SequenceRecord) {}
 
-    fn on_event(&mut self, at: SimTime, event: &Event, record: &SequenceRecord, _since: SimTime) {
-        if matches!(event, Event::Ended { .. }) {
-            self.span(at, record);
+    fn on_sequence_event(
+        &mut self,
+        at: SimTime,
+        event: &SchedulerEvent,
+        record: &SequenceRecord,
+        _since: SimTime,
+    ) {
+        if matches!(event, SchedulerEvent::Ended { .. }) {
+            self.export_request_span(at, record);
         }
     }
 
-    fn on_engine(&mut self, _at: SimTime, _event: &Event) {}
+    fn on_engine_event(&mut self, _at: SimTime, _event: &SchedulerEvent) {}
 
-    fn on_stats(&mut self, _stats: &Stats) {}
+    fn on_engine_stats(&mut self, _stats: &EngineStats) {}
 }
 
 /// Parses the parent span of a W3C trace context; `None` if the context is malformed.
-fn parent_of(traceparent: &str, tracestate: Option<&str>) -> Option<SpanContext> {
+fn parse_parent_span(traceparent: &str, tracestate: Option<&str>) -> Option<SpanContext> {
     let mut parts = traceparent.trim().split('-');
     let version = parts.next().filter(|v| v.len() == 2 && *v != "ff")?;
     let (trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?);
@@ -185,7 +194,7 @@ mod tests {
     #[test]
     fn trace_context_is_parsed_as_in_w3c() {
         let good = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-        let context = parent_of(good, Some("a=1,b=2")).expect("good");
+        let context = parse_parent_span(good, Some("a=1,b=2")).expect("good");
         assert_eq!(context.span_id().to_string(), "b7ad6b7169203331");
         assert!(context.is_sampled());
         assert_eq!(context.trace_state().get("b"), Some("2"));
@@ -197,7 +206,7 @@ mod tests {
             "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
             "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01-x",
         ] {
-            assert_eq!(parent_of(bad, None), None, "{bad}");
+            assert_eq!(parse_parent_span(bad, None), None, "{bad}");
         }
     }
 }

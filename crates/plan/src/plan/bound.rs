@@ -1,17 +1,17 @@
 use std::str::FromStr;
 
-use vllm_sim_replay::report::Report;
+use vllm_sim_replay::report::ReplayReport;
 
 /// Upper bound of a latency percentile over all requests: `ttft-p99=500`.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct PercentileBound {
+pub(super) struct LatencyPercentileBound {
     /// Name of the latency distribution in [`Report::curves`].
     curve: &'static str,
     percent: f64,
     most_ms: f64,
 }
 
-impl FromStr for PercentileBound {
+impl FromStr for LatencyPercentileBound {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -42,9 +42,9 @@ impl FromStr for PercentileBound {
     }
 }
 
-impl PercentileBound {
+impl LatencyPercentileBound {
     /// Returns the metric's name in tables; there ITL is a request's mean time between tokens.
-    fn label(&self) -> &'static str {
+    fn metric_label(&self) -> &'static str {
         match self.curve {
             "ITL" => "single gap",
             "TPOT" => "ITL",
@@ -53,12 +53,12 @@ impl PercentileBound {
     }
 
     /// Returns the title of the table column.
-    pub(super) fn title(&self) -> String {
-        format!("{} p{} ms", self.label(), self.percent)
+    pub(super) fn column_title(&self) -> String {
+        format!("{} p{} ms", self.metric_label(), self.percent)
     }
 
     /// Returns the key of the bounded percentile in a report summary.
-    pub(super) fn key(&self) -> String {
+    pub(super) fn summary_key(&self) -> String {
         let metric = match self.curve {
             "E2E" => "e2e_latency".to_owned(),
             curve => curve.to_lowercase(),
@@ -67,7 +67,7 @@ impl PercentileBound {
     }
 
     /// Returns the bounded percentile of a report, in milliseconds; `None` without samples.
-    pub(super) fn value(&self, report: &Report) -> Option<f64> {
+    pub(super) fn percentile_ms(&self, report: &ReplayReport) -> Option<f64> {
         let (_, curve) = report.curves.iter().find(|(name, _)| *name == self.curve)?;
         let last = curve.len().checked_sub(1)?;
         // Between two points of the curve, the higher one.
@@ -76,12 +76,12 @@ impl PercentileBound {
     }
 
     /// Returns a message if the percentile in the report exceeds the bound.
-    pub(super) fn missed(&self, report: &Report) -> Option<String> {
-        let value = self.value(report)?;
+    pub(super) fn missed_message(&self, report: &ReplayReport) -> Option<String> {
+        let value = self.percentile_ms(report)?;
         (value > self.most_ms).then(|| {
             format!(
                 "{} p{} {value:.1} ms, bound {} ms",
-                self.label(),
+                self.metric_label(),
                 self.percent,
                 self.most_ms
             )
@@ -94,8 +94,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bound_names_metric_percentile_and_time() {
-        let bound: PercentileBound = "ttft-p99.5=500".parse().expect("is a bound");
+    fn bound_text_is_metric_percentile_and_ms() {
+        let bound: LatencyPercentileBound = "ttft-p99.5=500".parse().expect("is a bound");
         assert_eq!(
             (bound.curve, bound.percent, bound.most_ms),
             ("TTFT", 99.5, 500.0)
@@ -104,11 +104,11 @@ mod tests {
             ("itl-p99=5", "single gap p99 ms"),
             ("tpot-p99=5", "ITL p99 ms"),
         ] {
-            let bound: PercentileBound = text.parse().expect("is a bound");
-            assert_eq!(bound.title(), title);
+            let bound: LatencyPercentileBound = text.parse().expect("is a bound");
+            assert_eq!(bound.column_title(), title);
         }
         for text in ["ttft", "ttft-p101=5", "ttft-p9=0", "foo-p9=1"] {
-            assert!(text.parse::<PercentileBound>().is_err(), "{text}");
+            assert!(text.parse::<LatencyPercentileBound>().is_err(), "{text}");
         }
     }
 }

@@ -2,17 +2,17 @@
 
 use serde_json::{Map, json};
 
-use super::search::Trial;
-use vllm_sim_command_line::quoted;
+use super::search::SimulatedTrial;
+use vllm_sim_command_line::shell_quote;
 use vllm_sim_config::is_vllm_serve_flag;
-use vllm_sim_replay_cli::Pools;
+use vllm_sim_replay_cli::WorkerPools;
 
 /// Names of flags omitted from the server commands: the content of `--config` is in the flags
 /// already, the others are written elsewhere.
-const READ: [&str; 3] = ["config", "replicas", "model"];
+const OMITTED_SERVER_FLAGS: [&str; 3] = ["config", "replicas", "model"];
 
 /// Default `--kv-transfer-config` of disaggregated deployments.
-const CONNECTOR: &str = r#"{"kv_connector":"NixlConnector","kv_role":"kv_both"}"#;
+const NIXL_CONNECTOR_JSON: &str = r#"{"kv_connector":"NixlConnector","kv_role":"kv_both"}"#;
 
 pub(super) struct DeploymentCommands<'a> {
     /// Flags of `serve` that the command line and `--config` files set.
@@ -27,7 +27,7 @@ pub(super) struct DeploymentCommands<'a> {
 impl<'a> DeploymentCommands<'a> {
     /// Returns the deployment of a run; `None` if no `--model` was given, or no `serve` flags
     /// describe the engine.
-    pub(super) fn new(pools: &'a Pools, trial: &Trial) -> Option<Self> {
+    pub(super) fn new(pools: &'a WorkerPools, trial: &SimulatedTrial) -> Option<Self> {
         let model = pools.about.iter().find(|(name, _)| name == "--model");
         let (prefill_ranks, ranks) = pools.ranks;
         let of = |engines: usize, ranks: u32| engines as u32 / ranks.max(1) * trial.workers;
@@ -44,28 +44,35 @@ impl<'a> DeploymentCommands<'a> {
         })
     }
 
-    fn flags(&self) -> impl Iterator<Item = (&str, &str)> {
+    fn deployment_flags(&self) -> impl Iterator<Item = (&str, &str)> {
         let all = self.flags.iter();
         let all = all.map(|(name, value)| (name.trim_start_matches("--"), value.as_str()));
-        all.filter(|(name, _)| !READ.contains(name))
+        all.filter(|(name, _)| !OMITTED_SERVER_FLAGS.contains(name))
     }
 
     fn serve_flags(&self, wanted: impl Fn(&str) -> bool) -> String {
-        let flags = self.flags().filter(|(name, _)| wanted(name));
+        let flags = self.deployment_flags().filter(|(name, _)| wanted(name));
         let mut words: String = flags
-            .map(|(name, value)| format!(" --{name}={}", quoted(value)))
+            .map(|(name, value)| format!(" --{name}={}", shell_quote(value)))
             .collect();
-        if self.servers.0 > 0 && !self.flags().any(|(name, _)| name == "kv-transfer-config") {
-            words.push_str(&format!(" --kv-transfer-config={}", quoted(CONNECTOR)));
+        if self.servers.0 > 0
+            && !self
+                .deployment_flags()
+                .any(|(name, _)| name == "kv-transfer-config")
+        {
+            words.push_str(&format!(
+                " --kv-transfer-config={}",
+                shell_quote(NIXL_CONNECTOR_JSON)
+            ));
         }
         words
     }
 
     /// Returns the `vllm serve` command of the deployment, with the number of servers.
-    pub(super) fn vllm(&self) -> String {
+    pub(super) fn vllm_serve_command(&self) -> String {
         let command = format!(
             "vllm serve {}{}",
-            quoted(self.model),
+            shell_quote(self.model),
             self.serve_flags(is_vllm_serve_flag)
         );
         let times = |n: u32| match n {
@@ -86,7 +93,7 @@ impl<'a> DeploymentCommands<'a> {
     pub(super) fn simulation_commands(&self) -> String {
         let command = format!(
             "vllm-sim serve {}{}",
-            quoted(self.model),
+            shell_quote(self.model),
             self.serve_flags(|_| true)
         );
         match self.servers {
@@ -99,7 +106,7 @@ impl<'a> DeploymentCommands<'a> {
     }
 
     /// Describes the router to install, or returns `None` for a single server.
-    pub(super) fn router(&self) -> Option<String> {
+    pub(super) fn router_description(&self) -> Option<String> {
         let (name, settings) = self.router;
         let (prefill, servers) = self.servers;
         if prefill == 0 && servers == 1 {
@@ -117,7 +124,7 @@ impl<'a> DeploymentCommands<'a> {
             _ => "llm-d's endpoint picker with these scorers",
         };
         let settings = settings.as_ref().map_or_else(String::new, |settings| {
-            format!(" --router-config={}", quoted(settings))
+            format!(" --router-config={}", shell_quote(settings))
         });
         let split = match prefill {
             0 => "",
@@ -127,8 +134,8 @@ impl<'a> DeploymentCommands<'a> {
     }
 
     /// Returns the flags whose values name files on this machine, which pods do not have.
-    pub(super) fn files(&self) -> Vec<&str> {
-        let all = self.flags().chain([("model", self.model)]);
+    pub(super) fn local_file_flags(&self) -> Vec<&str> {
+        let all = self.deployment_flags().chain([("model", self.model)]);
         let files = all.filter(|(_, value)| {
             let path = std::path::Path::new(value);
             (value.contains('/') || value.contains('.')) && path.exists()
@@ -140,7 +147,7 @@ impl<'a> DeploymentCommands<'a> {
         let mut config = Map::new();
         config.insert("cliMode".to_owned(), json!("vllm"));
         config.insert("model".to_owned(), json!(self.model));
-        for (name, value) in self.flags() {
+        for (name, value) in self.deployment_flags() {
             if name != "data-parallel-size" {
                 let value = serde_json::from_str(value).unwrap_or_else(|_| json!(value));
                 config.insert(name.to_owned(), value);
@@ -150,7 +157,7 @@ impl<'a> DeploymentCommands<'a> {
         if prefill > 0 && !config.contains_key("kv-transfer-config") {
             config.insert(
                 "kv-transfer-config".to_owned(),
-                serde_json::from_str(CONNECTOR).ok()?,
+                serde_json::from_str(NIXL_CONNECTOR_JSON).ok()?,
             );
         }
         let mut values = json!({ "replicaCount": servers, "config": config });
@@ -162,8 +169,11 @@ impl<'a> DeploymentCommands<'a> {
             values["dataParallel"] = json!({ "size": self.ranks, "mode": "onePort" });
         }
         let mut about = vec!["written by `vllm-sim plan`; JSON is valid YAML".to_owned()];
-        about.extend(self.router().map(|router| format!("router: {router}")));
-        let files = self.files();
+        about.extend(
+            self.router_description()
+                .map(|router| format!("router: {router}")),
+        );
+        let files = self.local_file_flags();
         if !files.is_empty() {
             about.push(format!(
                 "mount the files of these flags: {}",

@@ -5,14 +5,14 @@ use std::collections::HashMap;
 
 use anyhow::Result;
 
-use vllm_sim_engine::latency::{Batch, LatencyModel, Roofline};
-use vllm_sim_engine::sched::EngineSpec;
+use vllm_sim_engine::latency::{BatchWork, LatencyModel, Roofline};
+use vllm_sim_engine::sched::SchedulerSpec;
 use vllm_sim_engine::sched::vllm::VllmConfig;
-use vllm_sim_random::mix;
-use vllm_sim_replay::report::Slo;
-use vllm_sim_replay::workload::{Prompt, TokenRun, Turn, WorkloadSource};
+use vllm_sim_random::mix_u64_pair;
+use vllm_sim_replay::report::LatencySlo;
+use vllm_sim_replay::workload::{PromptTokenRun, SessionTurn, TurnPrompt, WorkloadSource};
 
-use vllm_sim_replay_cli::Pools;
+use vllm_sim_replay_cli::WorkerPools;
 
 /// Returns a reason if step times alone show that no number of workers meets the latency bounds.
 ///
@@ -22,29 +22,36 @@ use vllm_sim_replay_cli::Pools;
 /// # Errors
 /// Returns the errors of `open` and of the workload.
 pub(super) fn infeasible_reason(
-    pools: &Pools,
-    (slo, attainment): (Slo, f64),
+    pools: &WorkerPools,
+    (slo, attainment): (LatencySlo, f64),
     open: &dyn Fn() -> Result<Box<dyn WorkloadSource>>,
 ) -> Result<Option<String>> {
-    let (EngineSpec::Vllm(engine), None) = (&pools.serving.engines[0], &pools.prefill) else {
+    let (SchedulerSpec::Vllm(engine), None) = (&pools.serving.engines[0], &pools.prefill) else {
         return Ok(None);
     };
     let LatencyModel::Roofline(roofline) = &engine.latency else {
         return Ok(None);
     };
-    if !slo.is_set() || !roofline.grows_with_batch() || engine.speculation.is_some() {
+    if !slo.has_any_bound() || !roofline.grows_with_batch() || engine.speculation.is_some() {
         return Ok(None);
     }
     let mut shared = SharedPrefixes::default();
-    each_turn(open()?.as_mut(), |turn, prefix| shared.note(turn, prefix))?;
+    for_each_turn(open()?.as_mut(), |turn, prefix| {
+        shared.count_prefixes(turn, prefix)
+    })?;
     let bounds = [
         ("TTFT", slo.ttft_ms),
         ("ITL", slo.itl_ms),
         ("E2E", slo.e2e_ms),
     ];
     let (mut all, mut bad, mut missed) = (0u64, 0u64, [0u64; 3]);
-    each_turn(open()?.as_mut(), |turn, prefix| {
-        let times = alone(engine, roofline, turn, shared.fresh_tokens(turn, prefix));
+    for_each_turn(open()?.as_mut(), |turn, prefix| {
+        let times = min_latencies_ms(
+            engine,
+            roofline,
+            turn,
+            shared.uncached_and_cached_tokens(turn, prefix),
+        );
         let misses = [0, 1, 2].map(|at| bounds[at].1.is_some_and(|most| times[at] > most));
         all += 1;
         bad += u64::from(misses.contains(&true));
@@ -80,7 +87,7 @@ struct PromptPrefix {
 }
 
 impl PromptPrefix {
-    fn and(self, run: &TokenRun) -> Self {
+    fn extended_by(self, run: &PromptTokenRun) -> Self {
         let repeated = run.same.then_some(run.id);
         // The boundaries of runs do not change the content.
         let goes_on = repeated.is_some() && repeated == self.repeated;
@@ -88,7 +95,7 @@ impl PromptPrefix {
             tokens: self.tokens + u64::from(run.len),
             chain: match goes_on {
                 true => self.chain,
-                false => mix(self.chain, mix(run.id, u64::from(run.same))),
+                false => mix_u64_pair(self.chain, mix_u64_pair(run.id, u64::from(run.same))),
             },
             repeated,
         }
@@ -97,24 +104,26 @@ impl PromptPrefix {
 
 /// Calls `then` for every turn of the workload, with the prompt prefix from its session's earlier
 /// turns.
-fn each_turn(
+fn for_each_turn(
     source: &mut dyn WorkloadSource,
-    mut then: impl FnMut(&Turn, PromptPrefix),
+    mut then: impl FnMut(&SessionTurn, PromptPrefix),
 ) -> Result<()> {
     let mut number = 0;
-    while let Some(session) = source.next()? {
+    while let Some(session) = source.next_session()? {
         number += 1;
         let mut before = PromptPrefix::default();
         for (turn, at) in session.turns.iter().zip(0u64..) {
-            if matches!(turn.prompt, Prompt::Whole(_)) {
+            if matches!(turn.prompt, TurnPrompt::Whole(_)) {
                 before = PromptPrefix::default();
             }
             then(turn, before);
-            before = runs(turn).iter().fold(before, PromptPrefix::and);
+            before = prompt_runs(turn)
+                .iter()
+                .fold(before, PromptPrefix::extended_by);
             before.tokens += u64::from(turn.output);
             if turn.output > 0 {
                 // The output of a turn is unique.
-                before.chain = mix(before.chain, mix(number, at));
+                before.chain = mix_u64_pair(before.chain, mix_u64_pair(number, at));
                 before.repeated = None;
             }
         }
@@ -122,9 +131,9 @@ fn each_turn(
     Ok(())
 }
 
-fn runs(turn: &Turn) -> &[TokenRun] {
+fn prompt_runs(turn: &SessionTurn) -> &[PromptTokenRun] {
     match &turn.prompt {
-        Prompt::Whole(runs) | Prompt::Grown(runs) => runs,
+        TurnPrompt::Whole(runs) | TurnPrompt::Grown(runs) => runs,
     }
 }
 
@@ -133,20 +142,20 @@ fn runs(turn: &Turn) -> &[TokenRun] {
 struct SharedPrefixes(HashMap<u64, u32>);
 
 impl SharedPrefixes {
-    fn note(&mut self, turn: &Turn, before: PromptPrefix) {
-        runs(turn).iter().fold(before, |before, run| {
-            let with = before.and(run);
+    fn count_prefixes(&mut self, turn: &SessionTurn, before: PromptPrefix) {
+        prompt_runs(turn).iter().fold(before, |before, run| {
+            let with = before.extended_by(run);
             *self.0.entry(with.chain).or_insert(0) += 1;
             with
         });
     }
 
     /// Returns the numbers of a turn's prompt tokens that cannot be cached and that may be cached.
-    fn fresh_tokens(&self, turn: &Turn, before: PromptPrefix) -> (u32, u32) {
+    fn uncached_and_cached_tokens(&self, turn: &SessionTurn, before: PromptPrefix) -> (u32, u32) {
         let (mut known, mut all) = (before.tokens, before);
-        for run in runs(turn) {
+        for run in prompt_runs(turn) {
             let shared = known == all.tokens;
-            all = all.and(run);
+            all = all.extended_by(run);
             if shared && self.0.get(&all.chain).is_some_and(|seen| *seen > 1) {
                 known = all.tokens;
             }
@@ -160,32 +169,32 @@ impl SharedPrefixes {
 
 /// Returns lower bounds of TTFT, mean inter-token latency and E2E latency of a request, in
 /// milliseconds.
-fn alone(
+fn min_latencies_ms(
     engine: &VllmConfig,
     roofline: &Roofline,
-    turn: &Turn,
+    turn: &SessionTurn,
     (fresh, cached): (u32, u32),
 ) -> [f64; 3] {
-    let window = roofline.window();
-    let ms = |batch: &Batch| engine.step_time(batch).as_secs_f64() * 1e3;
+    let window = roofline.sliding_window();
+    let ms = |batch: &BatchWork| engine.step_time(batch).as_secs_f64() * 1e3;
     // Excludes all-reduce and MoE time: it can be shorter in small chunks than in large ones.
-    let chunk_ms = |batch: &Batch| {
-        let parts = roofline.breakdown(batch);
-        ms(batch) * (1.0 - (parts.all_reduce + parts.moe) / parts.total())
+    let chunk_ms = |batch: &BatchWork| {
+        let parts = roofline.step_breakdown(batch);
+        ms(batch) * (1.0 - (parts.all_reduce + parts.moe) / parts.total_us())
     };
     let prompt = fresh.saturating_add(cached);
     let (mut first, mut past) = (0.0, cached);
     while past < prompt {
         let new = (prompt - past).min(engine.max_num_batched_tokens.max(1));
-        let mut batch = Batch::default();
-        batch.add_chunk(new, past, window);
+        let mut batch = BatchWork::default();
+        batch.add_prompt_chunk(new, past, window);
         let own = chunk_ms(&batch);
         // Next to a decode, the kernels of a prompt start faster.
         batch.add_decode(1, 1, window);
         first += own.min(chunk_ms(&batch));
         past += new;
     }
-    let mut batch = Batch::default();
+    let mut batch = BatchWork::default();
     batch.add_decode(prompt.saturating_add(1), 1, window);
     let room = engine.max_model_len.saturating_sub(prompt);
     let gaps = turn.output.min(room).saturating_sub(1);

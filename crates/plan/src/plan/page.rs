@@ -1,22 +1,35 @@
 use std::fmt::Write as _;
 
-use vllm_sim_replay::html::{command, document, escape, table};
+use vllm_sim_replay::html::{escape_html, render_command_section, render_document, render_table};
 
-use super::report::{Plan, Row, per_gpu, per_user};
-use super::search::Trial;
+use super::report::{
+    CandidateRow, PlanReport, tokens_per_second_per_gpu, tokens_per_second_per_user,
+};
+use super::search::SimulatedTrial;
 
-pub(super) fn page(plan: &Plan) -> String {
+pub(super) fn html_page(plan: &PlanReport) -> String {
     let mut body = String::from("<h1>vllm-sim plan</h1>");
-    let unit = plan.unit();
+    let unit = plan.cost_unit();
     let cost_title = format!("Good requests (%) against cost ({unit})");
-    scatter(&mut body, plan, (&cost_title, Good::Left), |row, trial| {
-        (row.cost(trial), 100.0 * trial.attainment)
-    });
+    write_scatter_chart(
+        &mut body,
+        plan,
+        (&cost_title, BetterEnd::Left),
+        |row, trial| (row.cost_per_hour(trial), 100.0 * trial.attainment),
+    );
     let speed_title = "Output tokens/s and GPU against tokens/s of a user";
-    scatter(&mut body, plan, (speed_title, Good::Right), |_, trial| {
-        (per_user(trial), per_gpu(trial))
-    });
-    let (head, mut rows) = plan.cells();
+    write_scatter_chart(
+        &mut body,
+        plan,
+        (speed_title, BetterEnd::Right),
+        |_, trial| {
+            (
+                tokens_per_second_per_user(trial),
+                tokens_per_second_per_gpu(trial),
+            )
+        },
+    );
+    let (head, mut rows) = plan.table_cells();
     body.push_str("<section><h2>Deployments</h2>");
     for (at, row) in rows.iter_mut().enumerate() {
         if let Some(first) = row
@@ -26,24 +39,24 @@ pub(super) fn page(plan: &Plan) -> String {
             first.push_str(" ★");
         }
     }
-    body.push_str(&table(&head, &rows));
-    for note in plan.notes() {
-        let note = escape(&note.replacen('*', "★", 1));
+    body.push_str(&render_table(&head, &rows));
+    for note in plan.table_notes() {
+        let note = escape_html(&note.replacen('*', "★", 1));
         let _ = write!(body, "<p style=\"overflow-wrap:anywhere\">{note}</p>");
     }
     body.push_str("</section>");
-    body.push_str(&command(&plan.command));
-    document("vllm-sim plan", &body)
+    body.push_str(&render_command_section(&plan.command));
+    render_document("vllm-sim plan", &body)
 }
 
 /// Better end of a chart's horizontal axis; on the vertical axis the top is better.
 #[derive(Clone, Copy, PartialEq)]
-enum Good {
+enum BetterEnd {
     Left,
     Right,
 }
 
-struct Dot<'a> {
+struct ChartDot<'a> {
     x: f64,
     y: f64,
     what: String,
@@ -51,35 +64,35 @@ struct Dot<'a> {
     label: Option<&'a str>,
 }
 
-const WIDTH: f64 = 420.0;
-const HEIGHT: f64 = 250.0;
-const LEFT: f64 = 52.0;
-const FOOT: f64 = 26.0;
-const MOST_LABELS: usize = 8;
+const CHART_WIDTH: f64 = 420.0;
+const CHART_HEIGHT: f64 = 250.0;
+const CHART_LEFT_MARGIN: f64 = 52.0;
+const CHART_BOTTOM_MARGIN: f64 = 26.0;
+const MAX_DOT_LABELS: usize = 8;
 
 /// Draws every simulated run as a dot (larger for results) and the Pareto front as a line.
-fn scatter(
+fn write_scatter_chart(
     body: &mut String,
-    plan: &Plan,
-    (title, good): (&str, Good),
-    place: impl Fn(&Row, &Trial) -> (f64, f64),
+    plan: &PlanReport,
+    (title, good): (&str, BetterEnd),
+    place: impl Fn(&CandidateRow, &SimulatedTrial) -> (f64, f64),
 ) {
-    let dots = dots(plan, place);
-    let most = |of: fn(&Dot<'_>) -> f64| {
+    let dots = chart_dots(plan, place);
+    let most = |of: fn(&ChartDot<'_>) -> f64| {
         let most = dots.iter().map(of).fold(0.0, f64::max);
         if most > 0.0 { most } else { 1.0 }
     };
     let (right, top) = (most(|dot| dot.x), most(|dot| dot.y));
-    let at_x = |x: f64| LEFT + (WIDTH - LEFT - 24.0) * x / right;
-    let at_y = |y: f64| 10.0 + (HEIGHT - FOOT - 10.0) * (1.0 - y / top);
-    let title = escape(title);
+    let at_x = |x: f64| CHART_LEFT_MARGIN + (CHART_WIDTH - CHART_LEFT_MARGIN - 24.0) * x / right;
+    let at_y = |y: f64| 10.0 + (CHART_HEIGHT - CHART_BOTTOM_MARGIN - 10.0) * (1.0 - y / top);
+    let title = escape_html(title);
     let _ = write!(
         body,
-        "<section><figure><figcaption>{title}</figcaption><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
+        "<section><figure><figcaption>{title}</figcaption><svg viewBox=\"0 0 {CHART_WIDTH} {CHART_HEIGHT}\" \
          style=\"max-width:42rem;width:100%\" role=\"img\" aria-label=\"{title}\">",
     );
-    axes(body, (right, top), &at_x, &at_y);
-    let points = front(&dots, good).into_iter();
+    write_axes(body, (right, top), &at_x, &at_y);
+    let points = pareto_front(&dots, good).into_iter();
     let points: Vec<String> = points
         .map(|(x, y)| format!("{:.1},{:.1}", at_x(x), at_y(y)))
         .collect();
@@ -99,14 +112,14 @@ fn scatter(
             body,
             "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius}\" fill=\"{fill}\" \
              fill-opacity=\"0.75\"><title>{}</title></circle>",
-            escape(&dot.what),
+            escape_html(&dot.what),
         );
         // In the other chart, results have equal heights, so their labels would overlap.
         if let Some(label) = dot
             .label
-            .filter(|_| good == Good::Right && answers <= MOST_LABELS)
+            .filter(|_| good == BetterEnd::Right && answers <= MAX_DOT_LABELS)
         {
-            let (shift, anchor) = match x > WIDTH / 2.0 {
+            let (shift, anchor) = match x > CHART_WIDTH / 2.0 {
                 true => (-9.0, "end"),
                 false => (9.0, "start"),
             };
@@ -116,7 +129,7 @@ fn scatter(
                  style=\"font-size:10px;fill:var(--ink)\">{}</text>",
                 x + shift,
                 y + 3.0,
-                escape(label),
+                escape_html(label),
             );
         }
     }
@@ -127,7 +140,10 @@ fn scatter(
     );
 }
 
-fn dots<'a>(plan: &'a Plan, place: impl Fn(&Row, &Trial) -> (f64, f64)) -> Vec<Dot<'a>> {
+fn chart_dots<'a>(
+    plan: &'a PlanReport,
+    place: impl Fn(&CandidateRow, &SimulatedTrial) -> (f64, f64),
+) -> Vec<ChartDot<'a>> {
     let mut dots = Vec::new();
     for row in &plan.rows {
         let whole = row.answer.trials.iter().filter(|trial| !trial.stopped);
@@ -137,7 +153,7 @@ fn dots<'a>(plan: &'a Plan, place: impl Fn(&Row, &Trial) -> (f64, f64)) -> Vec<D
             let is_answer = found.is_some_and(|found| {
                 found.workers == trial.workers && found.traffic == trial.traffic
             });
-            dots.push(Dot {
+            dots.push(ChartDot {
                 x,
                 y,
                 what: format!("{} workers={}: {x:.2}, {y:.2}", row.label, trial.workers),
@@ -149,13 +165,13 @@ fn dots<'a>(plan: &'a Plan, place: impl Fn(&Row, &Trial) -> (f64, f64)) -> Vec<D
 }
 
 /// Returns the Pareto front of the simulated runs, from left to right.
-fn front(dots: &[Dot<'_>], good: Good) -> Vec<(f64, f64)> {
+fn pareto_front(dots: &[ChartDot<'_>], good: BetterEnd) -> Vec<(f64, f64)> {
     let mut sorted: Vec<(f64, f64)> = dots.iter().map(|dot| (dot.x, dot.y)).collect();
     // The better end first; of equal runs the higher ones.
     sorted.sort_by(|a, b| {
         let by_x = match good {
-            Good::Left => a.0.total_cmp(&b.0),
-            Good::Right => b.0.total_cmp(&a.0),
+            BetterEnd::Left => a.0.total_cmp(&b.0),
+            BetterEnd::Right => b.0.total_cmp(&a.0),
         };
         by_x.then(b.1.total_cmp(&a.1))
     });
@@ -165,13 +181,13 @@ fn front(dots: &[Dot<'_>], good: Good) -> Vec<(f64, f64)> {
         highest = highest.max(*y);
         is_front
     });
-    if good == Good::Right {
+    if good == BetterEnd::Right {
         sorted.reverse();
     }
     sorted
 }
 
-fn axes(
+fn write_axes(
     body: &mut String,
     (right, top): (f64, f64),
     at_x: &dyn Fn(f64) -> f64,
@@ -190,16 +206,16 @@ fn axes(
              fill=\"var(--soft)\">{}</text><text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\" \
              style=\"font-size:12px\" fill=\"var(--soft)\">{}</text>",
             at_x(x),
-            HEIGHT - 8.0,
-            short(x),
-            LEFT - 5.0,
+            CHART_HEIGHT - 8.0,
+            short_number(x),
+            CHART_LEFT_MARGIN - 5.0,
             at_y(y) + 4.0,
-            short(y),
+            short_number(y),
         );
     }
 }
 
-fn short(value: f64) -> String {
+fn short_number(value: f64) -> String {
     match value {
         v if v >= 100.0 || v == 0.0 => format!("{v:.0}"),
         v if v >= 10.0 => format!("{v:.1}"),
@@ -212,16 +228,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn front_is_pareto_optimal() {
-        let dots = [(1.0, 5.0), (2.0, 9.0), (2.0, 4.0), (3.0, 7.0), (4.0, 1.0)].map(|(x, y)| Dot {
-            x,
-            y,
-            what: String::new(),
-            label: None,
-        });
-        assert_eq!(front(&dots, Good::Left), [(1.0, 5.0), (2.0, 9.0)]);
+    fn chart_front_is_pareto_optimal() {
+        let dots =
+            [(1.0, 5.0), (2.0, 9.0), (2.0, 4.0), (3.0, 7.0), (4.0, 1.0)].map(|(x, y)| ChartDot {
+                x,
+                y,
+                what: String::new(),
+                label: None,
+            });
         assert_eq!(
-            front(&dots, Good::Right),
+            pareto_front(&dots, BetterEnd::Left),
+            [(1.0, 5.0), (2.0, 9.0)]
+        );
+        assert_eq!(
+            pareto_front(&dots, BetterEnd::Right),
             [(2.0, 9.0), (3.0, 7.0), (4.0, 1.0)]
         );
     }

@@ -8,19 +8,19 @@ use vllm_sim_command_line::refuse;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Prices {
+pub(super) struct GpuPrices {
     pub(super) date: String,
     pub(super) currency: String,
     /// Price of a GPU hour, by the GPU name that `--gpu` accepts.
     gpu_hour: BTreeMap<String, f64>,
 }
 
-impl Prices {
+impl GpuPrices {
     /// Reads a YAML file of GPU prices.
     ///
     /// # Errors
     /// Returns an error for an unreadable file or a price that is not above 0.
-    pub(super) fn read(file: &Path) -> Result<Self> {
+    pub(super) fn read_file(file: &Path) -> Result<Self> {
         let shown = file.display();
         let text = std::fs::read_to_string(file).with_context(|| format!("--prices: {shown}"))?;
         let prices: Self =
@@ -37,7 +37,7 @@ impl Prices {
     ///
     /// # Errors
     /// Returns a usage error with the known GPUs if the file has no price for this one.
-    pub(super) fn of(&self, gpu: Option<&str>) -> Result<f64> {
+    pub(super) fn hourly_price_of(&self, gpu: Option<&str>) -> Result<f64> {
         let Some(gpu) = gpu else {
             refuse!("--prices needs --gpu");
         };

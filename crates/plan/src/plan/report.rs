@@ -2,44 +2,46 @@ use anyhow::Result;
 use serde_json::{Map, Value, json};
 
 use super::deploy::DeploymentCommands;
-use super::prices::Prices;
-use super::search::{self, Candidate, PlanRequirements, SearchResult, Trial};
-use crate::grid::label;
+use super::prices::GpuPrices;
+use super::search::{self, DeploymentCandidate, PlanRequirements, SearchResult, SimulatedTrial};
+use crate::grid::combination_label;
 use vllm_sim_explain::{PredictionAccuracy, PromptLoad};
-use vllm_sim_replay_cli::Pools;
+use vllm_sim_replay_cli::WorkerPools;
 
 /// Factors of the requested traffic for which the cheapest deployment is recomputed.
 const TRAFFIC_FACTORS: [f64; 2] = [0.8, 1.2];
 
-pub(super) struct Plan {
+pub(super) struct PlanReport {
     names: Vec<String>,
     question: PlanRequirements,
-    prices: Option<Prices>,
-    pub(super) rows: Vec<Row>,
+    prices: Option<GpuPrices>,
+    pub(super) rows: Vec<CandidateRow>,
     /// Indices of the rows with a successful deployment, by cost per traffic.
     pub(super) order: Vec<usize>,
     outlook: Option<TrafficSensitivity>,
     pub(super) command: String,
 }
 
-pub(super) struct Row {
+pub(super) struct CandidateRow {
     pub(super) label: String,
     values: Vec<String>,
     price: f64,
     /// Engines of one worker, or of one group of prefill and decode workers.
-    pools: Option<Pools>,
+    pools: Option<WorkerPools>,
     pub(super) answer: SearchResult,
 }
 
-impl Row {
+impl CandidateRow {
     /// Returns the known prediction errors of a run, for its ratio of cached prompt tokens.
-    fn evidence(&self, trial: &Trial) -> Option<&PredictionAccuracy> {
+    fn prediction_accuracy(&self, trial: &SimulatedTrial) -> Option<&PredictionAccuracy> {
         let known = self.pools.as_ref()?.evidence.as_ref()?;
-        Some(known.of(PromptLoad::of(trial.number("prefix_cache_reused_ratio"))))
+        Some(known.accuracy_under(PromptLoad::from_reused_ratio(
+            trial.summary_number("prefix_cache_reused_ratio"),
+        )))
     }
 
     /// Returns the cost per hour of a run's deployment, in the currency of the prices.
-    pub(super) fn cost(&self, trial: &Trial) -> f64 {
+    pub(super) fn cost_per_hour(&self, trial: &SimulatedTrial) -> f64 {
         self.price * f64::from(trial.gpus)
     }
 }
@@ -53,7 +55,7 @@ struct TrafficSensitivity {
     room: Option<f64>,
 }
 
-impl Plan {
+impl PlanReport {
     /// Sorts the search results by cost, and searches how other traffic changes the cheapest
     /// deployment.
     ///
@@ -62,26 +64,28 @@ impl Plan {
     pub(super) fn new(
         names: Vec<String>,
         question: PlanRequirements,
-        prices: Option<Prices>,
-        candidates: &[Candidate],
+        prices: Option<GpuPrices>,
+        candidates: &[DeploymentCandidate],
         answers: Vec<SearchResult>,
         command: String,
     ) -> Result<Self> {
         let rows = candidates
             .iter()
             .zip(answers)
-            .map(|(candidate, answer)| Row {
-                label: label(&names, &candidate.values),
+            .map(|(candidate, answer)| CandidateRow {
+                label: combination_label(&names, &candidate.values),
                 values: candidate.values.clone(),
                 price: candidate.price,
                 pools: candidate.pools.as_ref().ok().cloned(),
                 answer,
             });
-        let rows: Vec<Row> = rows.collect();
+        let rows: Vec<CandidateRow> = rows.collect();
         let costs = |at: &usize| {
             let row = &rows[*at];
             let found = row.answer.found.as_ref();
-            found.map_or(f64::INFINITY, |trial| row.cost(trial) / trial.traffic)
+            found.map_or(f64::INFINITY, |trial| {
+                row.cost_per_hour(trial) / trial.traffic
+            })
         };
         let mut order: Vec<usize> = (0..rows.len()).collect();
         order.retain(|at| rows[*at].answer.found.is_some());
@@ -96,9 +100,9 @@ impl Plan {
                 if question.fixed_workers.is_none()
                     && candidate.workload.replay_concurrency.is_none() =>
             {
-                let at = |traffic| search::fewest_workers(candidate, &question, traffic);
+                let at = |traffic| search::search_fewest_workers(candidate, &question, traffic);
                 let [less, more] = TRAFFIC_FACTORS.map(at);
-                let room = search::most_traffic(candidate, &question, workers)?;
+                let room = search::search_most_traffic(candidate, &question, workers)?;
                 Some(TrafficSensitivity {
                     swings: [less?, more?].map(|trial| trial.map(|trial| trial.workers)),
                     room: room.map(|trial| trial.traffic),
@@ -118,12 +122,12 @@ impl Plan {
     }
 
     pub(super) fn has_answer(&self) -> bool {
-        self.best().is_some()
+        self.best_trial().is_some()
     }
 
     /// Returns a note that the tensor-parallel size was not varied, as another one might give a
     /// result.
-    fn unvaried(&self) -> Option<String> {
+    fn unvaried_tensor_parallel_note(&self) -> Option<String> {
         let varied = self.names.iter().any(|name| name == "tensor-parallel-size");
         let fits = self.rows.iter().any(|row| row.pools.is_some());
         (!varied).then(|| {
@@ -135,12 +139,12 @@ impl Plan {
         })
     }
 
-    fn best(&self) -> Option<(&Row, &Trial)> {
+    fn best_trial(&self) -> Option<(&CandidateRow, &SimulatedTrial)> {
         let row = &self.rows[*self.order.first()?];
         Some((row, row.answer.found.as_ref()?))
     }
 
-    pub(super) fn unit(&self) -> String {
+    pub(super) fn cost_unit(&self) -> String {
         match &self.prices {
             Some(prices) => format!("{}/h", prices.currency),
             None => "GPUs".to_owned(),
@@ -149,7 +153,7 @@ impl Plan {
 
     /// Returns title and summary key of each latency column: the default columns and the bounded
     /// percentiles.
-    fn latencies(&self) -> Vec<(String, String)> {
+    fn latency_columns(&self) -> Vec<(String, String)> {
         let usual = [
             ("TTFT p50 ms", "median_ttft_ms"),
             ("TTFT p99 ms", "p99_ttft_ms"),
@@ -160,17 +164,17 @@ impl Plan {
             .map(|(title, key)| (title.to_owned(), key.to_owned()))
             .into();
         for bound in &self.question.bounds {
-            if all.iter().all(|(title, _)| *title != bound.title()) {
-                all.push((bound.title(), bound.key()));
+            if all.iter().all(|(title, _)| *title != bound.column_title()) {
+                all.push((bound.column_title(), bound.summary_key()));
             }
         }
         all
     }
 
     /// Returns a description of the goal that a successful deployment meets.
-    fn goal(&self) -> String {
+    fn goal_description(&self) -> String {
         let mut trials = self.rows.iter().flat_map(|row| &row.answer.trials);
-        match trials.any(|trial| !trial.judges_requests()) {
+        match trials.any(|trial| !trial.has_latency_bounds()) {
             true => "every --bound kept".to_owned(),
             false => format!(
                 "{} % of the requests good",
@@ -181,17 +185,17 @@ impl Plan {
 
     /// Returns heads and rows of the plan's table: cheapest deployment first, combinations without
     /// a result last.
-    pub(super) fn cells(&self) -> (Vec<String>, Vec<Vec<String>>) {
+    pub(super) fn table_cells(&self) -> (Vec<String>, Vec<Vec<String>>) {
         let mut head = self.names.clone();
         head.extend(["workers", "GPUs"].map(str::to_owned));
         if self.prices.is_some() {
-            head.push(self.unit());
+            head.push(self.cost_unit());
         }
         if self.question.fixed_workers.is_some() {
             head.push("traffic".to_owned());
         }
         head.extend(["req/s", "good %"].map(str::to_owned));
-        let latencies = self.latencies();
+        let latencies = self.latency_columns();
         head.extend(latencies.iter().map(|(title, _)| title.clone()));
         head.extend(["tok/s/user", "tok/s/GPU", "known error"].map(str::to_owned));
         let left_out = (0..self.rows.len()).filter(|at| !self.order.contains(at));
@@ -206,22 +210,25 @@ impl Plan {
             cells.push(trial.workers.to_string());
             cells.push(trial.gpus.to_string());
             if self.prices.is_some() {
-                cells.push(format!("{:.2}", row.cost(trial)));
+                cells.push(format!("{:.2}", row.cost_per_hour(trial)));
             }
             if self.question.fixed_workers.is_some() {
                 cells.push(format!("{:.3} x", trial.traffic));
             }
-            cells.push(format!("{:.2}", trial.number("request_throughput_rps")));
-            cells.push(match trial.judges_requests() {
+            cells.push(format!(
+                "{:.2}",
+                trial.summary_number("request_throughput_rps")
+            ));
+            cells.push(match trial.has_latency_bounds() {
                 true => format!("{:.1}", 100.0 * trial.attainment),
                 false => "–".to_owned(),
             });
             for (_, key) in &latencies {
-                cells.push(format!("{:.1}", trial.number(key)));
+                cells.push(format!("{:.1}", trial.summary_number(key)));
             }
-            cells.push(format!("{:.1}", per_user(trial)));
-            cells.push(format!("{:.1}", per_gpu(trial)));
-            let evidence = row.evidence(trial);
+            cells.push(format!("{:.1}", tokens_per_second_per_user(trial)));
+            cells.push(format!("{:.1}", tokens_per_second_per_gpu(trial)));
+            let evidence = row.prediction_accuracy(trial);
             cells.push(evidence.map_or_else(|| "none".to_owned(), |known| known.short.clone()));
             cells
         });
@@ -229,14 +236,14 @@ impl Plan {
         (head, rows)
     }
 
-    pub(super) fn notes(&self) -> Vec<String> {
-        let goal = self.goal();
+    pub(super) fn table_notes(&self) -> Vec<String> {
+        let goal = self.goal_description();
         let mut notes = Vec::new();
         if let Some(prices) = &self.prices {
             notes.push(format!("prices of {}, in {}", prices.date, prices.currency));
         }
-        match self.best() {
-            None => notes.extend(self.unvaried()),
+        match self.best_trial() {
+            None => notes.extend(self.unvaried_tensor_parallel_note()),
             Some(_) if self.prices.is_none() && self.names.iter().any(|name| name == "gpu") => {
                 notes.push(
                     "no prices were given (--prices): a GPU of any kind counts as one".to_owned(),
@@ -244,13 +251,16 @@ impl Plan {
             }
             Some(_) => {}
         }
-        match self.best() {
+        match self.best_trial() {
             None => notes.push(format!(
                 "no deployment of up to {} GPUs{} {}",
                 self.question.max_gpus,
                 self.question
                     .max_cost
-                    .map_or_else(String::new, |cost| format!(" and {cost} {}", self.unit())),
+                    .map_or_else(String::new, |cost| format!(
+                        " and {cost} {}",
+                        self.cost_unit()
+                    )),
                 match goal.strip_suffix(" good") {
                     Some(share) => format!("makes {share} good"),
                     None => "keeps every --bound".to_owned(),
@@ -265,7 +275,7 @@ impl Plan {
                     None => "fewest GPUs",
                 };
                 notes.push(format!("* {least} with {goal}"));
-                notes.extend(self.next_best(row.cost(best)));
+                notes.extend(self.next_best_note(row.cost_per_hour(best)));
             }
         }
         notes.extend(self.outlook_note());
@@ -278,30 +288,34 @@ impl Plan {
                 notes.push(format!("{place}: {why}"));
             }
         }
-        if let Some(deployed) = self.deployed() {
-            notes.push(format!("to deploy: {}", deployed.vllm()));
-            notes.extend(deployed.router().map(|router| format!("router: {router}")));
+        if let Some(deployed) = self.best_deployment_commands() {
+            notes.push(format!("to deploy: {}", deployed.vllm_serve_command()));
+            notes.extend(
+                deployed
+                    .router_description()
+                    .map(|router| format!("router: {router}")),
+            );
             notes.push(format!("to rehearse: {}", deployed.simulation_commands()));
-            let files = deployed.files();
+            let files = deployed.local_file_flags();
             if !files.is_empty() {
                 let files = files.join(", ");
                 notes.push(format!("these flags name files on this machine: {files}"));
             }
         }
-        notes.extend(self.evidence());
+        notes.extend(self.evidence_note());
         notes
     }
 
-    fn next_best(&self, cheapest: f64) -> Option<String> {
+    fn next_best_note(&self, cheapest: f64) -> Option<String> {
         let row = &self.rows[*self.order.get(1)?];
         let found = row.answer.found.as_ref()?;
-        let more = 100.0 * (row.cost(found) / cheapest - 1.0);
+        let more = 100.0 * (row.cost_per_hour(found) / cheapest - 1.0);
         Some(format!(
             "next best: {}, {} workers, {:.2} {} (+{more:.1} %)",
             row.label,
             found.workers,
-            row.cost(found),
-            self.unit()
+            row.cost_per_hour(found),
+            self.cost_unit()
         ))
     }
 
@@ -320,14 +334,14 @@ impl Plan {
         Some(format!("traffic -20 %: {less}, +20 %: {more}{room}"))
     }
 
-    fn deployed(&self) -> Option<DeploymentCommands<'_>> {
-        let (row, best) = self.best()?;
+    fn best_deployment_commands(&self) -> Option<DeploymentCommands<'_>> {
+        let (row, best) = self.best_trial()?;
         DeploymentCommands::new(row.pools.as_ref()?, best)
     }
 
-    fn evidence(&self) -> Option<String> {
-        let (row, best) = self.best()?;
-        match row.evidence(best) {
+    fn evidence_note(&self) -> Option<String> {
+        let (row, best) = self.best_trial()?;
+        match row.prediction_accuracy(best) {
             Some(known) => Some(format!("evidence: {known}")),
             None => {
                 Some("evidence: none, because its step times are not from the roofline".to_owned())
@@ -336,11 +350,11 @@ impl Plan {
     }
 
     pub(super) fn helm_values(&self) -> Option<String> {
-        self.deployed()?.helm_values()
+        self.best_deployment_commands()?.helm_values()
     }
 
-    pub(super) fn table(&self) -> String {
-        let (head, rows) = self.cells();
+    pub(super) fn text_table(&self) -> String {
+        let (head, rows) = self.table_cells();
         let widths: Vec<usize> = (0..head.len())
             .map(|column| {
                 let all = rows.iter().chain([&head]);
@@ -362,22 +376,22 @@ impl Plan {
             let is_best = at == 0 && !self.order.is_empty();
             lines.push(line(row, if is_best { "  *" } else { "" }));
         }
-        lines.extend(self.notes());
+        lines.extend(self.table_notes());
         lines.join("\n")
     }
 
     pub(super) fn to_json(&self) -> Value {
-        let trial = |row: &Row, trial: &Trial| {
+        let trial = |row: &CandidateRow, trial: &SimulatedTrial| {
             json!({
                 "workers": trial.workers,
                 "gpus": trial.gpus,
-                "cost_per_hour": row.cost(trial),
+                "cost_per_hour": row.cost_per_hour(trial),
                 "traffic": trial.traffic,
                 "missed": trial.missed,
                 "stopped": trial.stopped,
                 "attainment": (!trial.stopped).then_some(trial.attainment),
-                "output_tokens_per_s_per_user": per_user(trial),
-                "output_tokens_per_s_per_gpu": per_gpu(trial),
+                "output_tokens_per_s_per_user": tokens_per_second_per_user(trial),
+                "output_tokens_per_s_per_gpu": tokens_per_second_per_gpu(trial),
                 "summary": trial.summary,
             })
         };
@@ -391,13 +405,13 @@ impl Plan {
                 "flags": flags,
                 "found": row.answer.found.as_ref().map(|found| trial(row, found)),
                 "error": row.answer.why,
-                "evidence": row.answer.found.as_ref().and_then(|found| row.evidence(found)).map(
+                "evidence": row.answer.found.as_ref().and_then(|found| row.prediction_accuracy(found)).map(
                     |known| json!({"recorded": known.recorded, "errors": known.errors}),
                 ),
                 "trials": trials.collect::<Vec<_>>(),
             })
         });
-        let deployed = self.deployed();
+        let deployed = self.best_deployment_commands();
         json!({
             "schema": "vllm-sim/plan/1",
             "command": self.command,
@@ -415,18 +429,18 @@ impl Plan {
                 "workers": outlook.swings,
                 "most_traffic": outlook.room,
             })),
-            "deploy": deployed.as_ref().map(DeploymentCommands::vllm),
-            "router": deployed.as_ref().and_then(DeploymentCommands::router),
+            "deploy": deployed.as_ref().map(DeploymentCommands::vllm_serve_command),
+            "router": deployed.as_ref().and_then(DeploymentCommands::router_description),
             "rehearse": deployed.as_ref().map(DeploymentCommands::simulation_commands),
         })
     }
 }
 
-pub(super) fn per_user(trial: &Trial) -> f64 {
-    let gap = trial.number("mean_tpot_ms");
+pub(super) fn tokens_per_second_per_user(trial: &SimulatedTrial) -> f64 {
+    let gap = trial.summary_number("mean_tpot_ms");
     if gap > 0.0 { 1e3 / gap } else { 0.0 }
 }
 
-pub(super) fn per_gpu(trial: &Trial) -> f64 {
-    trial.number("output_throughput_tok_s") / f64::from(trial.gpus.max(1))
+pub(super) fn tokens_per_second_per_gpu(trial: &SimulatedTrial) -> f64 {
+    trial.summary_number("output_throughput_tok_s") / f64::from(trial.gpus.max(1))
 }

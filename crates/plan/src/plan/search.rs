@@ -4,16 +4,17 @@ use anyhow::Result;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use vllm_sim_replay::outcome::Outcome;
-use vllm_sim_replay::report::Slo;
+use vllm_sim_replay::outcome::RequestOutcome;
+use vllm_sim_replay::report::LatencySlo;
 
-use super::bound::PercentileBound;
+use super::bound::LatencyPercentileBound;
 use super::idle_worker;
-use crate::shard::{exact_map, exact_number};
-use crate::trend::Trend;
+use crate::shard::{deserialize_exact_f64, deserialize_exact_map};
+use crate::trend::LatencyTrend;
 use vllm_sim_command_line::progress::is_stopped;
 use vllm_sim_replay_cli::{
-    Pools, ReportArgs, WorkloadArgs, limit, open, parse_workload_text, play_watched,
+    ReportArgs, WorkerPools, WorkloadArgs, open_workload, parse_workload_text, replay_with_watcher,
+    simulated_time_limit,
 };
 
 #[derive(Debug, Clone)]
@@ -21,30 +22,30 @@ pub(super) struct PlanRequirements {
     pub(super) attainment: f64,
     pub(super) max_gpus: u32,
     pub(super) max_cost: Option<f64>,
-    pub(super) bounds: Vec<PercentileBound>,
+    pub(super) bounds: Vec<LatencyPercentileBound>,
     /// Number of workers for which to search the highest traffic, instead of the fewest workers.
     pub(super) fixed_workers: Option<u32>,
 }
 
-pub(super) struct Candidate {
+pub(super) struct DeploymentCandidate {
     pub(super) values: Vec<String>,
     pub(super) workload: WorkloadArgs,
     pub(super) report: ReportArgs,
     /// Engines of one worker or one prefill/decode group; `Err` with the reason if the model does
     /// not fit.
-    pub(super) pools: Result<Pools, String>,
+    pub(super) pools: Result<WorkerPools, String>,
     pub(super) price: f64,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub(super) struct Trial {
+pub(super) struct SimulatedTrial {
     /// Number of workers, or of prefill/decode groups, in the run.
     pub(super) workers: u32,
     pub(super) gpus: u32,
     /// Traffic of the run, as a factor of the requested traffic.
-    #[serde(deserialize_with = "exact_number")]
+    #[serde(deserialize_with = "deserialize_exact_f64")]
     pub(super) traffic: f64,
-    #[serde(deserialize_with = "exact_number")]
+    #[serde(deserialize_with = "deserialize_exact_f64")]
     pub(super) attainment: f64,
     /// Reasons why the run fails, in addition to too few good requests.
     pub(super) missed: Vec<String>,
@@ -52,17 +53,17 @@ pub(super) struct Trial {
     ///
     /// Attainment and summary then cover only the simulated part.
     pub(super) stopped: bool,
-    #[serde(deserialize_with = "exact_map")]
+    #[serde(deserialize_with = "deserialize_exact_map")]
     pub(super) summary: Map<String, Value>,
 }
 
-impl Trial {
+impl SimulatedTrial {
     /// Returns whether requests have latency bounds; without bounds, every request is good.
-    pub(super) fn judges_requests(&self) -> bool {
+    pub(super) fn has_latency_bounds(&self) -> bool {
         self.summary.contains_key("slo_attainment")
     }
 
-    pub(super) fn number(&self, key: &str) -> f64 {
+    pub(super) fn summary_number(&self, key: &str) -> f64 {
         self.summary.get(key).and_then(Value::as_f64).unwrap_or(0.0)
     }
 }
@@ -71,8 +72,8 @@ impl Trial {
 pub(super) struct SearchResult {
     /// Successful run with the fewest workers, or with the highest traffic; `None` if there is
     /// none.
-    pub(super) found: Option<Trial>,
-    pub(super) trials: Vec<Trial>,
+    pub(super) found: Option<SimulatedTrial>,
+    pub(super) trials: Vec<SimulatedTrial>,
     pub(super) why: Option<String>,
 }
 
@@ -80,21 +81,24 @@ pub(super) struct SearchResult {
 ///
 /// # Errors
 /// Returns the errors of the simulated runs.
-pub(super) fn answer(candidate: &Candidate, question: &PlanRequirements) -> Result<SearchResult> {
+pub(super) fn search_candidate(
+    candidate: &DeploymentCandidate,
+    question: &PlanRequirements,
+) -> Result<SearchResult> {
     if is_stopped() {
-        return Ok(nothing("stopped".to_owned()));
+        return Ok(empty_result("stopped".to_owned()));
     }
     let mut player = match TrialRunner::new(candidate, question) {
         Ok(player) => player,
-        Err(why) => return Ok(nothing(why.clone())),
+        Err(why) => return Ok(empty_result(why.clone())),
     };
     if let Some(workers) = question.fixed_workers {
-        let found = player.most_traffic(workers)?;
+        let found = player.bisect_most_traffic(workers)?;
         let why = "no request is good, however low the traffic is".to_owned();
-        return Ok(finish(found, player.trials, why));
+        return Ok(finish_search(found, player.trials, why));
     }
     if player.most_workers == 0 {
-        let (gpus, most) = (gpus(player.pools, 1), question.max_gpus);
+        let (gpus, most) = (gpus_of_workers(player.pools, 1), question.max_gpus);
         let why = match question.max_cost {
             Some(cost) if gpus <= most => {
                 let each = candidate.price * f64::from(gpus);
@@ -102,19 +106,22 @@ pub(super) fn answer(candidate: &Candidate, question: &PlanRequirements) -> Resu
             }
             _ => format!("one worker takes {gpus} GPUs, --max-gpus is {most}"),
         };
-        return Ok(nothing(why));
+        return Ok(empty_result(why));
     }
     if let Some(why) = player.infeasible_reason()? {
-        return Ok(nothing(why));
+        return Ok(empty_result(why));
     }
-    let found = player.fewest_workers(1.0)?;
-    let why = player.trials.last().map(|last| too_slow(last, candidate));
-    Ok(finish(found, player.trials, why.unwrap_or_default()))
+    let found = player.bisect_fewest_workers(1.0)?;
+    let why = player
+        .trials
+        .last()
+        .map(|last| missed_bounds_description(last, candidate));
+    Ok(finish_search(found, player.trials, why.unwrap_or_default()))
 }
 
 /// Returns the number of units that `cost` buys at `price`, tolerant of binary rounding: 3 of 1.1
 /// for 3.3.
-fn affordable(cost: f64, price: f64) -> u32 {
+fn affordable_units(cost: f64, price: f64) -> u32 {
     // The cast saturates.
     (cost * (1.0 + 1e-9) / price) as u32
 }
@@ -124,13 +131,13 @@ fn affordable(cost: f64, price: f64) -> u32 {
 ///
 /// # Errors
 /// Returns the errors of the simulated runs.
-pub(super) fn fewest_workers(
-    candidate: &Candidate,
+pub(super) fn search_fewest_workers(
+    candidate: &DeploymentCandidate,
     question: &PlanRequirements,
     traffic: f64,
-) -> Result<Option<Trial>> {
+) -> Result<Option<SimulatedTrial>> {
     match TrialRunner::new(candidate, question) {
-        Ok(mut player) => player.fewest_workers(traffic),
+        Ok(mut player) => player.bisect_fewest_workers(traffic),
         Err(_) => Ok(None),
     }
 }
@@ -139,18 +146,18 @@ pub(super) fn fewest_workers(
 ///
 /// # Errors
 /// Returns the errors of the simulated runs.
-pub(super) fn most_traffic(
-    candidate: &Candidate,
+pub(super) fn search_most_traffic(
+    candidate: &DeploymentCandidate,
     question: &PlanRequirements,
     workers: u32,
-) -> Result<Option<Trial>> {
+) -> Result<Option<SimulatedTrial>> {
     match TrialRunner::new(candidate, question) {
-        Ok(mut player) => player.most_traffic(workers),
+        Ok(mut player) => player.bisect_most_traffic(workers),
         Err(_) => Ok(None),
     }
 }
 
-pub(super) fn nothing(why: String) -> SearchResult {
+pub(super) fn empty_result(why: String) -> SearchResult {
     SearchResult {
         found: None,
         trials: Vec::new(),
@@ -158,13 +165,17 @@ pub(super) fn nothing(why: String) -> SearchResult {
     }
 }
 
-fn finish(found: Option<Trial>, trials: Vec<Trial>, why: String) -> SearchResult {
+fn finish_search(
+    found: Option<SimulatedTrial>,
+    trials: Vec<SimulatedTrial>,
+    why: String,
+) -> SearchResult {
     let why = found.is_none().then_some(why);
     SearchResult { found, trials, why }
 }
 
 /// Returns the number of GPUs of `workers` workers or prefill/decode groups.
-fn gpus(pools: &Pools, workers: u32) -> u32 {
+fn gpus_of_workers(pools: &WorkerPools, workers: u32) -> u32 {
     let (prefill, serving) = pools.gpus;
     let of = |engines: usize, gpus: u32| engines as u32 * gpus;
     let prefills = pools.prefill.as_ref().map_or(0, |pool| pool.engines.len());
@@ -172,7 +183,7 @@ fn gpus(pools: &Pools, workers: u32) -> u32 {
 }
 
 /// Describes the latency bounds that the largest deployment within the budget misses.
-fn too_slow(trial: &Trial, candidate: &Candidate) -> String {
+fn missed_bounds_description(trial: &SimulatedTrial, candidate: &DeploymentCandidate) -> String {
     let report = &candidate.report;
     let bounds = [
         ("TTFT", "p99_ttft_ms", report.slo_ttft_ms),
@@ -181,7 +192,7 @@ fn too_slow(trial: &Trial, candidate: &Candidate) -> String {
         ("E2E", "p99_e2e_latency_ms", report.slo_e2e_ms),
     ];
     let missed = bounds.iter().filter_map(|(name, key, bound)| {
-        let (bound, value) = ((*bound)?, trial.number(key));
+        let (bound, value) = ((*bound)?, trial.summary_number(key));
         (value > bound).then(|| format!("{name} p99 {value:.1} ms, bound {bound} ms"))
     });
     let missed: Vec<String> = missed.chain(trial.missed.iter().cloned()).collect();
@@ -196,23 +207,26 @@ fn too_slow(trial: &Trial, candidate: &Candidate) -> String {
 }
 
 struct TrialRunner<'c> {
-    candidate: &'c Candidate,
-    pools: &'c Pools,
+    candidate: &'c DeploymentCandidate,
+    pools: &'c WorkerPools,
     question: &'c PlanRequirements,
     /// Maximum number of workers that the GPU and cost budgets allow.
     most_workers: u32,
-    trials: Vec<Trial>,
+    trials: Vec<SimulatedTrial>,
 }
 
 impl<'c> TrialRunner<'c> {
     /// Creates a runner for one flag combination; returns the reason if the model does not fit.
-    fn new(candidate: &'c Candidate, question: &'c PlanRequirements) -> Result<Self, &'c String> {
+    fn new(
+        candidate: &'c DeploymentCandidate,
+        question: &'c PlanRequirements,
+    ) -> Result<Self, &'c String> {
         let pools = candidate.pools.as_ref()?;
-        let each = gpus(pools, 1).max(1);
+        let each = gpus_of_workers(pools, 1).max(1);
         let each_price = candidate.price * f64::from(each);
         let by_cost = question
             .max_cost
-            .map_or(u32::MAX, |cost| affordable(cost, each_price));
+            .map_or(u32::MAX, |cost| affordable_units(cost, each_price));
         Ok(Self {
             candidate,
             pools,
@@ -226,17 +240,20 @@ impl<'c> TrialRunner<'c> {
     /// simulation.
     fn infeasible_reason(&self) -> Result<Option<String>> {
         let workload = &self.candidate.workload;
-        if limit(workload)?.is_some() {
+        if simulated_time_limit(workload)?.is_some() {
             return Ok(None);
         }
         let block_size = self.pools.serving.engines[0].block_size();
-        let open = || Ok(open(workload, block_size)?.0);
-        let asked = (self.candidate.report.slo()?, self.question.attainment);
+        let open = || Ok(open_workload(workload, block_size)?.0);
+        let asked = (
+            self.candidate.report.latency_slo()?,
+            self.question.attainment,
+        );
         idle_worker::infeasible_reason(self.pools, asked, &open)
     }
 
     /// Doubles the number of workers until they suffice for `traffic`, then bisects.
-    fn fewest_workers(&mut self, traffic: f64) -> Result<Option<Trial>> {
+    fn bisect_fewest_workers(&mut self, traffic: f64) -> Result<Option<SimulatedTrial>> {
         let (mut too_few, mut workers) = (0, 1);
         let mut found = loop {
             // The largest deployment runs to its end, so that the report can name what it misses.
@@ -244,8 +261,8 @@ impl<'c> TrialRunner<'c> {
                 true => RunExtent::Whole,
                 false => RunExtent::UntilMissed,
             };
-            let trial = self.play(workers, traffic, extent)?;
-            if self.suffices(&trial) {
+            let trial = self.simulate_trial(workers, traffic, extent)?;
+            if self.meets_requirements(&trial) {
                 break trial;
             }
             if workers >= self.most_workers {
@@ -256,8 +273,8 @@ impl<'c> TrialRunner<'c> {
         };
         while found.workers - too_few > 1 {
             let middle = too_few + (found.workers - too_few) / 2;
-            let trial = self.play(middle, traffic, RunExtent::UntilMissed)?;
-            if self.suffices(&trial) {
+            let trial = self.simulate_trial(middle, traffic, RunExtent::UntilMissed)?;
+            if self.meets_requirements(&trial) {
                 found = trial;
             } else {
                 too_few = trial.workers;
@@ -268,15 +285,16 @@ impl<'c> TrialRunner<'c> {
 
     /// Doubles or halves the traffic until it brackets the capacity of `workers` workers, then
     /// bisects to 1 %.
-    fn most_traffic(&mut self, workers: u32) -> Result<Option<Trial>> {
+    fn bisect_most_traffic(&mut self, workers: u32) -> Result<Option<SimulatedTrial>> {
         /// Maximum factor of the requested traffic in the search; its inverse is the minimum.
         const MAX_TRAFFIC_FACTOR: f64 = 1024.0;
-        let first = self.play(workers, 1.0, RunExtent::UntilMissed)?;
-        let (mut found, mut too_much) = if self.suffices(&first) {
+        let first = self.simulate_trial(workers, 1.0, RunExtent::UntilMissed)?;
+        let (mut found, mut too_much) = if self.meets_requirements(&first) {
             let mut found = first;
             loop {
-                let trial = self.play(workers, 2.0 * found.traffic, RunExtent::UntilMissed)?;
-                if !self.suffices(&trial) {
+                let trial =
+                    self.simulate_trial(workers, 2.0 * found.traffic, RunExtent::UntilMissed)?;
+                if !self.meets_requirements(&trial) {
                     break (found, trial.traffic);
                 }
                 if trial.traffic >= MAX_TRAFFIC_FACTOR {
@@ -287,8 +305,8 @@ impl<'c> TrialRunner<'c> {
         } else {
             let mut too_much = first.traffic;
             loop {
-                let trial = self.play(workers, too_much / 2.0, RunExtent::UntilMissed)?;
-                if self.suffices(&trial) {
+                let trial = self.simulate_trial(workers, too_much / 2.0, RunExtent::UntilMissed)?;
+                if self.meets_requirements(&trial) {
                     break (trial, too_much);
                 }
                 too_much = trial.traffic;
@@ -298,12 +316,12 @@ impl<'c> TrialRunner<'c> {
             }
         };
         while too_much / found.traffic > 1.01 {
-            let trial = self.play(
+            let trial = self.simulate_trial(
                 workers,
                 (found.traffic * too_much).sqrt(),
                 RunExtent::UntilMissed,
             )?;
-            if self.suffices(&trial) {
+            if self.meets_requirements(&trial) {
                 found = trial;
             } else {
                 too_much = trial.traffic;
@@ -313,11 +331,16 @@ impl<'c> TrialRunner<'c> {
     }
 
     /// Returns whether enough requests are good and the run meets every other requirement.
-    fn suffices(&self, trial: &Trial) -> bool {
+    fn meets_requirements(&self, trial: &SimulatedTrial) -> bool {
         trial.attainment >= self.question.attainment && trial.missed.is_empty()
     }
 
-    fn play(&mut self, workers: u32, traffic: f64, extent: RunExtent) -> Result<Trial> {
+    fn simulate_trial(
+        &mut self,
+        workers: u32,
+        traffic: f64,
+        extent: RunExtent,
+    ) -> Result<SimulatedTrial> {
         let mut pools = self.pools.clone();
         let all = [Some(&mut pools.serving), pools.prefill.as_mut()];
         for pool in all.into_iter().flatten() {
@@ -325,34 +348,37 @@ impl<'c> TrialRunner<'c> {
             let group = engines.iter().cycle().cloned();
             pool.engines = group.take(engines.len() * workers as usize).collect();
         }
-        let workload = with_traffic(&self.candidate.workload, traffic)?;
-        let (mut source, pace) = open(&workload, pools.serving.engines[0].block_size())?;
-        let limit = limit(&workload)?;
-        let mut trend = Trend::default();
+        let workload = scale_traffic(&self.candidate.workload, traffic)?;
+        let (mut source, pace) = open_workload(&workload, pools.serving.engines[0].block_size())?;
+        let limit = simulated_time_limit(&workload)?;
+        let mut trend = LatencyTrend::default();
         let args = &self.candidate.report;
         let mut tracker = AttainmentTracker {
-            slo: args.slo()?,
+            slo: args.latency_slo()?,
             attainment: self.question.attainment,
             requests: source
-                .requests()
+                .max_requests()
                 .filter(|_| extent == RunExtent::UntilMissed),
             bad: 0,
         };
-        let mut watch = |outcome: &Outcome<'_>| {
-            trend.add(outcome);
-            tracker.add(outcome)
+        let mut watch = |outcome: &RequestOutcome<'_>| {
+            trend.add_outcome(outcome);
+            tracker.add_outcome(outcome)
         };
         let is_open = pace.concurrency.is_none();
-        let report = play_watched(&pools, source.as_mut(), (pace, limit, 1), args, &mut watch)?;
-        let stopped = tracker.is_lost();
+        let report =
+            replay_with_watcher(&pools, source.as_mut(), (pace, limit, 1), args, &mut watch)?;
+        let stopped = tracker.is_attainment_lost();
         let bounds = self.question.bounds.iter().filter(|_| !stopped);
-        let mut missed: Vec<String> = bounds.filter_map(|bound| bound.missed(&report)).collect();
+        let mut missed: Vec<String> = bounds
+            .filter_map(|bound| bound.missed_message(&report))
+            .collect();
         if stopped {
             missed.push(format!(
                 "stopped after {} requests that are not good, which is too many",
                 tracker.bad
             ));
-        } else if let Some(growth) = trend.growth().filter(|_| is_open) {
+        } else if let Some(growth) = trend.latency_growth_secs().filter(|_| is_open) {
             missed.push(format!(
                 "the queue grows: requests of the last quarter take {growth:.2} s longer than \
                  those of the second"
@@ -360,18 +386,20 @@ impl<'c> TrialRunner<'c> {
         }
         let mut summary = report.summary.clone();
         for bound in &self.question.bounds {
-            if let Some(value) = bound.value(&report) {
-                summary.entry(bound.key()).or_insert_with(|| value.into());
+            if let Some(value) = bound.percentile_ms(&report) {
+                summary
+                    .entry(bound.summary_key())
+                    .or_insert_with(|| value.into());
             }
         }
-        let completed = report.number("completed_requests");
-        let trial = Trial {
+        let completed = report.summary_number("completed_requests");
+        let trial = SimulatedTrial {
             workers,
-            gpus: gpus(self.pools, workers),
+            gpus: gpus_of_workers(self.pools, workers),
             traffic,
             attainment: match report.summary.contains_key("slo_attainment") {
-                true => report.number("slo_attainment"),
-                false => completed / report.number("num_requests").max(1.0),
+                true => report.summary_number("slo_attainment"),
+                false => completed / report.summary_number("num_requests").max(1.0),
             },
             missed,
             stopped,
@@ -391,7 +419,7 @@ enum RunExtent {
 
 /// Tracks whether enough requests of a run can still be good.
 struct AttainmentTracker {
-    slo: Slo,
+    slo: LatencySlo,
     attainment: f64,
     /// Upper bound of the run's number of requests; `None` if unknown.
     requests: Option<u64>,
@@ -399,18 +427,18 @@ struct AttainmentTracker {
 }
 
 impl AttainmentTracker {
-    fn add(&mut self, outcome: &Outcome<'_>) -> ControlFlow<()> {
-        if !self.slo.is_set() || self.is_lost() {
+    fn add_outcome(&mut self, outcome: &RequestOutcome<'_>) -> ControlFlow<()> {
+        if !self.slo.has_any_bound() || self.is_attainment_lost() {
             return ControlFlow::Continue(());
         }
-        self.bad += u64::from(!self.slo.holds(outcome));
-        match self.is_lost() {
+        self.bad += u64::from(!self.slo.is_met_by(outcome));
+        match self.is_attainment_lost() {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
         }
     }
 
-    fn is_lost(&self) -> bool {
+    fn is_attainment_lost(&self) -> bool {
         // Same division as in the final attainment, which rounding cannot put above this value.
         self.requests.is_some_and(|requests| {
             let most = requests.saturating_sub(self.bad) as f64;
@@ -420,12 +448,12 @@ impl AttainmentTracker {
 }
 
 /// Maximum number of requests to which a synthetic workload is scaled up.
-const MOST_REQUESTS: u64 = 200_000;
+const MAX_SCALED_REQUESTS: u64 = 200_000;
 
 /// Scales the traffic of a workload by a factor.
 ///
 /// A synthetic workload changes its rate and keeps its duration; a trace runs faster or slower.
-fn with_traffic(workload: &WorkloadArgs, traffic: f64) -> Result<WorkloadArgs> {
+fn scale_traffic(workload: &WorkloadArgs, traffic: f64) -> Result<WorkloadArgs> {
     let mut workload = match &workload.workload {
         Some(words) => parse_workload_text(words, workload)?,
         None => workload.clone(),
@@ -434,7 +462,7 @@ fn with_traffic(workload: &WorkloadArgs, traffic: f64) -> Result<WorkloadArgs> {
         (Some(rate), Some(count)) if workload.files.is_empty() => {
             let more = (count as f64 * traffic).ceil() as u64;
             workload.request_rate = Some(rate * traffic);
-            workload.request_count = Some(more.min(MOST_REQUESTS).max(count));
+            workload.request_count = Some(more.min(MAX_SCALED_REQUESTS).max(count));
         }
         _ => workload.arrival_speedup_ratio *= traffic,
     }
@@ -443,20 +471,20 @@ fn with_traffic(workload: &WorkloadArgs, traffic: f64) -> Result<WorkloadArgs> {
 
 #[cfg(test)]
 mod tests {
-    use super::affordable;
+    use super::affordable_units;
 
     #[test]
-    fn no_gpu_is_lost_by_rounding() {
+    fn affordable_gpus_tolerate_float_rounding() {
         for cents in 1..2_000_u32 {
             let price = f64::from(cents) / 100.0;
             for workers in 1..65_u32 {
                 let cost = f64::from(cents * workers) / 100.0;
                 assert_eq!(
-                    affordable(cost, price),
+                    affordable_units(cost, price),
                     workers,
                     "{workers} of {price} for {cost}"
                 );
-                assert_eq!(affordable(cost - 0.0001, price), workers - 1);
+                assert_eq!(affordable_units(cost - 0.0001, price), workers - 1);
             }
         }
     }

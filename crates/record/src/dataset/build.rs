@@ -11,15 +11,15 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use super::card;
-use super::recording::{self, Recording};
-use super::source::{self, Message};
-use super::write::{ReplyRecord, Writer};
-use vllm_sim_dataset::{Generation, hash_conversation, hash_text, hash_tokens};
+use super::recording::{self, RecordedRequest};
+use super::source::{self, ConversationMessage};
+use super::write::{DatasetRow, DatasetWriter};
+use vllm_sim_dataset::{DatasetFormat, hash_conversation, hash_text, hash_tokens};
 use vllm_sim_tokenizer::{ChatInput, ChatMessage, SpecialTokens, Tokenizer};
 
 /// Input and output of a dataset build.
 #[derive(Debug, Clone)]
-pub struct Build {
+pub struct DatasetBuildOptions {
     /// Path of the input file, with conversations or recordings.
     pub input: PathBuf,
     /// Origin of the input, printed on the dataset card.
@@ -35,7 +35,7 @@ pub struct Build {
     /// Name of the tokenizer's model, printed on the dataset card.
     pub model: String,
     /// Version of the dataset format to write.
-    pub generation: Generation,
+    pub generation: DatasetFormat,
 }
 
 /// Result of a dataset build.
@@ -61,7 +61,7 @@ pub struct DatasetSummary {
 /// # Errors
 /// Returns an error if an output file exists, the input is unreadable or writing fails. No output
 /// file remains then.
-pub fn build(build: &Build, tokenizer: &Tokenizer) -> Result<DatasetSummary> {
+pub fn build_dataset(build: &DatasetBuildOptions, tokenizer: &Tokenizer) -> Result<DatasetSummary> {
     let files = ["sqlite3", "json", "md"]
         .map(|extension| build.folder.join(format!("{}.{extension}", build.name)));
     for file in &files {
@@ -69,24 +69,24 @@ pub fn build(build: &Build, tokenizer: &Tokenizer) -> Result<DatasetSummary> {
             bail!("{} already exists", file.display());
         }
     }
-    let recorded = recording::is_database(&build.input);
+    let recorded = recording::is_sqlite_file(&build.input);
     let input = File::open(&build.input)
         .with_context(|| format!("cannot open {}", build.input.display()))?;
     let length = input.metadata().map_or(0, |about| about.len());
     let progress = if recorded {
-        ProgressBar::new(recording::count(&build.input, &build.table)?)
+        ProgressBar::new(recording::count_recordings(&build.input, &build.table)?)
     } else {
-        ProgressBar::new(length).with_style(style())
+        ProgressBar::new(length).with_style(progress_style())
     };
-    let mut writer = Writer::new(&files[0], &files[1], &build.table)?;
+    let mut writer = DatasetWriter::new(&files[0], &files[1], &build.table)?;
     let (mut read, mut used) = (0, 0);
     if recorded && build.max_records > 0 {
-        recording::read(&build.input, &build.table, |recording| {
+        recording::for_each_recording(&build.input, &build.table, |recording| {
             read += 1;
-            let before = writer.records();
-            again(build.generation, tokenizer, recording, &mut writer)?;
+            let before = writer.row_count();
+            write_retokenized_recording(build.generation, tokenizer, recording, &mut writer)?;
             progress.inc(1);
-            used += usize::from(writer.records() > before);
+            used += usize::from(writer.row_count() > before);
             Ok(if read >= build.max_records {
                 ControlFlow::Break(())
             } else {
@@ -95,11 +95,11 @@ pub fn build(build: &Build, tokenizer: &Tokenizer) -> Result<DatasetSummary> {
         })
         .with_context(|| format!("{}, recording {}", build.input.display(), read + 1))?;
     } else if build.max_records > 0 {
-        source::read(BufReader::new(progress.wrap_read(input)), |messages| {
+        source::for_each_conversation(BufReader::new(progress.wrap_read(input)), |messages| {
             read += 1;
-            let before = writer.records();
-            record(build.generation, tokenizer, &messages, &mut writer)?;
-            used += usize::from(writer.records() > before);
+            let before = writer.row_count();
+            write_conversation_replies(build.generation, tokenizer, &messages, &mut writer)?;
+            used += usize::from(writer.row_count() > before);
             Ok(if read >= build.max_records {
                 ControlFlow::Break(())
             } else {
@@ -109,8 +109,8 @@ pub fn build(build: &Build, tokenizer: &Tokenizer) -> Result<DatasetSummary> {
         .with_context(|| format!("{}, conversation {}", build.input.display(), read + 1))?;
     }
     progress.finish_and_clear();
-    let records = writer.records();
-    writer.finish()?;
+    let records = writer.row_count();
+    writer.finish_and_rename()?;
     let built = DatasetSummary {
         files,
         recorded,
@@ -118,7 +118,8 @@ pub fn build(build: &Build, tokenizer: &Tokenizer) -> Result<DatasetSummary> {
         used,
         records,
     };
-    if let Err(error) = std::fs::write(&built.files[2], card::text(build, &built)) {
+    if let Err(error) = std::fs::write(&built.files[2], card::dataset_card_markdown(build, &built))
+    {
         for file in &built.files {
             let _ = std::fs::remove_file(file);
         }
@@ -127,31 +128,31 @@ pub fn build(build: &Build, tokenizer: &Tokenizer) -> Result<DatasetSummary> {
     Ok(built)
 }
 
-fn style() -> ProgressStyle {
+fn progress_style() -> ProgressStyle {
     let template = "{bar:40} {bytes}/{total_bytes} {elapsed} (eta {eta})";
     ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
 /// Writes the dataset row of one recording, converted to the tokens of `tokenizer`.
-fn again(
-    generation: Generation,
+fn write_retokenized_recording(
+    generation: DatasetFormat,
     tokenizer: &Tokenizer,
-    recording: Recording,
-    writer: &mut Writer,
+    recording: RecordedRequest,
+    writer: &mut DatasetWriter,
 ) -> Result<()> {
     let Some(recording) = recording.retokenize(tokenizer) else {
         return Ok(());
     };
-    let messages = recording.messages();
+    let messages = recording.prompt_messages();
     let said = messages
         .iter()
         .map(|(role, text)| (role.as_str(), text.as_str()));
     let hash = match generation {
-        Generation::Tokens => hash_tokens(&recording.prompt),
-        Generation::Texts => hash_conversation(said.clone()),
+        DatasetFormat::Tokens => hash_tokens(&recording.prompt),
+        DatasetFormat::Texts => hash_conversation(said.clone()),
     };
     let input: Vec<&str> = said.map(|(_, text)| text).collect();
-    writer.write(&ReplyRecord {
+    writer.write_row(&DatasetRow {
         hash,
         ids: &recording.ids,
         texts: &recording.texts,
@@ -162,28 +163,28 @@ fn again(
     })
 }
 
-fn record(
-    generation: Generation,
+fn write_conversation_replies(
+    generation: DatasetFormat,
     tokenizer: &Tokenizer,
-    messages: &[Message],
-    writer: &mut Writer,
+    messages: &[ConversationMessage],
+    writer: &mut DatasetWriter,
 ) -> Result<()> {
-    let as_json = |m: &Message| json!({"role": m.role, "content": m.text}).into();
+    let as_json = |m: &ConversationMessage| json!({"role": m.role, "content": m.text}).into();
     let history: Vec<ChatMessage> = messages.iter().map(as_json).collect();
     for (place, pair) in messages.windows(2).enumerate() {
         let [question, answer] = pair else { continue };
         if question.role != "user" || answer.role != "assistant" || answer.text.is_empty() {
             continue;
         }
-        let reply = tokenizer.fragments(&answer.text);
+        let reply = tokenizer.tokenize_with_text(&answer.text);
         if reply.ids.is_empty() {
             continue;
         }
         let texts: Vec<_> = (0..reply.ids.len())
-            .map(|index| reply.piece(index).to_owned())
+            .map(|index| reply.fragment_text(index).to_owned())
             .collect();
         let (completion, chat) = match generation {
-            Generation::Tokens => {
+            DatasetFormat::Tokens => {
                 let asked = ChatInput {
                     messages: &history[..=place],
                     add_generation_prompt: true,
@@ -197,7 +198,7 @@ fn record(
                 let hash = hash_tokens(&tokenizer.encode(&question.text, SpecialTokens::With));
                 ((hash, question.text.clone()), chat)
             }
-            Generation::Texts => {
+            DatasetFormat::Texts => {
                 let said = messages[..=place].iter();
                 let hash =
                     hash_conversation(said.clone().map(|m| (m.role.as_str(), m.text.as_str())));
@@ -209,7 +210,7 @@ fn record(
             }
         };
         for (hash, input) in std::iter::once(completion).chain(chat) {
-            writer.write(&ReplyRecord {
+            writer.write_row(&DatasetRow {
                 hash,
                 ids: &reply.ids,
                 texts: &texts,

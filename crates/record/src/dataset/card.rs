@@ -1,10 +1,10 @@
 //! Renders the dataset card, a Markdown description of the dataset's files.
 
-use super::build::{Build, DatasetSummary};
-use vllm_sim_dataset::{Generation, schema::recording_table};
+use super::build::{DatasetBuildOptions, DatasetSummary};
+use vllm_sim_dataset::{DatasetFormat, schema::recording_table_name};
 
-pub(super) fn text(build: &Build, built: &DatasetSummary) -> String {
-    let Build {
+pub(super) fn dataset_card_markdown(build: &DatasetBuildOptions, built: &DatasetSummary) -> String {
+    let DatasetBuildOptions {
         origin,
         model,
         table,
@@ -24,7 +24,7 @@ pub(super) fn text(build: &Build, built: &DatasetSummary) -> String {
             "each for its prompt",
             format!(
                 "\nTable `{}` has the request, the model's name and the microseconds to each token.\n",
-                recording_table(table)
+                recording_table_name(table)
             ),
         )
     } else {
@@ -35,11 +35,11 @@ pub(super) fn text(build: &Build, built: &DatasetSummary) -> String {
         )
     };
     let (hash, form) = match build.generation {
-        Generation::Tokens => (
+        DatasetFormat::Tokens => (
             "SHA-256 of the prompt's token ids, each 4 bytes, little-endian",
             "object with `Tokens` (ids) and `Strings` (the text of each)",
         ),
-        Generation::Texts => (
+        DatasetFormat::Texts => (
             "SHA-256 of `### ROLE:\\nTEXT\\n` of each message",
             "array with the text of each token",
         ),

@@ -9,19 +9,20 @@ use anyhow::{Context, Result};
 use rusqlite::{Connection, OpenFlags};
 use serde_json::Value;
 
-use crate::{Api, prompts};
-use vllm_sim_dataset::{schema, tokens_of};
+use crate::{RecordedApi, prompt_token_ids};
+use vllm_sim_dataset::{schema, token_ids_and_texts};
 use vllm_sim_tokenizer::Tokenizer;
 
-const MAGIC: &[u8; 16] = b"SQLite format 3\0";
+const SQLITE_MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
-pub(super) fn is_database(path: &Path) -> bool {
+pub(super) fn is_sqlite_file(path: &Path) -> bool {
     let mut start = [0; 16];
-    File::open(path).is_ok_and(|mut file| file.read_exact(&mut start).is_ok() && &start == MAGIC)
+    File::open(path)
+        .is_ok_and(|mut file| file.read_exact(&mut start).is_ok() && &start == SQLITE_MAGIC)
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(super) struct Recording {
+pub(super) struct RecordedRequest {
     pub(super) api: String,
     pub(super) model: Option<String>,
     pub(super) request: Value,
@@ -35,14 +36,14 @@ pub(super) struct Recording {
     pub(super) streamed: bool,
 }
 
-impl Recording {
+impl RecordedRequest {
     /// Converts the recording to the tokens of `tokenizer`.
     ///
     /// A token has the time of the recorded token in which it ends. Returns `None` if the prompt
     /// cannot be rendered.
     pub(super) fn retokenize(mut self, tokenizer: &Tokenizer) -> Option<Self> {
-        let api = Api::named(&self.api)?;
-        let prompt = prompts(api, &self.request, tokenizer)
+        let api = RecordedApi::from_name(&self.api)?;
+        let prompt = prompt_token_ids(api, &self.request, tokenizer)
             .ok()?
             .into_iter()
             .next()?;
@@ -50,7 +51,7 @@ impl Recording {
             return Some(self);
         }
         self.prompt = prompt;
-        let fragments = tokenizer.fragments(&self.texts.concat());
+        let fragments = tokenizer.tokenize_with_text(&self.texts.concat());
         let mut ends = Vec::with_capacity(self.texts.len());
         let mut end = 0;
         for text in &self.texts {
@@ -73,7 +74,7 @@ impl Recording {
             .ends
             .partition_point(|end| *end as usize <= thought) as u32;
         self.texts = (0..fragments.ids.len())
-            .map(|index| fragments.piece(index).to_owned())
+            .map(|index| fragments.fragment_text(index).to_owned())
             .collect();
         self.micros = micros;
         self.ids = fragments.ids;
@@ -82,7 +83,7 @@ impl Recording {
 
     /// Returns role and text of each message of the recorded request; a completion prompt is a user
     /// message.
-    pub(super) fn messages(&self) -> Vec<(String, String)> {
+    pub(super) fn prompt_messages(&self) -> Vec<(String, String)> {
         if let Some(prompt) = self.request["prompt"].as_str() {
             return vec![("user".to_owned(), prompt.to_owned())];
         }
@@ -107,11 +108,11 @@ impl Recording {
 ///
 /// # Errors
 /// Returns an error if the file is unreadable or has no recordings.
-pub(super) fn count(path: &Path, table: &str) -> Result<u64> {
-    let file = open(path)?;
+pub(super) fn count_recordings(path: &Path, table: &str) -> Result<u64> {
+    let file = open_read_only(path)?;
     let sql = format!(
         "SELECT count(*) FROM ({})",
-        schema::select_recordings(table)
+        schema::select_recordings_sql(table)
     );
     let count: i64 = file
         .query_row(&sql, [], |row| row.get(0))
@@ -119,7 +120,7 @@ pub(super) fn count(path: &Path, table: &str) -> Result<u64> {
     Ok(count.unsigned_abs())
 }
 
-fn open(path: &Path) -> Result<Connection> {
+fn open_read_only(path: &Path) -> Result<Connection> {
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY;
     Connection::open_with_flags(path, flags)
         .with_context(|| format!("cannot open {}", path.display()))
@@ -129,23 +130,23 @@ fn open(path: &Path) -> Result<Connection> {
 ///
 /// # Errors
 /// Returns an error if the file is unreadable or has no recordings, and the errors of `each`.
-pub(super) fn read(
+pub(super) fn for_each_recording(
     path: &Path,
     table: &str,
-    mut each: impl FnMut(Recording) -> Result<ControlFlow<()>>,
+    mut each: impl FnMut(RecordedRequest) -> Result<ControlFlow<()>>,
 ) -> Result<()> {
-    let file = open(path)?;
-    let mut query = file.prepare(&schema::select_recordings(table))?;
+    let file = open_read_only(path)?;
+    let mut query = file.prepare(&schema::select_recordings_sql(table))?;
     let mut rows = query.query([])?;
     let mut number = 0;
     while let Some(row) = rows.next()? {
         number += 1;
         let text = |column| row.get::<_, String>(column);
         let reply = text(0)?;
-        let (ids, texts) = tokens_of(&reply)
+        let (ids, texts) = token_ids_and_texts(&reply)
             .map_err(anyhow::Error::msg)
             .with_context(|| format!("recording {number}"))?;
-        let recording = Recording {
+        let recording = RecordedRequest {
             api: text(1)?,
             model: row.get(2)?,
             request: serde_json::from_str(&text(3)?)?,
@@ -171,15 +172,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_tokenizer_cuts_anew_and_keeps_the_instants() {
-        let recording = Recording {
+    fn retokenizing_keeps_token_times() {
+        let recording = RecordedRequest {
             api: "completions".to_owned(),
             request: json!({"prompt": "p"}),
             ids: vec![1, 2, 3],
             texts: ["One t", "wo thr", "ee"].map(str::to_owned).to_vec(),
             micros: vec![5, 7, 9],
             reasoning: 2,
-            ..Recording::default()
+            ..RecordedRequest::default()
         };
         let cut = recording
             .retokenize(&Tokenizer::simulated())

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer as _};
 use serde_json::Value;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Message {
+pub(super) struct ConversationMessage {
     /// Role of the message's author, in the terms of OpenAI's API.
     pub(super) role: String,
     pub(super) text: String,
@@ -31,14 +31,14 @@ struct Turn {
 }
 
 impl Conversation {
-    fn messages(self) -> Vec<Message> {
+    fn into_messages(self) -> Vec<ConversationMessage> {
         let turns = self.conversations.or(self.messages).unwrap_or_default();
-        turns.into_iter().map(Turn::message).collect()
+        turns.into_iter().map(Turn::into_message).collect()
     }
 }
 
 impl Turn {
-    fn message(self) -> Message {
+    fn into_message(self) -> ConversationMessage {
         let role = match self.role.as_str() {
             "human" => "user".to_owned(),
             "gpt" | "chatgpt" | "bing" | "bard" | "model" => "assistant".to_owned(),
@@ -52,7 +52,7 @@ impl Turn {
             }
             _ => String::new(),
         };
-        Message { role, text }
+        ConversationMessage { role, text }
     }
 }
 
@@ -62,9 +62,9 @@ impl Turn {
 ///
 /// # Errors
 /// Returns an error with the position of invalid input, and the errors of `each`.
-pub(super) fn read(
+pub(super) fn for_each_conversation(
     mut input: impl BufRead,
-    mut each: impl FnMut(Vec<Message>) -> Result<ControlFlow<()>>,
+    mut each: impl FnMut(Vec<ConversationMessage>) -> Result<ControlFlow<()>>,
 ) -> Result<()> {
     let first = loop {
         let seen = input.fill_buf()?;
@@ -84,7 +84,7 @@ pub(super) fn read(
     let what = "neither ShareGPT conversations nor OpenAI messages";
     if first != b'[' {
         for item in serde_json::Deserializer::from_reader(input).into_iter::<Conversation>() {
-            if each(item.context(what)?.messages())?.is_break() {
+            if each(item.context(what)?.into_messages())?.is_break() {
                 break;
             }
         }
@@ -108,7 +108,7 @@ struct ConversationVisitor<'e, F> {
     outcome: &'e mut Result<ControlFlow<()>>,
 }
 
-impl<'de, F: FnMut(Vec<Message>) -> Result<ControlFlow<()>>> Visitor<'de>
+impl<'de, F: FnMut(Vec<ConversationMessage>) -> Result<ControlFlow<()>>> Visitor<'de>
     for ConversationVisitor<'_, F>
 {
     type Value = ();
@@ -119,7 +119,7 @@ impl<'de, F: FnMut(Vec<Message>) -> Result<ControlFlow<()>>> Visitor<'de>
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<(), A::Error> {
         while let Some(item) = items.next_element::<Conversation>()? {
-            *self.outcome = (self.each)(item.messages());
+            *self.outcome = (self.each)(item.into_messages());
             if !matches!(self.outcome, Ok(ControlFlow::Continue(()))) {
                 break;
             }
@@ -134,7 +134,7 @@ mod tests {
 
     fn roles(text: &str, most: usize) -> Result<Vec<String>> {
         let mut found = Vec::new();
-        read(text.as_bytes(), |messages| {
+        for_each_conversation(text.as_bytes(), |messages| {
             let shown = messages.iter().map(|m| format!("{}:{}", m.role, m.text));
             found.push(shown.collect::<Vec<_>>().join("|"));
             Ok(if found.len() == most {
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn both_kinds_are_read_from_arrays_and_lines() {
+    fn reads_conversations_from_array_and_jsonl() {
         let share = r#"{"id":"x","conversations":[{"from":"human","value":"q"},{"from":"gpt","value":"a"}]}"#;
         let openai = r#"{"messages":[{"role":"user","content":[{"type":"text","text":"q"}]},{"role":"assistant","content":"a"}]}"#;
         let expected = ["user:q|assistant:a", "user:q|assistant:a"];
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_conversation_is_an_error_with_its_place() {
+    fn invalid_conversation_error_names_line() {
         for text in ["[{\"messages\":[{}]}]", "[{}", "hello", "[1]"] {
             let error = roles(text, 9).expect_err(text);
             assert!(format!("{error:#}").contains("line 1 column"), "{error:#}");

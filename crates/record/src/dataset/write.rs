@@ -12,35 +12,35 @@ use base64::engine::general_purpose::STANDARD;
 use rusqlite::Connection;
 use serde_json::{Value, json};
 
-use super::recording::Recording;
-use vllm_sim_dataset::{Generation, Hash, schema};
+use super::recording::RecordedRequest;
+use vllm_sim_dataset::{DatasetFormat, PromptHash, schema};
 
-pub(super) struct ReplyRecord<'r> {
-    pub(super) hash: Hash,
+pub(super) struct DatasetRow<'r> {
+    pub(super) hash: PromptHash,
     pub(super) ids: &'r [u32],
     pub(super) texts: &'r [String],
-    pub(super) generation: Generation,
+    pub(super) generation: DatasetFormat,
     pub(super) input: &'r str,
     pub(super) output: &'r str,
     /// Recording of the reply, if the input is a recording.
-    pub(super) recording: Option<&'r Recording>,
+    pub(super) recording: Option<&'r RecordedRequest>,
 }
 
-impl ReplyRecord<'_> {
+impl DatasetRow<'_> {
     fn gen_tokens(&self) -> Value {
         match self.generation {
-            Generation::Texts => json!(self.texts),
-            Generation::Tokens => json!({"Tokens": self.ids, "Strings": self.texts}),
+            DatasetFormat::Texts => json!(self.texts),
+            DatasetFormat::Tokens => json!({"Tokens": self.ids, "Strings": self.texts}),
         }
     }
 }
 
-struct PartFile {
+struct TemporaryOutputFile {
     path: PathBuf,
     part: PathBuf,
 }
 
-impl PartFile {
+impl TemporaryOutputFile {
     fn new(path: &Path) -> Result<Self> {
         let mut part = path.as_os_str().to_owned();
         part.push(".part");
@@ -51,19 +51,19 @@ impl PartFile {
         Ok(Self { path, part })
     }
 
-    fn finish(&self) -> Result<()> {
+    fn rename_to_target(&self) -> Result<()> {
         std::fs::rename(&self.part, &self.path)
             .with_context(|| format!("cannot write {}", self.path.display()))
     }
 }
 
-impl Drop for PartFile {
+impl Drop for TemporaryOutputFile {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.part);
     }
 }
 
-pub(super) struct Writer {
+pub(super) struct DatasetWriter {
     database: Connection,
     insert: [String; 2],
     finish: String,
@@ -71,10 +71,10 @@ pub(super) struct Writer {
     recordings: usize,
     text: BufWriter<File>,
     records: usize,
-    files: [PartFile; 2],
+    files: [TemporaryOutputFile; 2],
 }
 
-impl Writer {
+impl DatasetWriter {
     pub(super) fn new(database: &Path, text: &Path, table: &str) -> Result<Self> {
         if let Some(folder) = database
             .parent()
@@ -83,19 +83,25 @@ impl Writer {
             std::fs::create_dir_all(folder)
                 .with_context(|| format!("cannot create the folder {}", folder.display()))?;
         }
-        let files = [PartFile::new(database)?, PartFile::new(text)?];
-        let cannot = |part: &PartFile| format!("cannot write {}", part.path.display());
+        let files = [
+            TemporaryOutputFile::new(database)?,
+            TemporaryOutputFile::new(text)?,
+        ];
+        let cannot = |part: &TemporaryOutputFile| format!("cannot write {}", part.path.display());
         let database = Connection::open(&files[0].part).with_context(|| cannot(&files[0]))?;
-        let tables = schema::create_tables(table);
+        let tables = schema::create_tables_sql(table);
         let start = format!("PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; {tables}; BEGIN");
         database
             .execute_batch(&start)
             .with_context(|| cannot(&files[0]))?;
         let file = File::create(&files[1].part).with_context(|| cannot(&files[1]))?;
         Ok(Self {
-            insert: [schema::insert_reply(table), schema::insert_recording(table)],
-            finish: format!("{}; COMMIT", schema::create_index(table)),
-            drop_recording: schema::drop_recording(table),
+            insert: [
+                schema::insert_reply_sql(table),
+                schema::insert_recording_sql(table),
+            ],
+            finish: format!("{}; COMMIT", schema::create_index_sql(table)),
+            drop_recording: schema::drop_recording_table_sql(table),
             recordings: 0,
             database,
             text: BufWriter::new(file),
@@ -104,11 +110,11 @@ impl Writer {
         })
     }
 
-    pub(super) fn records(&self) -> usize {
+    pub(super) fn row_count(&self) -> usize {
         self.records
     }
 
-    pub(super) fn write(&mut self, record: &ReplyRecord<'_>) -> Result<()> {
+    pub(super) fn write_row(&mut self, record: &DatasetRow<'_>) -> Result<()> {
         let tokens = record.gen_tokens();
         let count = record.ids.len();
         let mut insert = self.database.prepare_cached(&self.insert[0])?;
@@ -147,7 +153,7 @@ impl Writer {
     }
 
     /// Completes the output files and renames them from their temporary names.
-    pub(super) fn finish(self) -> Result<()> {
+    pub(super) fn finish_and_rename(self) -> Result<()> {
         let Self {
             database,
             finish,
@@ -169,8 +175,8 @@ impl Writer {
         text.into_inner()
             .map_err(|error| error.into_error())?
             .sync_all()?;
-        files[0].finish()?;
-        if let Err(error) = files[1].finish() {
+        files[0].rename_to_target()?;
+        if let Err(error) = files[1].rename_to_target() {
             let _ = std::fs::remove_file(&files[0].path);
             return Err(error);
         }

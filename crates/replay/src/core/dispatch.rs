@@ -1,29 +1,29 @@
 //! Routes each scheduled turn to a worker and submits it to the worker's engine.
 
-use vllm_sim_engine::{Command, SeqId, Sequence, Transfer};
+use vllm_sim_engine::{EngineCommand, PromptTransfer, SeqId, Sequence};
 
-use crate::content::adapter_key;
-use crate::outcome::Status;
-use crate::pool::{PREFILL, SERVING, WorkerPool};
+use crate::content::lora_root_block_key;
+use crate::outcome::RequestStatus;
+use crate::pool::{PREFILL_POOL, SERVING_POOL, WorkerPool};
 use crate::route::RouteRequest;
 use crate::sessions::{DueTurn, NumberedSource};
 
-use super::report_position::{OrderedSink, ReportPosition};
-use super::{Core, ReplayError};
+use super::report_position::{EventLoopPosition, PositionedSink};
+use super::{EventLoop, ReplayError};
 
-impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
+impl<S: PositionedSink, N: NumberedSource> EventLoop<'_, S, N> {
     /// Creates the request of a due turn and routes it to its first worker.
-    pub(super) fn send(
+    pub(super) fn send_due_turn(
         &mut self,
         (arrival, session, turn, place): DueTurn,
     ) -> Result<(), ReplayError> {
-        let block_size = self.pools[SERVING].block_size;
+        let block_size = self.pools[SERVING_POOL].block_size;
         let open = self.sessions.get_mut(place);
-        let (input, plan) = open.content(turn, block_size.max(1));
+        let (input, plan) = open.next_turn_block_keys(turn, block_size.max(1));
         let spec = open.turn(turn);
         let (output, priority, strict) = (spec.output, spec.priority, spec.strict_priority);
-        let adapter = spec.lora.as_deref().map(adapter_key);
-        let slot = self.requests.claim();
+        let adapter = spec.lora.as_deref().map(lora_root_block_key);
+        let slot = self.requests.claim_slot();
         let request = self.requests.get_mut(slot);
         (request.place, request.session, request.turn) = (place, session, turn);
         let number = match N::IN_ORDER {
@@ -35,22 +35,29 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         (request.priority, request.strict_priority) = (priority, strict);
         request.adapter = adapter;
         self.sink
-            .report_position(ReportPosition::of_request(self.now, self.round, number));
+            .set_position(EventLoopPosition::of_request(self.now, self.round, number));
         self.totals.requests += 1;
         self.totals.events += 1;
         self.in_flight += 1;
         self.totals.most_requests = self.totals.most_requests.max(self.in_flight);
-        self.sessions.sent(place, turn, self.now);
+        self.sessions.record_sent(place, turn, self.now);
         if self.handoffs.order.is_some() {
             // Queued, so that engines with work at this instant advance first.
             self.start_handoff(slot);
             return Ok(());
         }
-        self.place(if self.split { PREFILL } else { SERVING }, slot);
-        self.submit_outgoing()
+        self.place_request(
+            if self.split {
+                PREFILL_POOL
+            } else {
+                SERVING_POOL
+            },
+            slot,
+        );
+        self.submit_routed_requests()
     }
 
-    pub(super) fn place(&mut self, pool: usize, slot: u32) {
+    pub(super) fn place_request(&mut self, pool: usize, slot: u32) {
         let request = self.requests.get(slot);
         let ask = RouteRequest {
             slot,
@@ -66,36 +73,38 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
             workers, router, ..
         } = &mut self.pools[pool];
         let gauges = |worker: u32| workers[worker as usize].engine.stats();
-        if let Some(choice) = router.place(ask, self.now, &gauges) {
+        if let Some(choice) = router.place_or_queue(ask, self.now, &gauges) {
             self.outgoing.push_back((pool, slot, choice));
         }
     }
 
     /// Frees fetched prompts on prefill workers, then submits routed requests to their workers.
-    pub(super) fn submit_outgoing(&mut self) -> Result<(), ReplayError> {
+    pub(super) fn submit_routed_requests(&mut self) -> Result<(), ReplayError> {
         while let Some((at, slot)) = self.fetched.pop() {
-            let worker = &mut self.pools[PREFILL].workers[at as usize];
+            let worker = &mut self.pools[PREFILL_POOL].workers[at as usize];
             let mut out = std::mem::take(&mut self.out);
-            worker
-                .engine
-                .command(self.now, Command::Release(SeqId(slot.into())), &mut out);
-            self.handle_events((PREFILL, at), &mut out)?;
+            worker.engine.apply_command(
+                self.now,
+                EngineCommand::Release(SeqId(slot.into())),
+                &mut out,
+            );
+            self.handle_events((PREFILL_POOL, at), &mut out)?;
             self.out = out;
-            self.reschedule((PREFILL, at));
+            self.update_next_wakeup((PREFILL_POOL, at));
         }
         while let Some((pool, slot, choice)) = self.outgoing.pop_front() {
             let address = (pool, choice.worker);
             let request = self.requests.get_mut(slot);
             request.dispatched.get_or_insert(self.now);
-            let (mut output, mut transfer) = (request.output, Transfer::Local);
-            if pool == PREFILL {
+            let (mut output, mut transfer) = (request.output, PromptTransfer::Local);
+            if pool == PREFILL_POOL {
                 request.prefill_worker = Some(choice.worker);
                 (request.overlap, request.best_overlap) = (choice.overlap, choice.best);
-                (output, transfer) = (1, Transfer::RemoteDecode);
+                (output, transfer) = (1, PromptTransfer::RemoteDecode);
             } else {
                 request.worker = Some(choice.worker);
                 if self.split {
-                    transfer = Transfer::RemotePrefill;
+                    transfer = PromptTransfer::RemotePrefill;
                 } else {
                     (request.overlap, request.best_overlap) = (choice.overlap, choice.best);
                 }
@@ -112,11 +121,11 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
             let mut out = std::mem::take(&mut self.out);
             let taken = worker.engine.submit(self.now, sequence, &mut out);
             if taken.is_err() {
-                self.over(address, slot, self.now, Status::Rejected)?;
+                self.complete_request(address, slot, self.now, RequestStatus::Rejected)?;
             }
             self.handle_events(address, &mut out)?;
             self.out = out;
-            self.reschedule(address);
+            self.update_next_wakeup(address);
         }
         Ok(())
     }

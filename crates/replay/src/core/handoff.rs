@@ -10,13 +10,13 @@
 use std::collections::{HashMap, VecDeque};
 
 use crate::disaggregation::HandoffOrder;
-use crate::outcome::{HandoffTimes, Status};
-use crate::pool::{PREFILL, SERVING};
+use crate::outcome::{HandoffTimes, RequestStatus};
+use crate::pool::{PREFILL_POOL, SERVING_POOL};
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::{Command, Event, Outbox, SeqId};
+use vllm_sim_engine::{EngineCommand, Outbox, SchedulerEvent, SeqId};
 
-use super::report_position::OrderedSink;
-use super::{Address, Core, ReplayError, Timer};
+use super::report_position::PositionedSink;
+use super::{EventLoop, ReplayError, TimerEvent, WorkerAddress};
 use crate::sessions::NumberedSource;
 
 /// Next action of a prefill-to-decode handoff, with the slot of its request.
@@ -33,22 +33,22 @@ pub(super) enum HandoffAction {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Handoffs {
+pub(super) struct HandoffQueue {
     /// Order of prefill and decode-side KV reservation; `None` if the engines run the handoff.
     pub order: Option<HandoffOrder>,
     actions: VecDeque<HandoffAction>,
-    deferred: HashMap<Address, VecDeque<HandoffAction>>,
+    deferred: HashMap<WorkerAddress, VecDeque<HandoffAction>>,
     transfers: usize,
 }
 
-impl Handoffs {
-    pub(super) fn push(&mut self, action: HandoffAction) {
+impl HandoffQueue {
+    pub(super) fn push_action(&mut self, action: HandoffAction) {
         self.actions.push_back(action);
     }
 
-    pub(super) fn transfer_done(&mut self, slot: u32) {
+    pub(super) fn finish_transfer(&mut self, slot: u32) {
         self.transfers -= 1;
-        self.push(HandoffAction::Activate(slot));
+        self.push_action(HandoffAction::Activate(slot));
     }
 
     pub(super) fn has_transfers(&self) -> bool {
@@ -60,20 +60,21 @@ impl Handoffs {
     }
 }
 
-impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
+impl<S: PositionedSink, N: NumberedSource> EventLoop<'_, S, N> {
     pub(super) fn start_handoff(&mut self, slot: u32) {
-        self.handoffs.push(match self.handoffs.order {
+        self.handoffs.push_action(match self.handoffs.order {
             Some(HandoffOrder::DestinationFirst) => HandoffAction::Reserve(slot),
             _ => HandoffAction::Compute(slot),
         });
     }
 
     /// Queues the handoff actions deferred for a worker if `out` contains the end of its step.
-    pub(super) fn wake_deferred(&mut self, address: Address, out: &Outbox) {
+    pub(super) fn queue_deferred_actions(&mut self, address: WorkerAddress, out: &Outbox) {
         if self.handoffs.deferred.is_empty() {
             return;
         }
-        let step = |(_, event): &(SimTime, Event)| matches!(event, Event::Step { .. });
+        let step =
+            |(_, event): &(SimTime, SchedulerEvent)| matches!(event, SchedulerEvent::Step { .. });
         if out.iter().any(step)
             && let Some(mut actions) = self.handoffs.deferred.remove(&address)
         {
@@ -84,34 +85,37 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
     pub(super) fn run_handoffs(&mut self) -> Result<(), ReplayError> {
         while let Some(action) = self.handoffs.actions.pop_front() {
             match action {
-                HandoffAction::Compute(slot) => self.place(PREFILL, slot),
-                HandoffAction::Reserve(slot) => self.place(SERVING, slot),
-                HandoffAction::Activate(slot) => self.activate(slot)?,
-                HandoffAction::Release(slot) => self.release_source(slot)?,
+                HandoffAction::Compute(slot) => self.place_request(PREFILL_POOL, slot),
+                HandoffAction::Reserve(slot) => self.place_request(SERVING_POOL, slot),
+                HandoffAction::Activate(slot) => self.start_decode(slot)?,
+                HandoffAction::Release(slot) => self.release_prefill_blocks(slot)?,
             }
-            self.submit_outgoing()?;
+            self.submit_routed_requests()?;
         }
         Ok(())
     }
 
     /// Records that the prefill worker computed and holds the prompt, and queues the next handoff
     /// action.
-    pub(super) fn prompt_held(&mut self, slot: u32, when: SimTime) {
+    pub(super) fn record_prompt_held(&mut self, slot: u32, when: SimTime) {
         let request = self.requests.get_mut(slot);
         let handoff = request.handoff.get_or_insert_with(HandoffTimes::default);
         handoff.held = Some(when);
         match self.handoffs.order {
             Some(HandoffOrder::DestinationFirst) => self.start_transfer(slot),
-            _ => self.handoffs.push(HandoffAction::Reserve(slot)),
+            _ => self.handoffs.push_action(HandoffAction::Reserve(slot)),
         }
     }
 
     /// Continues the handoffs for which the engine of a decode worker has reserved KV blocks.
-    pub(super) fn handle_reserved(&mut self, (pool, at): Address) {
-        if self.handoffs.order.is_none() || pool != SERVING {
+    pub(super) fn handle_kv_reservations(&mut self, (pool, at): WorkerAddress) {
+        if self.handoffs.order.is_none() || pool != SERVING_POOL {
             return;
         }
-        for (id, missing) in self.pools[pool].workers[at as usize].engine.take_reserved() {
+        for (id, missing) in self.pools[pool].workers[at as usize]
+            .engine
+            .take_reserved_prompts()
+        {
             let slot = id.0 as u32;
             let request = self.requests.get_mut(slot);
             request.missing = Some(missing);
@@ -119,7 +123,7 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
             handoff.reserved = Some(self.now);
             match self.handoffs.order {
                 Some(HandoffOrder::DestinationFirst) => {
-                    self.handoffs.push(HandoffAction::Compute(slot))
+                    self.handoffs.push_action(HandoffAction::Compute(slot))
                 }
                 _ => self.start_transfer(slot),
             }
@@ -128,19 +132,21 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
 
     fn start_transfer(&mut self, slot: u32) {
         let request = self.requests.get(slot);
-        let time = self.pools[PREFILL].spec.as_ref();
+        let time = self.pools[PREFILL_POOL].spec.as_ref();
         let time = time.map(|spec| spec.transfer).unwrap_or_default();
-        let time = time.of(request.input, request.missing.unwrap_or(request.input));
+        let time =
+            time.duration_for_prompt(request.input, request.missing.unwrap_or(request.input));
         if time.is_zero() {
-            self.handoffs.push(HandoffAction::Activate(slot));
+            self.handoffs.push_action(HandoffAction::Activate(slot));
         } else {
             self.handoffs.transfers += 1;
-            self.timers.set(self.now + time, Timer::Transferred(slot));
+            self.timers
+                .schedule(self.now + time, TimerEvent::Transferred(slot));
         }
     }
 
     /// Returns whether the worker is in the middle of a step; if so, defers `action` to its end.
-    fn defer_if_busy(&mut self, address: Address, action: HandoffAction) -> bool {
+    fn defer_if_mid_step(&mut self, address: WorkerAddress, action: HandoffAction) -> bool {
         let (pool, at) = address;
         let busy = self.pools[pool].workers[at as usize].engine.is_busy();
         if busy {
@@ -152,53 +158,55 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
 
     /// Starts decoding of a transferred prompt and queues the release of its blocks on the prefill
     /// worker.
-    fn activate(&mut self, slot: u32) -> Result<(), ReplayError> {
+    fn start_decode(&mut self, slot: u32) -> Result<(), ReplayError> {
         let Some(at) = self.requests.get(slot).worker else {
             return Ok(());
         };
-        let address = (SERVING, at);
-        if self.defer_if_busy(address, HandoffAction::Activate(slot)) {
+        let address = (SERVING_POOL, at);
+        if self.defer_if_mid_step(address, HandoffAction::Activate(slot)) {
             return Ok(());
         }
         if let Some(handoff) = &mut self.requests.get_mut(slot).handoff {
             handoff.activated = Some(self.now);
         }
         let mut out = std::mem::take(&mut self.out);
-        let worker = &mut self.pools[SERVING].workers[at as usize];
+        let worker = &mut self.pools[SERVING_POOL].workers[at as usize];
         worker
             .engine
-            .activate(self.now, SeqId(slot.into()), &mut out);
+            .resume_transferred(self.now, SeqId(slot.into()), &mut out);
         self.handle_events(address, &mut out)?;
         self.out = out;
-        self.reschedule(address);
-        self.handoffs.push(HandoffAction::Release(slot));
+        self.update_next_wakeup(address);
+        self.handoffs.push_action(HandoffAction::Release(slot));
         Ok(())
     }
 
     /// Frees the prompt's KV blocks on the prefill worker, and reports the request if it has ended.
-    fn release_source(&mut self, slot: u32) -> Result<(), ReplayError> {
+    fn release_prefill_blocks(&mut self, slot: u32) -> Result<(), ReplayError> {
         let Some(at) = self.requests.get(slot).prefill_worker else {
             return Ok(());
         };
-        let address = (PREFILL, at);
-        if self.defer_if_busy(address, HandoffAction::Release(slot)) {
+        let address = (PREFILL_POOL, at);
+        if self.defer_if_mid_step(address, HandoffAction::Release(slot)) {
             return Ok(());
         }
         if let Some(handoff) = &mut self.requests.get_mut(slot).handoff {
             handoff.released = Some(self.now);
         }
         let mut out = std::mem::take(&mut self.out);
-        let worker = &mut self.pools[PREFILL].workers[at as usize];
-        worker
-            .engine
-            .command(self.now, Command::Release(SeqId(slot.into())), &mut out);
+        let worker = &mut self.pools[PREFILL_POOL].workers[at as usize];
+        worker.engine.apply_command(
+            self.now,
+            EngineCommand::Release(SeqId(slot.into())),
+            &mut out,
+        );
         self.handle_events(address, &mut out)?;
         self.out = out;
-        self.reschedule(address);
-        self.left(address, slot);
+        self.update_next_wakeup(address);
+        self.remove_from_worker(address, slot);
         if let Some((when, status)) = self.requests.get(slot).over {
-            self.report(slot, when, status);
-            self.requests.release(slot);
+            self.report_request(slot, when, status);
+            self.requests.release_slot(slot);
         }
         Ok(())
     }
@@ -206,7 +214,12 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
     /// Returns whether the prefill worker still holds the prompt of an ended request.
     ///
     /// If so, postpones the report of the request until the prompt is released.
-    pub(super) fn defer_report(&mut self, slot: u32, when: SimTime, status: Status) -> bool {
+    pub(super) fn defer_report_until_released(
+        &mut self,
+        slot: u32,
+        when: SimTime,
+        status: RequestStatus,
+    ) -> bool {
         let request = self.requests.get(slot);
         let kept = request
             .handoff
@@ -225,28 +238,28 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         request.names = names;
         if fresh {
             // The decode worker never activated it, so no other event triggers the release.
-            self.handoffs.push(HandoffAction::Release(slot));
+            self.handoffs.push_action(HandoffAction::Release(slot));
         }
         true
     }
 
     /// Aborts a request whose prompt was rejected, on the decode worker that reserved KV blocks for
     /// it.
-    pub(super) fn abort_destination(&mut self, slot: u32) -> Result<(), ReplayError> {
+    pub(super) fn abort_on_decode_worker(&mut self, slot: u32) -> Result<(), ReplayError> {
         let request = self.requests.get_mut(slot);
         let Some(at) = request.worker.filter(|_| request.missing.take().is_some()) else {
             return Ok(());
         };
-        let address = (SERVING, at);
+        let address = (SERVING_POOL, at);
         let mut out = std::mem::take(&mut self.out);
-        let worker = &mut self.pools[SERVING].workers[at as usize];
+        let worker = &mut self.pools[SERVING_POOL].workers[at as usize];
         worker.engine.abort(self.now, SeqId(slot.into()), &mut out);
         // The caller reports the end of the request.
-        out.retain(|(_, event)| !matches!(event, Event::Ended { .. }));
+        out.retain(|(_, event)| !matches!(event, SchedulerEvent::Ended { .. }));
         self.handle_events(address, &mut out)?;
         self.out = out;
-        self.reschedule(address);
-        self.left(address, slot);
+        self.update_next_wakeup(address);
+        self.remove_from_worker(address, slot);
         Ok(())
     }
 }

@@ -10,30 +10,33 @@ use std::thread;
 
 use vllm_sim_engine::SimTime;
 
-use crate::content::adapter_key;
-use crate::outcome::{PoolRole, Sink, WorkerChange};
+use crate::content::lora_root_block_key;
+use crate::outcome::{PoolRole, ReplaySink, WorkerChange};
 use crate::route::{RouteRequest, Router, RouterConfig};
-use crate::scale::Scaling;
-use crate::sessions::{ArrivalPacing, NumberedSource, Sessions};
-use crate::settings::{PoolSpec, Settings};
-use crate::workload::{Session, WorkloadError, WorkloadSource};
+use crate::scale::WorkerScaling;
+use crate::sessions::{ArrivalPacing, NumberedSource, SessionQueue};
+use crate::settings::{PoolSpec, ReplaySettings};
+use crate::workload::{ClientSession, WorkloadError, WorkloadSource};
 
-use super::recorder::{LiveCounts, Recorder, forward_reports};
-use super::report_position::ReportPosition;
+use super::recorder::{InFlightCounts, SinkCallRecorder, forward_recorded_calls};
+use super::report_position::EventLoopPosition;
 use super::sample_clock::SampleClock;
-use super::{Core, ReplayError, Totals};
+use super::{EventLoop, ReplayError, ReplayTotals};
 
 /// Maximum number of requests in one stretch of simulated time, per worker and in total; bounds the
 /// buffers.
-const STRETCH_REQUESTS: (usize, usize) = (128, 1 << 17);
+const MAX_REQUESTS_PER_STRETCH: (usize, usize) = (128, 1 << 17);
 
 /// Minimum length of a stretch of simulated time after the last arrival, in nanoseconds.
 const MIN_DRAIN_NANOS: u64 = 1_000_000_000;
 
 /// Returns whether the workers of this replay are independent of each other.
-pub(super) fn fits(settings: &Settings, source: &dyn WorkloadSource) -> bool {
+pub(super) fn workers_are_independent(
+    settings: &ReplaySettings,
+    source: &dyn WorkloadSource,
+) -> bool {
     let pool = &settings.pool;
-    let fixed = pool.scaling == Scaling::default();
+    let fixed = pool.scaling == WorkerScaling::default();
     let ready = !pool.cold || pool.startup.is_zero();
     let mut sizes = pool.engines.iter().map(|engine| engine.block_size());
     let size = sizes.next();
@@ -43,7 +46,7 @@ pub(super) fn fits(settings: &Settings, source: &dyn WorkloadSource) -> bool {
         && settings.pace.speedup > 0.0
         && pool.ranks <= 1
         && pool.engines.len() > 1
-        && pool.router.is_blind()
+        && pool.router.ignores_worker_state()
         && fixed
         && ready
         && sizes.all(|other| Some(other) == size)
@@ -51,72 +54,77 @@ pub(super) fn fits(settings: &Settings, source: &dyn WorkloadSource) -> bool {
 }
 
 /// Runs the workload to its end, with the same results as one event loop over all workers.
-pub(super) fn run(
-    settings: &Settings,
+pub(super) fn run_workers_in_parallel(
+    settings: &ReplaySettings,
     source: &mut dyn WorkloadSource,
-    sink: &mut dyn Sink,
-) -> Result<Totals, ReplayError> {
+    sink: &mut dyn ReplaySink,
+) -> Result<ReplayTotals, ReplayError> {
     let workers = settings.pool.engines.iter();
-    let own: Vec<Settings> = workers.map(|engine| one_worker(settings, engine)).collect();
+    let own: Vec<ReplaySettings> = workers
+        .map(|engine| settings_of_one_worker(settings, engine))
+        .collect();
     let cores = own.iter().zip(0u32..).map(|(own, at)| {
-        let sessions = Sessions::new(AssignedSessions::default(), ArrivalPacing::default())?;
-        Core::new(own, sessions, Recorder::new(sink), at)
+        let sessions = SessionQueue::new(AssignedSessions::default(), ArrivalPacing::default())?;
+        EventLoop::new(own, sessions, SinkCallRecorder::new(sink), at)
     });
     let cores: Vec<WorkerCore<'_>> = cores.collect::<Result<_, _>>()?;
     for at in 0..cores.len() as u32 {
-        sink.worker(SimTime::ZERO, at, PoolRole::Serving, WorkerChange::Starting);
-        sink.worker(SimTime::ZERO, at, PoolRole::Serving, WorkerChange::Ready);
+        sink.on_worker_change(SimTime::ZERO, at, PoolRole::Serving, WorkerChange::Starting);
+        sink.on_worker_change(SimTime::ZERO, at, PoolRole::Serving, WorkerChange::Ready);
     }
     let mut worker_cores = ParallelRun {
-        arrivals: Arrivals::new(settings, source, cores.len() as u32)?,
+        arrivals: SessionAssigner::new(settings, source, cores.len() as u32)?,
         worker_cores: cores,
-        counts: LiveCounts::default(),
+        counts: InFlightCounts::default(),
         sample_clock: SampleClock::new(settings.sample_every),
         threads: settings.threads.max(1),
     };
-    worker_cores.play(settings.limit.unwrap_or(SimTime::MAX), sink)?;
-    Ok(worker_cores.finish(settings.limit, sink))
+    worker_cores.run_to_limit(settings.limit.unwrap_or(SimTime::MAX), sink)?;
+    Ok(worker_cores.finish_and_sum_totals(settings.limit, sink))
 }
 
-fn one_worker(settings: &Settings, engine: &vllm_sim_engine::sched::EngineSpec) -> Settings {
-    Settings {
+fn settings_of_one_worker(
+    settings: &ReplaySettings,
+    engine: &vllm_sim_engine::sched::SchedulerSpec,
+) -> ReplaySettings {
+    ReplaySettings {
         seed: settings.seed,
         without_tokens: settings.without_tokens,
-        ..Settings::new(PoolSpec::new(engine.clone(), 1, RouterConfig::RoundRobin))
+        ..ReplaySettings::new(PoolSpec::new(engine.clone(), 1, RouterConfig::RoundRobin))
     }
 }
 
-type WorkerCore<'a> = Core<'a, Recorder, AssignedSessions>;
+type WorkerCore<'a> = EventLoop<'a, SinkCallRecorder, AssignedSessions>;
 
 #[derive(Debug, Default)]
-struct AssignedSessions(VecDeque<(u64, Session)>);
+struct AssignedSessions(VecDeque<(u64, ClientSession)>);
 
 impl NumberedSource for AssignedSessions {
     const IN_ORDER: bool = true;
 
-    fn next(&mut self) -> Result<Option<(u64, Session)>, WorkloadError> {
+    fn next(&mut self) -> Result<Option<(u64, ClientSession)>, WorkloadError> {
         Ok(self.0.pop_front())
     }
 }
 
-struct Arrivals<'a> {
+struct SessionAssigner<'a> {
     source: &'a mut dyn WorkloadSource,
     pace: ArrivalPacing,
     router: Router,
-    next: Option<Session>,
+    next: Option<ClientSession>,
     given: u64,
     /// Positions of the requests sent in the current stretch of simulated time.
-    sent: Vec<ReportPosition>,
+    sent: Vec<EventLoopPosition>,
 }
 
-impl<'a> Arrivals<'a> {
+impl<'a> SessionAssigner<'a> {
     fn new(
-        settings: &Settings,
+        settings: &ReplaySettings,
         source: &'a mut dyn WorkloadSource,
         workers: u32,
     ) -> Result<Self, WorkloadError> {
         let mut router = Router::new(settings.pool.router.clone(), settings.seed, 1);
-        (0..workers).for_each(|worker| router.add(worker, 0));
+        (0..workers).for_each(|worker| router.add_worker(worker, 0));
         let mut arrivals = Self {
             source,
             pace: settings.pace,
@@ -125,14 +133,14 @@ impl<'a> Arrivals<'a> {
             given: 0,
             sent: Vec::new(),
         };
-        arrivals.step()?;
+        arrivals.read_next_session()?;
         Ok(arrivals)
     }
 
-    fn step(&mut self) -> Result<(), WorkloadError> {
-        self.next = self.source.next()?;
+    fn read_next_session(&mut self) -> Result<(), WorkloadError> {
+        self.next = self.source.next_session()?;
         if let Some(session) = &mut self.next {
-            session.start = SimTime::from_nanos(self.pace.shorten(session.start.nanos()));
+            session.start = SimTime::from_nanos(self.pace.divide_by_speedup(session.start.nanos()));
         }
         Ok(())
     }
@@ -145,7 +153,7 @@ impl<'a> Arrivals<'a> {
     /// all are assigned.
     ///
     /// Stops before the first new start time after `most` assignments.
-    fn assign(
+    fn assign_sessions_until(
         &mut self,
         worker_cores: &mut [WorkerCore<'_>],
         most: usize,
@@ -163,86 +171,104 @@ impl<'a> Arrivals<'a> {
             at = start;
             // All requests of one instant are sent in its first round.
             self.sent
-                .push(ReportPosition::of_request(start, 0, self.given));
+                .push(EventLoopPosition::of_request(start, 0, self.given));
             let session = self.next.take();
             let (worker, session) = match session {
-                Some(session) => (self.choose(&session), session),
+                Some(session) => (self.choose_worker(&session), session),
                 None => break,
             };
             let core = &mut worker_cores[worker as usize];
-            core.sessions.source().0.push_back((self.given, session));
+            core.sessions
+                .source_mut()
+                .0
+                .push_back((self.given, session));
             self.given += 1;
-            self.step()?;
+            self.read_next_session()?;
         }
         Ok(last)
     }
 
-    fn choose(&mut self, session: &Session) -> u32 {
+    fn choose_worker(&mut self, session: &ClientSession) -> u32 {
         let turn = session.turns.first();
         let ask = RouteRequest {
             slot: 0,
             number: self.given,
             session: self.given,
-            adapter: turn.and_then(|turn| turn.lora.as_deref()).map(adapter_key),
+            adapter: turn
+                .and_then(|turn| turn.lora.as_deref())
+                .map(lora_root_block_key),
             plan: None,
             prompt: 0,
             priority: 0,
             strict_priority: 0,
         };
-        let gauges = |_: u32| vllm_sim_engine::Stats::default();
-        let choice = self.router.place(ask, SimTime::ZERO, &gauges);
+        let gauges = |_: u32| vllm_sim_engine::EngineStats::default();
+        let choice = self.router.place_or_queue(ask, SimTime::ZERO, &gauges);
         choice.map_or(0, |choice| choice.worker)
     }
 }
 
 struct ParallelRun<'a> {
-    arrivals: Arrivals<'a>,
+    arrivals: SessionAssigner<'a>,
     worker_cores: Vec<WorkerCore<'a>>,
-    counts: LiveCounts,
+    counts: InFlightCounts,
     sample_clock: SampleClock,
     threads: usize,
 }
 
 impl ParallelRun<'_> {
-    fn play(&mut self, limit: SimTime, sink: &mut dyn Sink) -> Result<(), ReplayError> {
-        let most = (STRETCH_REQUESTS.0 * self.worker_cores.len()).min(STRETCH_REQUESTS.1);
+    fn run_to_limit(
+        &mut self,
+        limit: SimTime,
+        sink: &mut dyn ReplaySink,
+    ) -> Result<(), ReplayError> {
+        let most =
+            (MAX_REQUESTS_PER_STRETCH.0 * self.worker_cores.len()).min(MAX_REQUESTS_PER_STRETCH.1);
         let mut stretch = MIN_DRAIN_NANOS;
         while let Some(begin) = self.next_instant().filter(|&next| next <= limit)
-            && !sink.stops()
+            && !sink.should_stop()
         {
-            if let Some(at) = self.sample_clock.due(begin) {
-                let samples = self.worker_cores.iter().flat_map(|core| core.samples(at));
-                samples.for_each(|sample| sink.sample(&sample));
+            if let Some(at) = self.sample_clock.pop_due_sample_time(begin) {
+                let samples = self
+                    .worker_cores
+                    .iter()
+                    .flat_map(|core| core.worker_samples(at));
+                samples.for_each(|sample| sink.on_worker_sample(&sample));
             }
             let mut last = self
                 .sample_clock
-                .next()
+                .next_sample_time()
                 .map_or(limit, |next| next.min(limit));
             if self.arrivals.next.is_none() {
                 let rest = begin.nanos().saturating_add(stretch);
                 last = last.min(SimTime::from_nanos(rest));
             }
             let last = last.max(begin);
-            let last = self.arrivals.assign(&mut self.worker_cores, most, last)?;
+            let last = self
+                .arrivals
+                .assign_sessions_until(&mut self.worker_cores, most, last)?;
             stretch = stretch.max(last.nanos().saturating_sub(begin.nanos()));
-            self.play_until(last)?;
+            self.run_workers_until(last)?;
             let parts = self.worker_cores.iter_mut().map(|core| &mut core.sink);
-            forward_reports(parts, &self.arrivals.sent, &mut self.counts, sink);
+            forward_recorded_calls(parts, &self.arrivals.sent, &mut self.counts, sink);
         }
         Ok(())
     }
 
     fn next_instant(&mut self) -> Option<SimTime> {
         let start = self.arrivals.next_start();
-        let worker_cores = self.worker_cores.iter_mut().filter_map(Core::next_instant);
+        let worker_cores = self
+            .worker_cores
+            .iter_mut()
+            .filter_map(EventLoop::next_instant);
         worker_cores.chain(start).min()
     }
 
-    fn play_until(&mut self, last: SimTime) -> Result<(), ReplayError> {
+    fn run_workers_until(&mut self, last: SimTime) -> Result<(), ReplayError> {
         let share = self.worker_cores.len().div_ceil(self.threads);
         let play = |worker_cores: &mut [WorkerCore<'_>]| {
             worker_cores.iter_mut().try_for_each(|core| {
-                core.sessions.resume()?;
+                core.sessions.resume_reading()?;
                 core.run_until(last)
             })
         };
@@ -261,30 +287,34 @@ impl ParallelRun<'_> {
         })
     }
 
-    fn finish(mut self, limit: Option<SimTime>, sink: &mut dyn Sink) -> Totals {
+    fn finish_and_sum_totals(
+        mut self,
+        limit: Option<SimTime>,
+        sink: &mut dyn ReplaySink,
+    ) -> ReplayTotals {
         let now = self.worker_cores.iter().map(|core| core.now).max();
         let now = now.unwrap_or(SimTime::ZERO);
         let end = limit.filter(|_| self.counts.in_flight > 0).unwrap_or(now);
         for core in &mut self.worker_cores {
             core.now = now;
-            core.finish(end);
+            core.report_unfinished_requests(end);
         }
-        let mut all = Totals {
+        let mut all = ReplayTotals {
             most_workers: self.worker_cores.len() as u32,
             most_requests: self.counts.most,
-            ..Totals::default()
+            ..ReplayTotals::default()
         };
         let parts = self.worker_cores.iter_mut().map(|core| &mut core.sink);
-        forward_reports(parts, &[], &mut self.counts, sink);
+        forward_recorded_calls(parts, &[], &mut self.counts, sink);
         for core in &mut self.worker_cores {
-            all.add(&core.totals);
+            all.add_worker_totals(&core.totals);
         }
         all
     }
 }
 
-impl Totals {
-    fn add(&mut self, part: &Self) {
+impl ReplayTotals {
+    fn add_worker_totals(&mut self, part: &Self) {
         self.ended = self.ended.max(part.ended);
         self.requests += part.requests;
         self.events += part.events;

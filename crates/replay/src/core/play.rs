@@ -1,9 +1,9 @@
-use crate::outcome::Sink;
-use crate::sessions::{NumberedSessions, Sessions};
-use crate::settings::Settings;
+use crate::outcome::ReplaySink;
+use crate::sessions::{NumberedSessions, SessionQueue};
+use crate::settings::ReplaySettings;
 use crate::workload::WorkloadSource;
 
-use super::{Core, ReplayError, Totals, parallel};
+use super::{EventLoop, ReplayError, ReplayTotals, parallel};
 
 /// Replays a workload to its end or to the time limit in `settings`, and reports requests to
 /// `sink`.
@@ -11,19 +11,19 @@ use super::{Core, ReplayError, Totals, parallel};
 /// # Errors
 /// Returns [`ReplayError`] for invalid settings or an unreadable workload. Outcomes reported before
 /// the error stay in the sink.
-pub fn run(
-    settings: &Settings,
+pub fn run_replay(
+    settings: &ReplaySettings,
     source: &mut dyn WorkloadSource,
-    sink: &mut dyn Sink,
-) -> Result<Totals, ReplayError> {
-    if parallel::fits(settings, source) {
-        return parallel::run(settings, source, sink);
+    sink: &mut dyn ReplaySink,
+) -> Result<ReplayTotals, ReplayError> {
+    if parallel::workers_are_independent(settings, source) {
+        return parallel::run_workers_in_parallel(settings, source, sink);
     }
-    let sessions = Sessions::new(NumberedSessions::new(source), settings.pace)?;
-    let mut core = Core::new(settings, sessions, sink, 0)?;
-    core.run()?;
+    let sessions = SessionQueue::new(NumberedSessions::new(source), settings.pace)?;
+    let mut core = EventLoop::new(settings, sessions, sink, 0)?;
+    core.run_to_end()?;
     let end = settings.limit.filter(|_| core.in_flight > 0);
     let end = end.unwrap_or(core.now);
-    core.finish(end);
+    core.report_unfinished_requests(end);
     Ok(core.totals)
 }

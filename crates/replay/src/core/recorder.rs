@@ -6,24 +6,26 @@ use std::sync::Arc;
 
 use vllm_sim_engine::SimTime;
 
-use crate::outcome::{Admission, Outcome, PoolRole, Sink, Status, WorkerChange};
+use crate::outcome::{
+    AdmissionOutcome, PoolRole, ReplaySink, RequestOutcome, RequestStatus, WorkerChange,
+};
 
-use super::report_position::{OrderedSink, ReportPosition};
+use super::report_position::{EventLoopPosition, PositionedSink};
 
 #[derive(Debug, Default)]
-pub(super) struct Recorder {
+pub(super) struct SinkCallRecorder {
     wants_tokens: bool,
-    report_position: ReportPosition,
-    calls: Vec<(ReportPosition, Call)>,
+    report_position: EventLoopPosition,
+    calls: Vec<(EventLoopPosition, RecordedCall)>,
     gaps: Vec<(u64, u64)>,
-    requests: Vec<Recorded>,
-    /// Values of all fields of an [`Outcome`] that [`Recorded`] leaves out.
+    requests: Vec<RecordedOutcome>,
+    /// Values of all fields of a [`RequestOutcome`] that [`RecordedOutcome`] leaves out.
     ///
     /// They are equal for all requests: independent workers have no prefill workers and no router
     /// queue.
-    common_fields: Option<Outcome<'static>>,
+    common_fields: Option<RequestOutcome<'static>>,
     tokens: Vec<SimTime>,
-    admissions: Vec<Admission>,
+    admissions: Vec<AdmissionOutcome>,
     preemptions: Vec<u64>,
     preempted: Vec<SimTime>,
     /// Maps the preemption numbers of this worker to those of the whole deployment.
@@ -31,19 +33,19 @@ pub(super) struct Recorder {
 }
 
 #[derive(Debug)]
-enum Call {
+enum RecordedCall {
     Gaps(Range<u32>),
     Request(u32),
     Preempted,
 }
 
-/// Fields of an [`Outcome`] that differ between requests, kept small for the CPU cache.
+/// Fields of a [`RequestOutcome`] that differ between requests, kept small for the CPU cache.
 #[derive(Debug)]
-struct Recorded {
+struct RecordedOutcome {
     session: u64,
     number: u64,
     turn: u32,
-    status: Status,
+    status: RequestStatus,
     session_id: Option<Arc<str>>,
     request_id: Option<Arc<str>>,
     arrival: SimTime,
@@ -62,15 +64,15 @@ struct Recorded {
     preempted: Range<u32>,
 }
 
-impl Recorder {
-    pub(super) fn new(sink: &dyn Sink) -> Self {
+impl SinkCallRecorder {
+    pub(super) fn new(sink: &dyn ReplaySink) -> Self {
         Self {
-            wants_tokens: sink.wants_tokens(),
+            wants_tokens: sink.wants_token_times(),
             ..Self::default()
         }
     }
 
-    fn call(&mut self, call: Call) {
+    fn push_call(&mut self, call: RecordedCall) {
         let last = self.calls.last();
         debug_assert!(last.is_none_or(|(last, _)| *last <= self.report_position));
         self.calls.push((self.report_position, call));
@@ -88,28 +90,33 @@ impl Recorder {
 
     /// Reads the data of a buffered call to prefetch it into the CPU cache; the result has no
     /// meaning.
-    fn read(&self, call: u32) -> u64 {
+    fn prefetch_call(&self, call: u32) -> u64 {
         match self.calls[call as usize].1 {
-            Call::Request(at) => {
+            RecordedCall::Request(at) => {
                 let found = &self.requests[at as usize];
                 found.session ^ found.ended.nanos() ^ u64::from(found.preempted.end)
             }
-            Call::Gaps(_) | Call::Preempted => 0,
+            RecordedCall::Gaps(_) | RecordedCall::Preempted => 0,
         }
     }
 
-    fn forward_reports(&mut self, call: usize, totals: &mut LiveCounts, sink: &mut dyn Sink) {
+    fn forward_call(
+        &mut self,
+        call: usize,
+        totals: &mut InFlightCounts,
+        sink: &mut dyn ReplaySink,
+    ) {
         match &self.calls[call].1 {
-            Call::Gaps(range) => {
-                for &(nanos, times) in listed(&self.gaps, range) {
-                    sink.gaps(nanos, times);
+            RecordedCall::Gaps(range) => {
+                for &(nanos, times) in slice_of_range(&self.gaps, range) {
+                    sink.on_token_gaps(nanos, times);
                 }
             }
-            Call::Preempted => {
+            RecordedCall::Preempted => {
                 self.preemption_numbers.push(totals.preemptions);
                 totals.preemptions += 1;
             }
-            Call::Request(at) => {
+            RecordedCall::Request(at) => {
                 let found = &self.requests[*at as usize];
                 let own = found.preemptions.start as usize..found.preemptions.end as usize;
                 for number in &mut self.preemptions[own] {
@@ -119,7 +126,7 @@ impl Recorder {
                 let Some(common_fields) = &self.common_fields else {
                     return;
                 };
-                sink.request(&Outcome {
+                sink.on_request_finished(&RequestOutcome {
                     session: found.session,
                     number: found.number,
                     turn: found.turn,
@@ -135,10 +142,10 @@ impl Recorder {
                     requested: found.requested,
                     output: found.output,
                     worker: found.worker,
-                    tokens: listed(&self.tokens, &found.tokens),
-                    admissions: listed(&self.admissions, &found.admissions),
-                    preemptions: listed(&self.preemptions, &found.preemptions),
-                    preempted: listed(&self.preempted, &found.preempted),
+                    tokens: slice_of_range(&self.tokens, &found.tokens),
+                    admissions: slice_of_range(&self.admissions, &found.admissions),
+                    preemptions: slice_of_range(&self.preemptions, &found.preemptions),
+                    preempted: slice_of_range(&self.preempted, &found.preempted),
                     ..*common_fields
                 });
             }
@@ -146,21 +153,21 @@ impl Recorder {
     }
 }
 
-fn appended<T: Copy>(list: &mut Vec<T>, more: &[T]) -> Range<u32> {
+fn append_and_get_range<T: Copy>(list: &mut Vec<T>, more: &[T]) -> Range<u32> {
     let from = list.len() as u32;
     list.extend_from_slice(more);
     from..list.len() as u32
 }
 
-fn listed<'a, T>(list: &'a [T], range: &Range<u32>) -> &'a [T] {
+fn slice_of_range<'a, T>(list: &'a [T], range: &Range<u32>) -> &'a [T] {
     &list[range.start as usize..range.end as usize]
 }
 
-impl Sink for Recorder {
-    fn request(&mut self, outcome: &Outcome<'_>) {
+impl ReplaySink for SinkCallRecorder {
+    fn on_request_finished(&mut self, outcome: &RequestOutcome<'_>) {
         self.common_fields
             .get_or_insert_with(|| outcome.without_lists());
-        let recorded = Recorded {
+        let recorded = RecordedOutcome {
             session: outcome.session,
             number: outcome.number,
             turn: outcome.turn,
@@ -176,64 +183,64 @@ impl Sink for Recorder {
             requested: outcome.requested,
             output: outcome.output,
             worker: outcome.worker,
-            tokens: appended(&mut self.tokens, outcome.tokens),
-            admissions: appended(&mut self.admissions, outcome.admissions),
-            preemptions: appended(&mut self.preemptions, outcome.preemptions),
-            preempted: appended(&mut self.preempted, outcome.preempted),
+            tokens: append_and_get_range(&mut self.tokens, outcome.tokens),
+            admissions: append_and_get_range(&mut self.admissions, outcome.admissions),
+            preemptions: append_and_get_range(&mut self.preemptions, outcome.preemptions),
+            preempted: append_and_get_range(&mut self.preempted, outcome.preempted),
         };
-        self.call(Call::Request(self.requests.len() as u32));
+        self.push_call(RecordedCall::Request(self.requests.len() as u32));
         self.requests.push(recorded);
     }
 
-    fn gaps(&mut self, nanos: u64, times: u64) {
+    fn on_token_gaps(&mut self, nanos: u64, times: u64) {
         let at = self.gaps.len() as u32;
         self.gaps.push((nanos, times));
         match self.calls.last_mut() {
-            Some((report_position, Call::Gaps(range)))
+            Some((report_position, RecordedCall::Gaps(range)))
                 if *report_position == self.report_position =>
             {
                 range.end = at + 1
             }
-            _ => self.call(Call::Gaps(at..at + 1)),
+            _ => self.push_call(RecordedCall::Gaps(at..at + 1)),
         }
     }
 
-    fn wants_tokens(&self) -> bool {
+    fn wants_token_times(&self) -> bool {
         self.wants_tokens
     }
 
     /// The number of workers is fixed.
-    fn worker(&mut self, _: SimTime, _: u32, _: PoolRole, _: WorkerChange) {}
+    fn on_worker_change(&mut self, _: SimTime, _: u32, _: PoolRole, _: WorkerChange) {}
 }
 
-impl OrderedSink for Recorder {
-    fn report_position(&mut self, report_position: ReportPosition) {
+impl PositionedSink for SinkCallRecorder {
+    fn set_position(&mut self, report_position: EventLoopPosition) {
         self.report_position = report_position;
     }
 
-    fn preempted(&mut self) {
-        self.call(Call::Preempted);
+    fn count_preemption(&mut self) {
+        self.push_call(RecordedCall::Preempted);
     }
 }
 
 #[derive(Debug, Default)]
-pub(super) struct LiveCounts {
+pub(super) struct InFlightCounts {
     pub in_flight: u64,
     pub most: u64,
     preemptions: u64,
 }
 
-impl LiveCounts {
-    fn sent(&mut self) {
+impl InFlightCounts {
+    fn count_sent(&mut self) {
         self.in_flight += 1;
         self.most = self.most.max(self.in_flight);
     }
 }
 
 /// Number of buffered calls that are read ahead, so that their cache misses overlap.
-const READ_AHEAD: usize = 16;
+const PREFETCHED_CALLS: usize = 16;
 
-fn in_order(parts: &[&mut Recorder]) -> Vec<(SimTime, u32, u32)> {
+fn calls_in_event_order(parts: &[&mut SinkCallRecorder]) -> Vec<(SimTime, u32, u32)> {
     let calls = parts.iter().zip(0u32..).flat_map(|(part, at)| {
         let calls = part.calls.iter().zip(0u32..);
         calls.map(move |((report_position, _), call)| (report_position.at, at, call))
@@ -255,28 +262,28 @@ fn in_order(parts: &[&mut Recorder]) -> Vec<(SimTime, u32, u32)> {
 ///
 /// `sent` lists the requests sent in the same stretch of simulated time, in order; they update
 /// `counts`.
-pub(super) fn forward_reports<'a>(
-    parts: impl Iterator<Item = &'a mut Recorder>,
-    sent: &[ReportPosition],
-    counts: &mut LiveCounts,
-    sink: &mut dyn Sink,
+pub(super) fn forward_recorded_calls<'a>(
+    parts: impl Iterator<Item = &'a mut SinkCallRecorder>,
+    sent: &[EventLoopPosition],
+    counts: &mut InFlightCounts,
+    sink: &mut dyn ReplaySink,
 ) {
-    let mut parts: Vec<&mut Recorder> = parts.collect();
+    let mut parts: Vec<&mut SinkCallRecorder> = parts.collect();
     let mut sent = sent.iter().peekable();
-    for some in in_order(&parts).chunks(READ_AHEAD) {
+    for some in calls_in_event_order(&parts).chunks(PREFETCHED_CALLS) {
         let read = some
             .iter()
-            .map(|&(_, part, call)| parts[part as usize].read(call));
+            .map(|&(_, part, call)| parts[part as usize].prefetch_call(call));
         std::hint::black_box(read.fold(0, |all, one| all ^ one));
         for &(_, part, call) in some {
             let part = &mut parts[part as usize];
             let report_position = part.calls[call as usize].0;
             while sent.next_if(|&&sent| sent <= report_position).is_some() {
-                counts.sent();
+                counts.count_sent();
             }
-            part.forward_reports(call as usize, counts, sink);
+            part.forward_call(call as usize, counts, sink);
         }
     }
-    sent.for_each(|_| counts.sent());
+    sent.for_each(|_| counts.count_sent());
     parts.iter_mut().for_each(|part| part.clear());
 }

@@ -1,12 +1,12 @@
 use vllm_sim_engine::SimTime;
 
-use crate::outcome::Sink;
+use crate::outcome::ReplaySink;
 
 /// Position of a sink call in the order of the event loop over all workers.
 ///
 /// Ordered by instant, then by round, then worker events before sent requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct ReportPosition {
+pub(super) struct EventLoopPosition {
     pub(super) at: SimTime,
     round: u32,
     sent: bool,
@@ -14,8 +14,8 @@ pub(super) struct ReportPosition {
     number: u64,
 }
 
-impl ReportPosition {
-    pub(super) fn of_worker(at: SimTime, round: u32, worker: u32) -> Self {
+impl EventLoopPosition {
+    pub(super) fn of_worker_step(at: SimTime, round: u32, worker: u32) -> Self {
         Self {
             at,
             round,
@@ -34,24 +34,24 @@ impl ReportPosition {
     }
 
     /// Returns the position of a request that is unfinished at the end of the replay.
-    pub(super) fn of_unfinished(number: u64) -> Self {
+    pub(super) fn of_unfinished_request(number: u64) -> Self {
         Self::of_request(SimTime::MAX, 0, number)
     }
 
     /// Returns the position of a worker's last unreported steps, after the unfinished requests.
     pub(super) fn of_last_steps(worker: u32) -> Self {
-        Self::of_worker(SimTime::MAX, 1, worker)
+        Self::of_worker_step(SimTime::MAX, 1, worker)
     }
 }
 
-/// Extends [`Sink`] by a position in the event loop for each call.
-pub(super) trait OrderedSink: Sink + Sized {
+/// Extends [`ReplaySink`] by a position in the event loop for each call.
+pub(super) trait PositionedSink: ReplaySink + Sized {
     /// Sets the event-loop position of all sink calls that follow.
-    fn report_position(&mut self, report_position: ReportPosition) {
+    fn set_position(&mut self, report_position: EventLoopPosition) {
         let _ = report_position;
     }
 
-    fn preempted(&mut self) {}
+    fn count_preemption(&mut self) {}
 }
 
-impl OrderedSink for &mut (dyn Sink + '_) {}
+impl PositionedSink for &mut (dyn ReplaySink + '_) {}

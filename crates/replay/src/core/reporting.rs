@@ -1,16 +1,16 @@
 //! Reports requests, token gaps and worker changes to the sink.
 
 use crate::disaggregation::HandoffOrder;
-use crate::outcome::{Outcome, Status};
-use crate::pool::{PREFILL, SERVING};
+use crate::outcome::{RequestOutcome, RequestStatus};
+use crate::pool::{PREFILL_POOL, SERVING_POOL};
 use crate::sessions::NumberedSource;
 use vllm_sim_engine::SimTime;
 
-use super::Core;
-use super::report_position::{OrderedSink, ReportPosition};
+use super::EventLoop;
+use super::report_position::{EventLoopPosition, PositionedSink};
 
-impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
-    pub(super) fn report(&mut self, slot: u32, ended: SimTime, status: Status) {
+impl<S: PositionedSink, N: NumberedSource> EventLoop<'_, S, N> {
+    pub(super) fn report_request(&mut self, slot: u32, ended: SimTime, status: RequestStatus) {
         let request = self.requests.get(slot);
         let (session_id, request_id) = match request.over {
             Some(_) => (request.names.0.as_ref(), request.names.1.as_ref()),
@@ -23,17 +23,17 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         let (mut second, mut last) = (None, None);
         self.tokens.clear();
         if let Some(worker) = request.worker {
-            let log = &mut self.pools[SERVING].workers[worker as usize].log;
-            if status == Status::Completed {
-                request.tokens.settle(log, &mut self.sink);
+            let log = &mut self.pools[SERVING_POOL].workers[worker as usize].log;
+            if status == RequestStatus::Completed {
+                request.tokens.report_token_gaps(log, &mut self.sink);
             }
-            second = request.tokens.instants(log).nth(1);
-            last = request.tokens.last(log);
+            second = request.tokens.token_times(log).nth(1);
+            last = request.tokens.last_token_time(log);
             if self.wants_tokens {
-                self.tokens.extend(request.tokens.instants(log));
+                self.tokens.extend(request.tokens.token_times(log));
             }
         }
-        self.sink.request(&Outcome {
+        self.sink.on_request_finished(&RequestOutcome {
             session: request.session,
             session_id,
             turn: request.turn,
@@ -46,7 +46,7 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
             status,
             input: request.input,
             requested: request.output,
-            output: request.tokens.made(),
+            output: request.tokens.token_count(),
             first: request.first,
             second,
             last,
@@ -59,39 +59,39 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
             handoff: request.handoff,
             overlap: request.overlap,
             best_overlap: request.best_overlap,
-            block_size: self.pools[SERVING].block_size,
-            ranks: self.pools[SERVING].ranks,
+            block_size: self.pools[SERVING_POOL].block_size,
+            ranks: self.pools[SERVING_POOL].ranks,
             decode_first: self.handoffs.order == Some(HandoffOrder::DestinationFirst),
             queued_ns: request.queued_ns,
-            error: (status == Status::Failed).then_some("the worker was lost"),
+            error: (status == RequestStatus::Failed).then_some("the worker was lost"),
             reply: None,
         });
     }
 
     /// Reports all unfinished requests as ended at `end`, and removes all workers.
-    pub(super) fn finish(&mut self, end: SimTime) {
+    pub(super) fn report_unfinished_requests(&mut self, end: SimTime) {
         let mut left: Vec<(u64, u32)> = self
             .requests
-            .in_flight()
+            .requests_in_flight()
             .map(|(s, r)| (r.number, s))
             .collect();
         left.sort_unstable();
         for (_, slot) in left {
             let over = self.requests.get(slot).over;
-            let (at, status) = over.unwrap_or((end, Status::Incomplete));
+            let (at, status) = over.unwrap_or((end, RequestStatus::Incomplete));
             let number = self.requests.get(slot).number;
             self.sink
-                .report_position(ReportPosition::of_unfinished(number));
-            self.report(slot, at, status);
+                .set_position(EventLoopPosition::of_unfinished_request(number));
+            self.report_request(slot, at, status);
         }
-        for pool in [PREFILL, SERVING] {
-            self.pools[pool].router.close();
+        for pool in [PREFILL_POOL, SERVING_POOL] {
+            self.pools[pool].router.drop_block_index();
             for at in 0..self.pools[pool].workers.len() as u32 {
-                let report_position = ReportPosition::of_last_steps(self.first_worker + at);
-                self.sink.report_position(report_position);
-                self.retire((pool, at));
+                let report_position = EventLoopPosition::of_last_steps(self.first_worker + at);
+                self.sink.set_position(report_position);
+                self.retire_worker((pool, at));
             }
         }
-        self.totals.stuck = self.sessions.stuck();
+        self.totals.stuck = self.sessions.describe_stuck_sessions();
     }
 }

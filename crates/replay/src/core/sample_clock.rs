@@ -16,13 +16,13 @@ impl SampleClock {
         }
     }
 
-    pub(super) fn next(&self) -> Option<SimTime> {
+    pub(super) fn next_sample_time(&self) -> Option<SimTime> {
         (self.every > 0).then(|| SimTime::from_nanos(self.next))
     }
 
     /// Returns the next sample time if it is before `now`, and advances to the following one.
-    pub(super) fn due(&mut self, now: SimTime) -> Option<SimTime> {
-        let at = self.next().filter(|&at| at < now)?;
+    pub(super) fn pop_due_sample_time(&mut self, now: SimTime) -> Option<SimTime> {
+        let at = self.next_sample_time().filter(|&at| at < now)?;
         // Nothing changed between the last sample time before `now` and `now`, so the ones between
         // are skipped.
         let passed = (now.nanos() - 1) / self.every * self.every;

@@ -2,30 +2,30 @@
 
 use std::time::Duration;
 
-use crate::outcome::{Status, WorkerChange, WorkerSample};
-use crate::pool::{PREFILL, SERVING, WorkerPool};
-use crate::requests::Request;
+use crate::outcome::{RequestStatus, WorkerChange, WorkerSample};
+use crate::pool::{PREFILL_POOL, SERVING_POOL, WorkerPool};
+use crate::requests::ReplayRequest;
 use crate::worker::WorkerPhase;
 use vllm_sim_engine::SimTime;
 
-use super::report_position::OrderedSink;
-use super::{Address, Core, LOG_STEPS, ReplayError, Timer};
+use super::report_position::PositionedSink;
+use super::{EventLoop, ReplayError, STEP_LOG_FLUSH_LEN, TimerEvent, WorkerAddress};
 use crate::sessions::NumberedSource;
 
-impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
+impl<S: PositionedSink, N: NumberedSource> EventLoop<'_, S, N> {
     /// Reports the inter-token gaps of logged steps that no request in flight refers to.
-    pub(super) fn flush_log(&mut self, (pool, at): Address) {
+    pub(super) fn flush_log(&mut self, (pool, at): WorkerAddress) {
         let worker = &mut self.pools[pool].workers[at as usize];
-        let here = |request: &Request| request.worker == Some(at);
+        let here = |request: &ReplayRequest| request.worker == Some(at);
         let oldest = self
             .requests
-            .in_flight()
+            .requests_in_flight()
             .filter(|(_, request)| here(request));
-        let oldest = oldest.filter_map(|(_, request)| request.tokens.oldest_step());
-        let next = worker.log.next();
+        let oldest = oldest.filter_map(|(_, request)| request.tokens.oldest_open_step());
+        let next = worker.log.next_step_number();
         let upto = oldest.min().unwrap_or(next).min(next.saturating_sub(1));
-        worker.log.flush(upto, &mut self.sink);
-        worker.log_limit = LOG_STEPS.max(2 * worker.log.len());
+        worker.log.report_gaps_below(upto, &mut self.sink);
+        worker.log_limit = STEP_LOG_FLUSH_LEN.max(2 * worker.log.len());
     }
 
     pub(super) fn start_worker(
@@ -33,62 +33,65 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
         pool: usize,
         startup: Duration,
     ) -> Result<(), ReplayError> {
-        let at = self.pools[pool].add(self.now, LOG_STEPS)?;
+        let at = self.pools[pool].add_worker(self.now, STEP_LOG_FLUSH_LEN)?;
         self.report_worker((pool, at), WorkerChange::Starting);
         if startup.is_zero() {
-            return self.worker_ready((pool, at));
+            return self.handle_worker_ready((pool, at));
         }
         self.timers
-            .set(self.now + startup, Timer::Ready((pool, at)));
+            .schedule(self.now + startup, TimerEvent::Ready((pool, at)));
         Ok(())
     }
 
-    pub(super) fn report_worker(&mut self, (pool, at): Address, change: WorkerChange) {
-        let there = self.pools.iter().map(WorkerPool::present).sum();
+    pub(super) fn report_worker(&mut self, (pool, at): WorkerAddress, change: WorkerChange) {
+        let there = self.pools.iter().map(WorkerPool::present_workers).sum();
         self.totals.most_workers = self.totals.most_workers.max(there);
         let role = self.pools[pool].role;
-        self.sink.worker(self.now, at, role, change);
+        self.sink.on_worker_change(self.now, at, role, change);
     }
 
-    pub(super) fn worker_ready(&mut self, (pool, at): Address) -> Result<(), ReplayError> {
+    pub(super) fn handle_worker_ready(
+        &mut self,
+        (pool, at): WorkerAddress,
+    ) -> Result<(), ReplayError> {
         if self.pools[pool].workers[at as usize].phase != WorkerPhase::Starting {
             return Ok(());
         }
         self.pools[pool].make_ready(at);
         self.report_worker((pool, at), WorkerChange::Ready);
-        self.release_queued(pool);
-        self.submit_outgoing()
+        self.place_queued_requests(pool);
+        self.submit_routed_requests()
     }
 
-    pub(super) fn remove_worker(&mut self, (pool, at): Address) {
-        self.retire((pool, at));
+    pub(super) fn remove_worker(&mut self, (pool, at): WorkerAddress) {
+        self.retire_worker((pool, at));
         self.report_worker((pool, at), WorkerChange::Gone);
     }
 
-    pub(super) fn retire(&mut self, (pool, at): Address) {
+    pub(super) fn retire_worker(&mut self, (pool, at): WorkerAddress) {
         let log = &mut self.pools[pool].workers[at as usize].log;
-        log.flush(u64::MAX, &mut self.sink);
-        let existed = self.pools[pool].remove(at, self.now);
+        log.report_gaps_below(u64::MAX, &mut self.sink);
+        let existed = self.pools[pool].remove_worker(at, self.now);
         match pool {
-            PREFILL => self.totals.prefill_worker_seconds += existed,
+            PREFILL_POOL => self.totals.prefill_worker_seconds += existed,
             _ => self.totals.worker_seconds += existed,
         }
     }
 
     /// Starts or drains workers until the pool has its target number.
-    pub(super) fn scale(&mut self, pool: usize) -> Result<(), ReplayError> {
+    pub(super) fn scale_to_target(&mut self, pool: usize) -> Result<(), ReplayError> {
         if let Some(again) = self.pools[pool].next_check(self.now) {
-            self.timers.set(again, Timer::Scale(pool));
+            self.timers.schedule(again, TimerEvent::Scale(pool));
         }
-        let present = self.pools[pool].present();
-        let Some(wanted) = self.pools[pool].wanted(self.now) else {
+        let present = self.pools[pool].present_workers();
+        let Some(wanted) = self.pools[pool].target_workers(self.now) else {
             return Ok(());
         };
         for _ in present..wanted {
-            self.start_worker(pool, self.pools[pool].startup())?;
+            self.start_worker(pool, self.pools[pool].startup_duration())?;
         }
         for _ in wanted..present {
-            let Some(at) = self.pools[pool].drain_one() else {
+            let Some(at) = self.pools[pool].mark_one_draining() else {
                 break;
             };
             self.report_worker((pool, at), WorkerChange::Draining);
@@ -100,36 +103,37 @@ impl<S: OrderedSink, N: NumberedSource> Core<'_, S, N> {
     }
 
     /// Fails the oldest `workers` decode workers with all their requests, and starts replacements.
-    pub(super) fn lose(&mut self, workers: u32) -> Result<(), ReplayError> {
-        for at in self.pools[SERVING].oldest(workers) {
-            let here = |request: &Request| request.worker == Some(at) && request.over.is_none();
-            let had = self.requests.in_flight();
+    pub(super) fn fail_oldest_decode_workers(&mut self, workers: u32) -> Result<(), ReplayError> {
+        for at in self.pools[SERVING_POOL].oldest_workers(workers) {
+            let here =
+                |request: &ReplayRequest| request.worker == Some(at) && request.over.is_none();
+            let had = self.requests.requests_in_flight();
             let had = had.filter(|(_, request)| here(request));
             let had: Vec<u32> = had.map(|(slot, _)| slot).collect();
-            let was_serving = self.pools[SERVING].lose(at);
+            let was_serving = self.pools[SERVING_POOL].mark_lost(at);
             for slot in had {
-                self.over((SERVING, at), slot, self.now, Status::Failed)?;
+                self.complete_request((SERVING_POOL, at), slot, self.now, RequestStatus::Failed)?;
             }
-            self.remove_worker((SERVING, at));
+            self.remove_worker((SERVING_POOL, at));
             if was_serving {
-                self.start_worker(SERVING, self.pools[SERVING].startup())?;
+                self.start_worker(SERVING_POOL, self.pools[SERVING_POOL].startup_duration())?;
             }
         }
         Ok(())
     }
 
-    pub(super) fn sample(&mut self, at: SimTime) {
-        for sample in samples(&self.pools, self.first_worker, at) {
-            self.sink.sample(&sample);
+    pub(super) fn sample_workers(&mut self, at: SimTime) {
+        for sample in samples_of_pool(&self.pools, self.first_worker, at) {
+            self.sink.on_worker_sample(&sample);
         }
     }
 
-    pub(super) fn samples(&self, at: SimTime) -> impl Iterator<Item = WorkerSample> {
-        samples(&self.pools, self.first_worker, at)
+    pub(super) fn worker_samples(&self, at: SimTime) -> impl Iterator<Item = WorkerSample> {
+        samples_of_pool(&self.pools, self.first_worker, at)
     }
 }
 
-fn samples(
+fn samples_of_pool(
     pools: &[WorkerPool],
     first_worker: u32,
     at: SimTime,

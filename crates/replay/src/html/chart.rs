@@ -2,16 +2,16 @@
 
 use std::fmt::Write as _;
 
-use super::{escape, short};
+use super::{escape_html, format_short_number};
 use crate::report::{TimelinePoint, WorkerTrack};
 
-const WIDTH: f64 = 640.0;
-const HEIGHT: f64 = 260.0;
-const LEFT: f64 = 62.0;
-const RIGHT: f64 = 14.0;
-const TOP: f64 = 10.0;
-const BOTTOM: f64 = 38.0;
-const POINTS: usize = 480;
+const CHART_WIDTH: f64 = 640.0;
+const CHART_HEIGHT: f64 = 260.0;
+const LEFT_MARGIN: f64 = 62.0;
+const RIGHT_MARGIN: f64 = 14.0;
+const TOP_MARGIN: f64 = 10.0;
+const BOTTOM_MARGIN: f64 = 38.0;
+const MAX_CHART_POINTS: usize = 480;
 
 /// Line of a chart, with its name in the legend.
 #[derive(Debug)]
@@ -36,11 +36,16 @@ impl ChartLine {
             out,
             "<path class=\"c{}\" data-name=\"{}\" data-points=\"",
             self.colour,
-            escape(&self.name)
+            escape_html(&self.name)
         );
         for (i, point) in self.points.iter().enumerate() {
             let comma = if i == 0 { "" } else { " " };
-            let _ = write!(out, "{comma}{},{}", digits(point.0), digits(point.1));
+            let _ = write!(
+                out,
+                "{comma}{},{}",
+                five_significant_digits(point.0),
+                five_significant_digits(point.1)
+            );
         }
         out.push_str("\" d=\"");
         for (i, point) in self.points.iter().enumerate() {
@@ -76,34 +81,39 @@ impl Chart<'_> {
             let _ = write!(
                 out,
                 "<figure><figcaption>{}</figcaption><p class=\"none\">no data</p></figure>",
-                escape(self.title)
+                escape_html(self.title)
             );
             return;
         }
         let most = |of: fn(&(f64, f64)) -> f64| all().map(of).fold(0.0, f64::max);
-        let x_ticks = ticks(most(|p| p.0));
+        let x_ticks = axis_ticks(most(|p| p.0));
         let y_ticks = match self.y_range {
             Some((low, high)) => (0..=4)
                 .map(|i| low + (high - low) * f64::from(i) / 4.0)
                 .collect(),
-            None => ticks(most(|p| p.1)),
+            None => axis_ticks(most(|p| p.1)),
         };
-        let (x_max, y_max) = (end(&x_ticks), end(&y_ticks));
-        let x = |value: f64| LEFT + value / x_max * (WIDTH - LEFT - RIGHT);
-        let y = |value: f64| HEIGHT - BOTTOM - value / y_max * (HEIGHT - TOP - BOTTOM);
+        let (x_max, y_max) = (axis_end(&x_ticks), axis_end(&y_ticks));
+        let x =
+            |value: f64| LEFT_MARGIN + value / x_max * (CHART_WIDTH - LEFT_MARGIN - RIGHT_MARGIN);
+        let y = |value: f64| {
+            CHART_HEIGHT
+                - BOTTOM_MARGIN
+                - value / y_max * (CHART_HEIGHT - TOP_MARGIN - BOTTOM_MARGIN)
+        };
         let _ = write!(
             out,
             "<figure><figcaption>{} <small>{}</small></figcaption>\
-             <svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\" \
-             data-x=\"{}\" data-y=\"{}\" data-by=\"{}\" data-box=\"{LEFT} {TOP} {} {} {x_max} {y_max}\">",
-            escape(self.title),
-            escape(self.y),
-            escape(self.title),
-            escape(self.x),
-            escape(self.y),
+             <svg viewBox=\"0 0 {CHART_WIDTH} {CHART_HEIGHT}\" role=\"img\" aria-label=\"{}\" \
+             data-x=\"{}\" data-y=\"{}\" data-by=\"{}\" data-box=\"{LEFT_MARGIN} {TOP_MARGIN} {} {} {x_max} {y_max}\">",
+            escape_html(self.title),
+            escape_html(self.y),
+            escape_html(self.title),
+            escape_html(self.x),
+            escape_html(self.y),
             if self.follows_y { "y" } else { "x" },
-            WIDTH - RIGHT,
-            HEIGHT - BOTTOM,
+            CHART_WIDTH - RIGHT_MARGIN,
+            CHART_HEIGHT - BOTTOM_MARGIN,
         );
         draw_y_ticks(out, &y_ticks, y);
         self.draw_x_ticks(out, &x_ticks, x);
@@ -114,7 +124,7 @@ impl Chart<'_> {
         if self.lines.len() > 1 {
             out.push_str("<ul class=\"legend\">");
             for line in &self.lines {
-                let name = escape(&line.name);
+                let name = escape_html(&line.name);
                 let _ = write!(out, "<li class=\"c{}\">{name}</li>", line.colour);
             }
             out.push_str("</ul>");
@@ -135,12 +145,12 @@ impl Chart<'_> {
                 out,
                 "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"{anchor}\">{} {unit}</text>",
                 if anchor == "end" {
-                    x(*tick) + RIGHT - 2.0
+                    x(*tick) + RIGHT_MARGIN - 2.0
                 } else {
                     x(*tick)
                 },
-                HEIGHT - BOTTOM + 24.0,
-                short(*tick)
+                CHART_HEIGHT - BOTTOM_MARGIN + 24.0,
+                format_short_number(*tick)
             );
         }
     }
@@ -149,20 +159,20 @@ impl Chart<'_> {
 /// Draws the horizontal grid lines with their numbers at the left.
 fn draw_y_ticks(out: &mut String, ticks: &[f64], y: impl Fn(f64) -> f64) {
     for tick in ticks {
-        let (at, right) = (y(*tick), WIDTH - RIGHT);
+        let (at, right) = (y(*tick), CHART_WIDTH - RIGHT_MARGIN);
         let _ = write!(
             out,
-            "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{right}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>\
+            "<line class=\"grid\" x1=\"{LEFT_MARGIN}\" x2=\"{right}\" y1=\"{at:.1}\" y2=\"{at:.1}\"/>\
              <text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
-            LEFT - 6.0,
+            LEFT_MARGIN - 6.0,
             at + 6.0,
-            short(*tick)
+            format_short_number(*tick)
         );
     }
 }
 
 /// Formats a number with five significant digits, for the page's script.
-fn digits(value: f64) -> String {
+fn five_significant_digits(value: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();
     }
@@ -174,11 +184,11 @@ fn digits(value: f64) -> String {
     }
 }
 
-fn end(ticks: &[f64]) -> f64 {
+fn axis_end(ticks: &[f64]) -> f64 {
     ticks.last().copied().unwrap_or(1.0)
 }
 
-fn ticks(most: f64) -> Vec<f64> {
+fn axis_ticks(most: f64) -> Vec<f64> {
     if !most.is_finite() || most <= 0.0 {
         return vec![0.0, 1.0];
     }
@@ -195,7 +205,7 @@ fn ticks(most: f64) -> Vec<f64> {
 }
 
 /// Sums (or averages) one gauge over the tracks of all workers, at evenly spaced times.
-pub(super) fn sum(
+pub(super) fn combine_worker_gauges(
     tracks: &[WorkerTrack],
     of: fn(&TimelinePoint) -> f64,
     mean: bool,
@@ -203,7 +213,7 @@ pub(super) fn sum(
     let last = tracks.iter().filter_map(|track| track.points.last());
     let last = last.map(|point| point.at).fold(0.0, f64::max);
     let longest = tracks.iter().map(|track| track.points.len()).max();
-    let points = longest.unwrap_or(0).min(POINTS);
+    let points = longest.unwrap_or(0).min(MAX_CHART_POINTS);
     let mut places = vec![0usize; tracks.len()];
     let line = (0..points).map(|i| {
         let at = last * i as f64 / (points - 1).max(1) as f64;
@@ -245,12 +255,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn axes_end_at_or_beyond_the_greatest_value() {
+    fn axis_end_covers_largest_value() {
         for most in [1e-4, 0.37, 1.0, 9.99, 100.0, 12_345.0] {
-            let ticks = ticks(most);
+            let ticks = axis_ticks(most);
             assert!((3..=11).contains(&ticks.len()), "{most}: {ticks:?}");
-            assert!(end(&ticks) >= most * 0.999_999, "{most}: {ticks:?}");
+            assert!(axis_end(&ticks) >= most * 0.999_999, "{most}: {ticks:?}");
         }
-        assert_eq!(ticks(0.0), [0.0, 1.0]);
+        assert_eq!(axis_ticks(0.0), [0.0, 1.0]);
     }
 }

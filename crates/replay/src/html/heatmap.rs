@@ -2,16 +2,16 @@
 
 use std::fmt::Write as _;
 
-use super::name;
+use super::worker_track_name;
 use crate::report::{TimelinePoint, WorkerTrack};
 
-const CELLS: usize = 96;
-const ROWS: usize = 64;
+const CELLS_PER_ROW: usize = 96;
+const MAX_WORKER_ROWS: usize = 64;
 
 /// Title of a heat map, function that reads its gauge, and whether the scale ends at 1.
 type HeatMetric = (&'static str, fn(&TimelinePoint) -> f64, bool);
 
-pub(super) fn map(out: &mut String, tracks: &[WorkerTrack]) {
+pub(super) fn draw_heat_maps(out: &mut String, tracks: &[WorkerTrack]) {
     if tracks.len() < 2 || tracks.iter().all(|track| track.points.len() < 2) {
         return;
     }
@@ -22,18 +22,18 @@ pub(super) fn map(out: &mut String, tracks: &[WorkerTrack]) {
         ("KV cache in use", |p| p.kv_usage, true),
     ];
     for kind in kinds {
-        draw(out, tracks, kind);
+        draw_heat_map(out, tracks, kind);
     }
     out.push_str("</div></section>");
 }
 
-fn draw(out: &mut String, tracks: &[WorkerTrack], (title, of, share): HeatMetric) {
+fn draw_heat_map(out: &mut String, tracks: &[WorkerTrack], (title, of, share): HeatMetric) {
     let last = tracks.iter().filter_map(|track| track.points.last());
     let last = last.map(|point| point.at).fold(0.0, f64::max);
     let rows: Vec<Vec<Option<f64>>> = tracks
         .iter()
-        .take(ROWS)
-        .map(|track| cells(track, of, last))
+        .take(MAX_WORKER_ROWS)
+        .map(|track| average_into_cells(track, of, last))
         .collect();
     let all = rows.iter().flatten().flatten();
     let most = if share {
@@ -43,11 +43,11 @@ fn draw(out: &mut String, tracks: &[WorkerTrack], (title, of, share): HeatMetric
     };
     let left = 104.0;
     let height = (260.0 / rows.len() as f64).clamp(6.0, 24.0);
-    let width = (640.0 - left) / CELLS as f64;
+    let width = (640.0 - left) / CELLS_PER_ROW as f64;
     let total = height * rows.len() as f64 + 26.0;
     let shown = |value: f64| match share {
-        true => format!("{} %", super::short(value * 100.0)),
-        false => super::short(value),
+        true => format!("{} %", super::format_short_number(value * 100.0)),
+        false => super::format_short_number(value),
     };
     let _ = write!(
         out,
@@ -64,22 +64,22 @@ fn draw(out: &mut String, tracks: &[WorkerTrack], (title, of, share): HeatMetric
                 out,
                 "<text x=\"{}\" y=\"{at:.1}\" text-anchor=\"end\">{}</text>",
                 left - 5.0,
-                name(track)
+                worker_track_name(track)
             );
         }
-        let place = RowPlace {
+        let place = RowRectangle {
             left,
             y,
             width,
             height,
         };
-        draw_row(out, row, &place, |value, from| {
+        draw_worker_row(out, row, &place, |value, from| {
             (
-                shade(value, most),
+                shade_index(value, most),
                 format!(
                     "{}, from {} s: {}",
-                    name(track),
-                    super::short(last * from),
+                    worker_track_name(track),
+                    super::format_short_number(last * from),
                     shown(value)
                 ),
             )
@@ -91,19 +91,19 @@ fn draw(out: &mut String, tracks: &[WorkerTrack], (title, of, share): HeatMetric
          <text x=\"640\" y=\"{:.0}\" text-anchor=\"end\">{} s</text></svg>",
         total - 5.0,
         total - 5.0,
-        super::short(last)
+        super::format_short_number(last)
     );
-    if tracks.len() > ROWS {
+    if tracks.len() > MAX_WORKER_ROWS {
         let _ = write!(
             out,
-            "<p class=\"none\">the first {ROWS} of {} workers</p>",
+            "<p class=\"none\">the first {MAX_WORKER_ROWS} of {} workers</p>",
             tracks.len()
         );
     }
     out.push_str("</figure>");
 }
 
-struct RowPlace {
+struct RowRectangle {
     left: f64,
     y: f64,
     width: f64,
@@ -114,20 +114,20 @@ struct RowPlace {
 ///
 /// `describe` maps a gauge value and the start of its cell (as a fraction of the run) to shade and
 /// tooltip.
-fn draw_row(
+fn draw_worker_row(
     out: &mut String,
     row: &[Option<f64>],
-    place: &RowPlace,
+    place: &RowRectangle,
     describe: impl Fn(f64, f64) -> (u32, String),
 ) {
     let mut c = 0;
-    while c < CELLS {
+    while c < CELLS_PER_ROW {
         let Some(value) = row[c] else {
             c += 1;
             continue;
         };
         // Adjacent cells of one shade form one rectangle.
-        let (shade, words) = describe(value, c as f64 / CELLS as f64);
+        let (shade, words) = describe(value, c as f64 / CELLS_PER_ROW as f64);
         let same = |v: &Option<f64>| v.is_some_and(|v| describe(v, 0.0).0 == shade);
         let run = row[c..].iter().take_while(|v| same(v)).count().max(1);
         let _ = write!(
@@ -144,7 +144,7 @@ fn draw_row(
     }
 }
 
-fn shade(value: f64, most: f64) -> u32 {
+fn shade_index(value: f64, most: f64) -> u32 {
     if most <= 0.0 {
         return 0;
     }
@@ -153,15 +153,22 @@ fn shade(value: f64, most: f64) -> u32 {
 
 /// Averages a gauge of one worker over even intervals; one without points repeats the previous
 /// mean.
-fn cells(track: &WorkerTrack, of: fn(&TimelinePoint) -> f64, last: f64) -> Vec<Option<f64>> {
-    let mut sums = vec![(0.0, 0u32); CELLS];
+fn average_into_cells(
+    track: &WorkerTrack,
+    of: fn(&TimelinePoint) -> f64,
+    last: f64,
+) -> Vec<Option<f64>> {
+    let mut sums = vec![(0.0, 0u32); CELLS_PER_ROW];
     for point in &track.points {
-        let cell = (point.at / last.max(1e-12) * CELLS as f64) as usize;
-        let (sum, n) = &mut sums[cell.min(CELLS - 1)];
+        let cell = (point.at / last.max(1e-12) * CELLS_PER_ROW as f64) as usize;
+        let (sum, n) = &mut sums[cell.min(CELLS_PER_ROW - 1)];
         *sum += of(point);
         *n += 1;
     }
-    let first = sums.iter().position(|(_, n)| *n > 0).unwrap_or(CELLS);
+    let first = sums
+        .iter()
+        .position(|(_, n)| *n > 0)
+        .unwrap_or(CELLS_PER_ROW);
     let end = sums.iter().rposition(|(_, n)| *n > 0).map_or(0, |i| i + 1);
     let mut before = None;
     let cells = sums.iter().enumerate().map(|(i, (sum, n))| {

@@ -10,38 +10,43 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::report::{Comparison, Report, WorkerTrack};
+use super::report::{ReplayReport, ReportComparison, WorkerTrack};
 pub use chart::{Chart, ChartLine};
 
 /// Maximum number of workers drawn as separate lines of a chart.
-const COLOURS: usize = 6;
+const MAX_WORKER_LINES: usize = 6;
 
 /// Renders the report of a replay as an HTML page.
 ///
 /// `about` has pairs of name and value that describe the run; `typed` is the command line.
-pub fn page(report: &Report, title: &str, about: &[(String, String)], typed: &str) -> String {
+pub fn render_report_page(
+    report: &ReplayReport,
+    title: &str,
+    about: &[(String, String)],
+    typed: &str,
+) -> String {
     let mut body = String::new();
-    let _ = write!(body, "<h1>{}</h1>", escape(title));
-    tiles(&mut body, report);
-    distributions(&mut body, report);
-    timeline(&mut body, report);
-    heatmap::map(&mut body, &report.timeline.tracks);
-    requests::timeline(&mut body, &report.spans);
-    numbers(&mut body, report);
+    let _ = write!(body, "<h1>{}</h1>", escape_html(title));
+    push_summary_tiles(&mut body, report);
+    push_distributions(&mut body, report);
+    push_request_timeline(&mut body, report);
+    heatmap::draw_heat_maps(&mut body, &report.timeline.tracks);
+    requests::draw_request_timeline(&mut body, &report.spans);
+    push_metrics_table(&mut body, report);
     if !about.is_empty() {
         body.push_str("<section><h2>Run</h2><table class=\"plain\">");
         for (name, value) in about {
-            let (name, value) = (escape(name), escape(value));
+            let (name, value) = (escape_html(name), escape_html(value));
             let _ = write!(body, "<tr><th>{name}</th><td>{value}</td></tr>");
         }
         body.push_str("</table></section>");
     }
-    body.push_str(&command(typed));
-    document(title, &body)
+    body.push_str(&render_command_section(typed));
+    render_document(title, &body)
 }
 
 /// Renders a comparison of replay reports as an HTML page; `typed` is the command line.
-pub fn comparison(compared: &Comparison, typed: &str) -> String {
+pub fn render_comparison_page(compared: &ReportComparison, typed: &str) -> String {
     let title = "vllm-sim replay --compare";
     let mut body = format!("<h1>{title}</h1>");
     if !compared.curves.is_empty() {
@@ -51,12 +56,12 @@ pub fn comparison(compared: &Comparison, typed: &str) -> String {
                 .iter()
                 .map(|(name, curve)| (name.as_str(), curve.clone()))
                 .collect();
-            body.push_str(&distribution(title, &lines));
+            body.push_str(&render_distribution_chart(title, &lines));
         }
         body.push_str("</div></section>");
     }
     body.push_str("<section><h2>Numbers</h2>");
-    body.push_str(&table(&compared.heads, &compared.rows));
+    body.push_str(&render_table(&compared.heads, &compared.rows));
     body.push_str(match compared.is_repeated {
         true => {
             "<p>Means over the runs of each configuration; ± is half the 95 % confidence interval \
@@ -65,22 +70,22 @@ pub fn comparison(compared: &Comparison, typed: &str) -> String {
         false => "<p>One run of each configuration: a difference may be due to chance.</p>",
     });
     body.push_str("</section>");
-    body.push_str(&command(typed));
-    document(title, &body)
+    body.push_str(&render_command_section(typed));
+    render_document(title, &body)
 }
 
 /// Renders an HTML table that scrolls horizontally; the first cell of each row is its header.
-pub fn table<H: AsRef<str>, R: AsRef<[String]>>(head: &[H], rows: &[R]) -> String {
+pub fn render_table<H: AsRef<str>, R: AsRef<[String]>>(head: &[H], rows: &[R]) -> String {
     let mut text = String::from("<div class=\"wide\"><table><thead><tr>");
     for cell in head {
-        let _ = write!(text, "<th>{}</th>", escape(cell.as_ref()));
+        let _ = write!(text, "<th>{}</th>", escape_html(cell.as_ref()));
     }
     text.push_str("</tr></thead><tbody>");
     for row in rows {
         text.push_str("<tr>");
         for (column, cell) in row.as_ref().iter().enumerate() {
             let tag = if column == 0 { "th" } else { "td" };
-            let _ = write!(text, "<{tag}>{}</{tag}>", escape(cell));
+            let _ = write!(text, "<{tag}>{}</{tag}>", escape_html(cell));
         }
         text.push_str("</tr>");
     }
@@ -88,32 +93,32 @@ pub fn table<H: AsRef<str>, R: AsRef<[String]>>(head: &[H], rows: &[R]) -> Strin
 }
 
 /// Renders one summary figure (label, value, note), for an HTML section of class `tiles`.
-pub fn tile(label: &str, value: &str, note: &str) -> String {
+pub fn render_summary_tile(label: &str, value: &str, note: &str) -> String {
     format!(
         "<div class=\"tile\"><span>{}</span><strong>{}</strong><small>{}</small></div>",
-        escape(label),
-        escape(value),
-        escape(note)
+        escape_html(label),
+        escape_html(value),
+        escape_html(note)
     )
 }
 
 /// Renders an HTML section with the command line that made the page.
-pub fn command(line: &str) -> String {
+pub fn render_command_section(line: &str) -> String {
     format!(
         "<section><h2>Command</h2><p><code style=\"overflow-wrap:anywhere\">{}</code></p></section>",
-        escape(line)
+        escape_html(line)
     )
 }
 
 /// Wraps HTML sections into a page with the style and script of the replay report.
-pub fn document(title: &str, body: &str) -> String {
+pub fn render_document(title: &str, body: &str) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <link rel=\"icon\" href=\"data:,\"><title>{}</title>\n<style>{}</style></head>\n\
          <body><main>{body}</main>\n<div id=\"tip\" role=\"status\" hidden></div>\n\
          <script>{}{}</script></body></html>\n",
-        escape(title),
+        escape_html(title),
         include_str!("page.css"),
         include_str!("page.js"),
         include_str!("requests.js"),
@@ -122,7 +127,7 @@ pub fn document(title: &str, body: &str) -> String {
 
 /// Renders a chart of latency distributions: each line has a name and its evenly spaced quantiles,
 /// in ms.
-pub fn distribution(title: &str, lines: &[(&str, Vec<f64>)]) -> String {
+pub fn render_distribution_chart(title: &str, lines: &[(&str, Vec<f64>)]) -> String {
     let lines = lines.iter().enumerate().map(|(colour, (name, curve))| {
         let last = curve.len().saturating_sub(1).max(1) as f64;
         let points = curve.iter().enumerate();
@@ -143,7 +148,7 @@ pub fn distribution(title: &str, lines: &[(&str, Vec<f64>)]) -> String {
 }
 
 /// Escapes text for use in HTML, between tags and in attributes.
-pub fn escape(text: &str) -> String {
+pub fn escape_html(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -159,7 +164,7 @@ pub fn escape(text: &str) -> String {
 }
 
 /// Formats a number with three to four significant digits and a prefix `k`, `M` or `G`.
-pub fn short(value: f64) -> String {
+pub fn format_short_number(value: f64) -> String {
     let size = value.abs();
     let (scaled, unit) = match size {
         s if s >= 1e9 => (value / 1e9, "G"),
@@ -183,21 +188,25 @@ pub fn short(value: f64) -> String {
     format!("{text}{unit}")
 }
 
-fn tiles(body: &mut String, report: &Report) {
+fn push_summary_tiles(body: &mut String, report: &ReplayReport) {
     body.push_str("<section class=\"tiles\" aria-label=\"Summary\">");
-    let n = |key: &str| report.number(key);
-    let mut tile =
-        |label: &str, value: String, note: String| body.push_str(&tile(label, &value, &note));
-    let ms = |key: &str| format!("{} ms", short(n(key)));
+    let n = |key: &str| report.summary_number(key);
+    let mut tile = |label: &str, value: String, note: String| {
+        body.push_str(&render_summary_tile(label, &value, &note))
+    };
+    let ms = |key: &str| format!("{} ms", format_short_number(n(key)));
     tile(
         "Requests",
-        short(n("completed_requests")),
-        format!("of {} completed", short(n("num_requests"))),
+        format_short_number(n("completed_requests")),
+        format!("of {} completed", format_short_number(n("num_requests"))),
     );
     tile(
         "Duration",
-        format!("{} s", short(n("duration_ms") / 1e3)),
-        format!("{} requests/s", short(n("request_throughput_rps"))),
+        format!("{} s", format_short_number(n("duration_ms") / 1e3)),
+        format!(
+            "{} requests/s",
+            format_short_number(n("request_throughput_rps"))
+        ),
     );
     tile(
         "TTFT p99",
@@ -224,37 +233,52 @@ fn tiles(body: &mut String, report: &Report) {
     );
     tile(
         "Output",
-        format!("{} tok/s", short(n("output_throughput_tok_s"))),
-        format!("{} tokens", short(n("total_output_tokens"))),
+        format!(
+            "{} tok/s",
+            format_short_number(n("output_throughput_tok_s"))
+        ),
+        format!("{} tokens", format_short_number(n("total_output_tokens"))),
     );
     tile(
         "Prefix reuse",
-        format!("{} %", short(n("prefix_cache_reused_ratio") * 100.0)),
-        format!("{} preemptions", short(n("preemptions"))),
+        format!(
+            "{} %",
+            format_short_number(n("prefix_cache_reused_ratio") * 100.0)
+        ),
+        format!("{} preemptions", format_short_number(n("preemptions"))),
     );
     if report.summary.contains_key("router_regret_tokens") {
         let (missed, all) = (n("router_regret_tokens"), n("total_input_tokens").max(1.0));
         tile(
             "Router regret",
-            format!("{} %", short(missed / all * 100.0)),
-            format!("{} tokens were cached on another worker", short(missed)),
+            format!("{} %", format_short_number(missed / all * 100.0)),
+            format!(
+                "{} tokens were cached on another worker",
+                format_short_number(missed)
+            ),
         );
     }
     if report.summary.contains_key("cost") {
-        let hours = format!("{} GPU hours", short(n("gpu_hours")));
-        tile("Cost", short(n("cost")), hours);
+        let hours = format!("{} GPU hours", format_short_number(n("gpu_hours")));
+        tile("Cost", format_short_number(n("cost")), hours);
     }
     if report.summary.contains_key("slo_attainment") {
         tile(
             "Goodput",
-            format!("{} /s", short(n("goodput_request_throughput_rps"))),
-            format!("{} % within the SLO", short(n("slo_attainment") * 100.0)),
+            format!(
+                "{} /s",
+                format_short_number(n("goodput_request_throughput_rps"))
+            ),
+            format!(
+                "{} % within the SLO",
+                format_short_number(n("slo_attainment") * 100.0)
+            ),
         );
     }
     body.push_str("</section>");
 }
 
-fn distributions(body: &mut String, report: &Report) {
+fn push_distributions(body: &mut String, report: &ReplayReport) {
     body.push_str("<section><h2>Latency distributions</h2><div class=\"charts\">");
     for (name, curve) in &report.curves {
         let last = curve.len().saturating_sub(1).max(1) as f64;
@@ -270,10 +294,10 @@ fn distributions(body: &mut String, report: &Report) {
         let mut lines = vec![ChartLine::new(name, points, 0)];
         // The bound on gaps applies to their mean per request, not to single gaps.
         let bound = match *name {
-            "TTFT" => report.number("slo_ttft_ms"),
+            "TTFT" => report.summary_number("slo_ttft_ms"),
             "ITL" => 0.0,
-            "TPOT" => report.number("slo_itl_ms"),
-            _ => report.number("slo_e2e_ms"),
+            "TPOT" => report.summary_number("slo_itl_ms"),
+            _ => report.summary_number("slo_e2e_ms"),
         };
         if bound > 0.0 {
             let bounds = vec![(bound, 0.0), (bound, 100.0)];
@@ -302,10 +326,10 @@ fn distributions(body: &mut String, report: &Report) {
 }
 
 /// Returns charts of requests within the latency bounds, prefix reuse, workers and cost over time.
-fn service(report: &Report) -> Vec<Chart<'static>> {
+fn service_charts(report: &ReplayReport) -> Vec<Chart<'static>> {
     let over = &report.over_time;
     let mut charts = Vec::new();
-    let attained = over.attainment();
+    let attained = over.slo_attainment_percent();
     if attained.len() > 1 {
         charts.push(Chart {
             title: "Good requests",
@@ -316,7 +340,7 @@ fn service(report: &Report) -> Vec<Chart<'static>> {
             follows_y: false,
         });
     }
-    let reused = over.prefix_reuse();
+    let reused = over.prefix_reuse_percent();
     if reused.len() > 1 && reused.iter().any(|(_, share)| *share > 0.0) {
         charts.push(Chart {
             title: "Prefix cache",
@@ -327,24 +351,24 @@ fn service(report: &Report) -> Vec<Chart<'static>> {
             follows_y: false,
         });
     }
-    if over.is_scaled() {
-        let end = report.number("duration_ms") / 1e3;
+    if over.has_worker_changes() {
+        let end = report.summary_number("duration_ms") / 1e3;
         charts.push(Chart {
             title: "Serving workers",
             x: "s",
             y: "workers",
             y_range: None,
-            lines: vec![ChartLine::new("workers", over.steps(end), 0)],
+            lines: vec![ChartLine::new("workers", over.worker_count_steps(end), 0)],
             follows_y: false,
         });
-        let cost = report.number("cost");
+        let cost = report.summary_number("cost");
         if cost > 0.0 {
             charts.push(Chart {
                 title: "Cumulative cost",
                 x: "s",
                 y: "in the unit of the price",
                 y_range: None,
-                lines: vec![ChartLine::new("cost", over.cost(end, cost), 0)],
+                lines: vec![ChartLine::new("cost", over.accumulated_cost(end, cost), 0)],
                 follows_y: false,
             });
         }
@@ -352,9 +376,9 @@ fn service(report: &Report) -> Vec<Chart<'static>> {
     charts
 }
 
-fn timeline(body: &mut String, report: &Report) {
+fn push_request_timeline(body: &mut String, report: &ReplayReport) {
     let tracks = &report.timeline.tracks;
-    let service = service(report);
+    let service = service_charts(report);
     let is_sampled = tracks.iter().any(|track| track.points.len() > 1);
     if !is_sampled && service.is_empty() {
         return;
@@ -362,14 +386,14 @@ fn timeline(body: &mut String, report: &Report) {
     body.push_str("<section><h2>Over time</h2><div class=\"charts\">");
     service.iter().for_each(|chart| chart.draw(body));
     if is_sampled {
-        samples(body, tracks);
+        push_worker_charts(body, tracks);
     }
     body.push_str("</div></section>");
 }
 
-fn samples(body: &mut String, tracks: &[WorkerTrack]) {
+fn push_worker_charts(body: &mut String, tracks: &[WorkerTrack]) {
     let over = |of: fn(&super::report::TimelinePoint) -> f64, mean: bool| -> Vec<(f64, f64)> {
-        chart::sum(tracks, of, mean)
+        chart::combine_worker_gauges(tracks, of, mean)
     };
     let queue = Chart {
         title: "Requests",
@@ -388,11 +412,11 @@ fn samples(body: &mut String, tracks: &[WorkerTrack]) {
         over(|p| p.kv_usage * 100.0, true),
         0,
     )];
-    if tracks.len() > 1 && tracks.len() <= COLOURS {
+    if tracks.len() > 1 && tracks.len() <= MAX_WORKER_LINES {
         lines.extend(tracks.iter().enumerate().map(|(i, track)| {
             let points = track.points.iter();
             let points = points.map(|p| (p.at, p.kv_usage * 100.0)).collect();
-            ChartLine::new(&name(track), points, i + 1)
+            ChartLine::new(&worker_track_name(track), points, i + 1)
         }));
     }
     let usage = Chart {
@@ -434,11 +458,11 @@ fn samples(body: &mut String, tracks: &[WorkerTrack]) {
     preempted.draw(body);
 }
 
-fn name(track: &WorkerTrack) -> String {
-    format!("{} {}", track.pool.label(), track.worker)
+fn worker_track_name(track: &WorkerTrack) -> String {
+    format!("{} {}", track.pool.page_label(), track.worker)
 }
 
-fn numbers(body: &mut String, report: &Report) {
+fn push_metrics_table(body: &mut String, report: &ReplayReport) {
     body.push_str("<section><h2>Numbers</h2><div class=\"wide\"><table><thead><tr><th>Metric</th>");
     let kinds = [
         "mean", "min", "median", "p75", "p90", "p95", "p99", "max", "std",
@@ -457,7 +481,7 @@ fn numbers(body: &mut String, report: &Report) {
     ] {
         let _ = write!(body, "<tr><th>{label}</th>");
         for kind in kinds {
-            let value = report.number(&format!("{kind}_{key}"));
+            let value = report.summary_number(&format!("{kind}_{key}"));
             let _ = write!(body, "<td>{}</td>", super::report::grouped(value));
         }
         body.push_str("</tr>");
@@ -471,10 +495,14 @@ fn numbers(body: &mut String, report: &Report) {
             .all(|kind| !key.starts_with(&format!("{kind}_")));
         if single && !value.is_null() {
             let shown = match value {
-                Value::String(text) => escape(text),
+                Value::String(text) => escape_html(text),
                 other => other.to_string(),
             };
-            let _ = write!(body, "<tr><th>{}</th><td>{shown}</td></tr>", escape(key));
+            let _ = write!(
+                body,
+                "<tr><th>{}</th><td>{shown}</td></tr>",
+                escape_html(key)
+            );
         }
     }
     body.push_str("</table></details></section>");
@@ -485,8 +513,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_short() {
-        let shown = [0.0, 0.00012, 1.5, 23.456, 999.9, 12_345.0, 2e6, -0.5].map(short);
+    fn short_number_format() {
+        let shown =
+            [0.0, 0.00012, 1.5, 23.456, 999.9, 12_345.0, 2e6, -0.5].map(format_short_number);
         assert_eq!(
             shown,
             ["0", "0.00012", "1.5", "23.5", "1000", "12.3k", "2M", "-0.5"]
@@ -494,9 +523,9 @@ mod tests {
     }
 
     #[test]
-    fn text_cannot_become_markup() {
+    fn html_escape_prevents_injection() {
         assert_eq!(
-            escape("<a b=\"c\">&'"),
+            escape_html("<a b=\"c\">&'"),
             "&lt;a b=&quot;c&quot;&gt;&amp;&#39;"
         );
     }

@@ -6,26 +6,28 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::lines::Lines;
-use super::loaded::{LoadedSessions, millis, nanos};
-use super::mooncake::runs;
-use super::row::Row;
-use super::{AgentOrder, LoadOptions};
-use crate::synth::SHARED;
+use super::lines::WorkloadLines;
+use super::loaded::{LoadedSessions, nanos_from_ms, sim_time_from_ms};
+use super::mooncake::hash_ids_to_token_runs;
+use super::row::JsonRow;
+use super::{AgentOrder, WorkloadReadOptions};
+use crate::synth::SHARED_CONTENT_ID_BITS;
 use crate::workload::{
-    Dependency, MAX_TOKENS, Prompt, Session, TokenRun, Turn, TurnEvent, WorkloadError,
+    ClientSession, MAX_TOKENS_PER_LENGTH, PromptTokenRun, SessionTurn, TurnDependency,
+    TurnLifecycleEvent, TurnPrompt, WorkloadError,
 };
-use vllm_sim_random::mix;
+use vllm_sim_random::mix_u64_pair;
 
-const SCHEMA: &str = "dynamo.agentic_mooncake";
+const AGENTIC_MOONCAKE_SCHEMA: &str = "dynamo.agentic_mooncake";
 /// Hash domain of the block ids in Applied Compute traces.
-const APPLIED: u64 = 3;
+const APPLIED_COMPUTE_HASH_DOMAIN: u64 = 3;
 
-pub(super) fn is_mooncake(row: &Map<String, Value>) -> bool {
-    row.get("schema").and_then(Value::as_str) == Some(SCHEMA) || row.contains_key("wait_for")
+pub(super) fn is_agentic_mooncake(row: &Map<String, Value>) -> bool {
+    row.get("schema").and_then(Value::as_str) == Some(AGENTIC_MOONCAKE_SCHEMA)
+        || row.contains_key("wait_for")
 }
 
-pub(super) fn is_applied(row: &Map<String, Value>) -> bool {
+pub(super) fn is_applied_compute(row: &Map<String, Value>) -> bool {
     row.contains_key("assistant_response_length")
 }
 
@@ -33,91 +35,96 @@ pub(super) fn is_applied(row: &Map<String, Value>) -> bool {
 struct AgentNode {
     place: String,
     request: String,
-    session: Session,
+    session: ClientSession,
     start_ms: f64,
-    after: Vec<(String, Dependency)>,
+    after: Vec<(String, TurnDependency)>,
 }
 
 /// Reads requests with explicit dependencies in the `agentic_mooncake` trace format.
 ///
 /// Accepts version 2 with its header line, and version 1 with `wait_for`.
-pub(super) fn mooncake(
+pub(super) fn open_agentic_mooncake(
     paths: &[PathBuf],
-    options: &LoadOptions,
+    options: &WorkloadReadOptions,
 ) -> Result<LoadedSessions, WorkloadError> {
     let mut nodes: Vec<AgentNode> = Vec::new();
     let mut plays: HashMap<String, u64> = HashMap::new();
     let mut block = options.trace_block_size;
     for path in paths {
-        let mut lines = Lines::open(path)?;
-        while lines.step()? {
-            let value: Value = serde_json::from_str(lines.line())
-                .map_err(|error| lines.bad(format!("is not JSON: {error}")))?;
-            let place = || lines.place();
-            let row = Row::new(&value, &place)?;
-            if row.has("schema") {
-                block = header(&row)?;
+        let mut lines = WorkloadLines::open(path)?;
+        while lines.next_line()? {
+            let value: Value = serde_json::from_str(lines.current_line())
+                .map_err(|error| lines.error_at_line(format!("is not JSON: {error}")))?;
+            let place = || lines.file_and_line();
+            let row = JsonRow::new(&value, &place)?;
+            if row.has_field("schema") {
+                block = parse_schema_header(&row)?;
                 continue;
             }
             let play = row.text("play_id")?.unwrap_or("");
             let known = plays.len() as u64;
             let scope = *plays.entry(play.to_owned()).or_insert(known);
             // Rows without `play_id` share the scope of plain Mooncake rows.
-            let mut node = node(&row, block, scope, place())?;
+            let mut node = parse_agent_request(&row, block, scope, place())?;
             let order = row.integer("source_play_ordinal")?.unwrap_or(0);
             node.session.play = Some((order, play.into()));
             nodes.push(node);
         }
     }
-    link(nodes, options.agent_order)
+    build_sessions(nodes, options.agent_order)
 }
 
-fn header(row: &Row<'_>) -> Result<u32, WorkloadError> {
+fn parse_schema_header(row: &JsonRow<'_>) -> Result<u32, WorkloadError> {
     let schema = row.text("schema")?.unwrap_or_default();
     let version: Option<u32> = row.integer("version")?;
-    if schema != SCHEMA || version != Some(2) {
-        return Err(row.bad(format!(
-            "schema is {schema:?} version {}, must be {SCHEMA:?} version 2",
+    if schema != AGENTIC_MOONCAKE_SCHEMA || version != Some(2) {
+        return Err(row.row_error(format!(
+            "schema is {schema:?} version {}, must be {AGENTIC_MOONCAKE_SCHEMA:?} version 2",
             version.map_or_else(|| "none".to_owned(), |n| n.to_string())
         )));
     }
     let scope = row.text("hash_id_scope")?.unwrap_or("local");
     if scope != "local" {
-        return Err(row.bad(format!("hash_id_scope is {scope:?}, must be \"local\"")));
+        return Err(row.row_error(format!("hash_id_scope is {scope:?}, must be \"local\"")));
     }
-    row.needed_tokens(&["block_size"], 1)
+    row.required_token_count(&["block_size"], 1)
 }
 
-fn node(row: &Row<'_>, block: u32, scope: u64, place: String) -> Result<AgentNode, WorkloadError> {
+fn parse_agent_request(
+    row: &JsonRow<'_>,
+    block: u32,
+    scope: u64,
+    place: String,
+) -> Result<AgentNode, WorkloadError> {
     let request = row.text("request_id")?.filter(|id| !id.is_empty());
-    let request = request.ok_or_else(|| row.missing("request_id"))?;
+    let request = request.ok_or_else(|| row.missing_field_error("request_id"))?;
     let ids = row
-        .ids("hash_ids")?
-        .ok_or_else(|| row.missing("hash_ids"))?;
-    let input = row.tokens(&["input_length", "input_tokens"], 1)?;
-    let prompt = Prompt::Whole(runs(row, &ids, input, block, scope)?);
-    let output = row.needed_tokens(&["output_length", "output_tokens"], 0)?;
-    let mut turn = Turn::new(prompt, output);
+        .integer_array("hash_ids")?
+        .ok_or_else(|| row.missing_field_error("hash_ids"))?;
+    let input = row.token_count(&["input_length", "input_tokens"], 1)?;
+    let prompt = TurnPrompt::Whole(hash_ids_to_token_runs(row, &ids, input, block, scope)?);
+    let output = row.required_token_count(&["output_length", "output_tokens"], 0)?;
+    let mut turn = SessionTurn::new(prompt, output);
     turn.request_id = Some(request.into());
     turn.priority = row.integer("priority")?.unwrap_or(0);
     turn.strict_priority = row.integer("strict_priority")?.unwrap_or(0);
     let mut after = Vec::new();
-    let depend = |trigger, delay_ms| Dependency {
+    let depend = |trigger, delay_ms| TurnDependency {
         session: 0,
         turn: 0,
         trigger,
-        delay_ns: nanos(delay_ms),
+        delay_ns: nanos_from_ms(delay_ms),
     };
     let delay = row.positive_millis(&["delay", "delay_ms"])?.unwrap_or(0.0)
         + row.positive_millis(&["tool_wait_ms"])?.unwrap_or(0.0);
-    for id in row.list("wait_for")?.unwrap_or_default() {
+    for id in row.array("wait_for")?.unwrap_or_default() {
         let id = id.as_str();
-        let id = id.ok_or_else(|| row.bad("wait_for must be a list of request ids"))?;
-        after.push((id.to_owned(), depend(TurnEvent::Completion, delay)));
+        let id = id.ok_or_else(|| row.row_error("wait_for must be a list of request ids"))?;
+        after.push((id.to_owned(), depend(TurnLifecycleEvent::Completion, delay)));
     }
     let v1 = !after.is_empty();
-    for value in row.list("dependencies")?.unwrap_or_default() {
-        let dependency = Row::new(value, &|| place.clone())?.read()?;
+    for value in row.array("dependencies")?.unwrap_or_default() {
+        let dependency = JsonRow::new(value, &|| place.clone())?.parse_dependency()?;
         after.push((dependency.0, depend(dependency.1, dependency.2)));
     }
     let start = row.positive_millis(&["not_before_ms", "timestamp", "created_time"])?;
@@ -126,9 +133,9 @@ fn node(row: &Row<'_>, block: u32, scope: u64, place: String) -> Result<AgentNod
     Ok(AgentNode {
         place,
         request: request.to_owned(),
-        session: Session {
+        session: ClientSession {
             id: row.text("session_id")?.map(Arc::from),
-            start: millis(start_ms),
+            start: sim_time_from_ms(start_ms),
             turns: vec![turn],
             after: Vec::new(),
             play: None,
@@ -138,18 +145,18 @@ fn node(row: &Row<'_>, block: u32, scope: u64, place: String) -> Result<AgentNod
     })
 }
 
-impl Row<'_> {
+impl JsonRow<'_> {
     /// Reads one entry of `dependencies`: request id, completion or dispatch, and delay in
     /// milliseconds.
-    fn read(&self) -> Result<(String, TurnEvent, f64), WorkloadError> {
+    fn parse_dependency(&self) -> Result<(String, TurnLifecycleEvent, f64), WorkloadError> {
         let id = self.text("request_id")?;
-        let id = id.ok_or_else(|| self.missing("dependencies[].request_id"))?;
+        let id = id.ok_or_else(|| self.missing_field_error("dependencies[].request_id"))?;
         let trigger = match self.text("trigger")?.unwrap_or("completion") {
-            "completion" => TurnEvent::Completion,
-            "dispatch" => TurnEvent::Dispatch,
+            "completion" => TurnLifecycleEvent::Completion,
+            "dispatch" => TurnLifecycleEvent::Dispatch,
             other => {
                 let allowed = "must be \"dispatch\" or \"completion\"";
-                return Err(self.bad(format!("trigger is {other:?}, {allowed}")));
+                return Err(self.row_error(format!("trigger is {other:?}, {allowed}")));
             }
         };
         let delay = self.positive_millis(&["delay_ms"])?.unwrap_or(0.0);
@@ -158,7 +165,7 @@ impl Row<'_> {
 }
 
 impl AgentNode {
-    fn bad(&self, problem: String) -> WorkloadError {
+    fn error_at_request(&self, problem: String) -> WorkloadError {
         WorkloadError::Bad {
             place: self.place.clone(),
             problem,
@@ -167,11 +174,16 @@ impl AgentNode {
 }
 
 /// Returns the indices of the nodes that each node depends on.
-fn dependencies(nodes: &[AgentNode], order: AgentOrder) -> Result<Vec<Vec<usize>>, WorkloadError> {
+fn resolve_dependencies(
+    nodes: &[AgentNode],
+    order: AgentOrder,
+) -> Result<Vec<Vec<usize>>, WorkloadError> {
     let mut by_name: HashMap<&str, usize> = HashMap::new();
     for (i, node) in nodes.iter().enumerate() {
         if by_name.insert(&node.request, i).is_some() {
-            return Err(node.bad(format!("request_id {:?} occurs twice", node.request)));
+            return Err(
+                node.error_at_request(format!("request_id {:?} occurs twice", node.request))
+            );
         }
     }
     let mut edges: Vec<Vec<usize>> = Vec::with_capacity(nodes.len());
@@ -179,14 +191,15 @@ fn dependencies(nodes: &[AgentNode], order: AgentOrder) -> Result<Vec<Vec<usize>
         let mut targets = Vec::new();
         for (name, _) in &node.after {
             let target = by_name.get(name.as_str()).copied();
-            let target = target
-                .ok_or_else(|| node.bad(format!("waits for {name:?}, which does not exist")))?;
+            let target = target.ok_or_else(|| {
+                node.error_at_request(format!("waits for {name:?}, which does not exist"))
+            })?;
             let same_run = nodes[target].session.play == node.session.play;
             if order == AgentOrder::ByRequestId && !same_run {
                 let problem = format!(
                     "waits for {name:?} of another play, which agentic_lanes does not support"
                 );
-                return Err(node.bad(problem));
+                return Err(node.error_at_request(problem));
             }
             targets.push(target);
         }
@@ -196,7 +209,7 @@ fn dependencies(nodes: &[AgentNode], order: AgentOrder) -> Result<Vec<Vec<usize>
 }
 
 /// Sorts the nodes. Returns their order and the earliest start of each node, in ms.
-fn start_order(
+fn sort_by_earliest_start(
     nodes: &[AgentNode],
     edges: &[Vec<usize>],
     wanted: AgentOrder,
@@ -224,7 +237,7 @@ fn start_order(
         }
     }
     if let Some(stuck) = open.iter().position(|n| *n > 0) {
-        return Err(nodes[stuck].bad("waits for itself through others".to_owned()));
+        return Err(nodes[stuck].error_at_request("waits for itself through others".to_owned()));
     }
     match wanted {
         AgentOrder::ByStart => order.sort_by(|a, b| start[*a].total_cmp(&start[*b])),
@@ -237,9 +250,12 @@ fn start_order(
 }
 
 /// Builds the sessions of nodes, in the given order.
-fn link(mut nodes: Vec<AgentNode>, order: AgentOrder) -> Result<LoadedSessions, WorkloadError> {
-    let edges = dependencies(&nodes, order)?;
-    let (order, start) = start_order(&nodes, &edges, order)?;
+fn build_sessions(
+    mut nodes: Vec<AgentNode>,
+    order: AgentOrder,
+) -> Result<LoadedSessions, WorkloadError> {
+    let edges = resolve_dependencies(&nodes, order)?;
+    let (order, start) = sort_by_earliest_start(&nodes, &edges, order)?;
     let mut number = vec![0u64; nodes.len()];
     for (at, &i) in order.iter().enumerate() {
         number[i] = at as u64;
@@ -250,18 +266,18 @@ fn link(mut nodes: Vec<AgentNode>, order: AgentOrder) -> Result<LoadedSessions, 
         let node = &mut nodes[i];
         let mut session = std::mem::replace(
             &mut node.session,
-            Session {
+            ClientSession {
                 id: None,
-                start: millis(0.0),
+                start: sim_time_from_ms(0.0),
                 turns: Vec::new(),
                 after: Vec::new(),
                 play: None,
             },
         );
-        session.start = millis(start[i] - first);
+        session.start = sim_time_from_ms(start[i] - first);
         let after = node.after.drain(..).zip(&edges[i]);
         session.after = after
-            .map(|((_, dependency), target)| Dependency {
+            .map(|((_, dependency), target)| TurnDependency {
                 session: number[*target],
                 ..dependency
             })
@@ -273,7 +289,7 @@ fn link(mut nodes: Vec<AgentNode>, order: AgentOrder) -> Result<LoadedSessions, 
 
 /// Parameters of the prefix shared by the first prompts of a group of sessions.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Sharing {
+pub(super) struct SharedPrefixOptions {
     pub(super) block: u32,
     pub(super) ratio: f64,
     pub(super) groups: u32,
@@ -284,27 +300,27 @@ pub(super) struct Sharing {
 /// Each turn adds the lengths of the assistant's response and of the tool's output. As in Dynamo's
 /// replay 1.6.1 the prompts of a session share their leading blocks, but no block with generated
 /// tokens.
-pub(super) fn applied(
+pub(super) fn open_applied_compute(
     paths: &[PathBuf],
-    sharing: Sharing,
+    sharing: SharedPrefixOptions,
 ) -> Result<LoadedSessions, WorkloadError> {
     let mut sessions = VecDeque::new();
     let mut next = 0;
     for path in paths {
-        let mut lines = Lines::open(path)?;
-        while lines.step()? {
-            let value: Value = serde_json::from_str(lines.line())
-                .map_err(|error| lines.bad(format!("is not JSON: {error}")))?;
-            let place = || lines.place();
-            let row = Row::new(&value, &place)?;
+        let mut lines = WorkloadLines::open(path)?;
+        while lines.next_line()? {
+            let value: Value = serde_json::from_str(lines.current_line())
+                .map_err(|error| lines.error_at_line(format!("is not JSON: {error}")))?;
+            let place = || lines.file_and_line();
+            let row = JsonRow::new(&value, &place)?;
             let group = match sharing.groups {
-                n if n > 0 && sharing.ratio > 0.0 => Some((lines.number() - 1) % u64::from(n)),
+                n if n > 0 && sharing.ratio > 0.0 => Some((lines.line_number() - 1) % u64::from(n)),
                 _ => None,
             };
-            let turns = applied_turns(&row, sharing, group, &mut next)?;
-            sessions.push_back(Session {
-                id: Some(format!("applied_compute_agentic_session_{}", lines.number()).into()),
-                start: millis(0.0),
+            let turns = parse_applied_compute_turns(&row, sharing, group, &mut next)?;
+            sessions.push_back(ClientSession {
+                id: Some(format!("applied_compute_agentic_session_{}", lines.line_number()).into()),
+                start: sim_time_from_ms(0.0),
                 turns,
                 after: Vec::new(),
                 play: None,
@@ -314,22 +330,24 @@ pub(super) fn applied(
     Ok(LoadedSessions::in_order(sessions).untimed())
 }
 
-fn applied_turns(
-    row: &Row<'_>,
-    sharing: Sharing,
+fn parse_applied_compute_turns(
+    row: &JsonRow<'_>,
+    sharing: SharedPrefixOptions,
     group: Option<u64>,
     next: &mut u64,
-) -> Result<Vec<Turn>, WorkloadError> {
-    let count = row.needed_tokens(&["num_turns"], 0)? as usize;
-    let first = row.needed_tokens(&["input_prompt_length"], 1)?;
-    let last = row.needed_tokens(&["final_assistant_response_length"], 0)?;
+) -> Result<Vec<SessionTurn>, WorkloadError> {
+    let count = row.required_token_count(&["num_turns"], 0)? as usize;
+    let first = row.required_token_count(&["input_prompt_length"], 1)?;
+    let last = row.required_token_count(&["final_assistant_response_length"], 0)?;
     let list = |name: &str| {
-        let list = row.numbers(name)?.ok_or_else(|| row.missing(name))?;
+        let list = row
+            .number_array(name)?
+            .ok_or_else(|| row.missing_field_error(name))?;
         if list.len() == count {
             return Ok(list);
         }
         let found = list.len();
-        Err(row.bad(format!(
+        Err(row.row_error(format!(
             "{name} has {found} entries, must have num_turns = {count}"
         )))
     };
@@ -343,31 +361,31 @@ fn applied_turns(
         while ids.len() < input.div_ceil(block) as usize {
             let at = ids.len();
             ids.push(match group {
-                Some(group) if at < shared => SHARED | group << 32 | at as u64,
+                Some(group) if at < shared => SHARED_CONTENT_ID_BITS | group << 32 | at as u64,
                 _ => {
                     *next += 1;
-                    mix(APPLIED, *next)
+                    mix_u64_pair(APPLIED_COMPUTE_HASH_DOMAIN, *next)
                 }
             });
         }
-        let runs = ids.iter().enumerate().map(|(at, &id)| TokenRun {
+        let runs = ids.iter().enumerate().map(|(at, &id)| PromptTokenRun {
             id,
             len: block.min(input - at as u32 * block),
             same: true,
         });
-        Prompt::Whole(runs.collect())
+        TurnPrompt::Whole(runs.collect())
     };
     let output = |turn: usize| said.get(turn).map_or(last, |n| *n as u32);
     let mut input = first;
-    let mut turns = vec![Turn::new(prompt(input), output(0))];
+    let mut turns = vec![SessionTurn::new(prompt(input), output(0))];
     for turn in 0..count {
         let longer = (said[turn] + answered[turn]).min(f64::from(u32::MAX)) as u32;
         input = input.saturating_add(longer);
-        if u64::from(input) > MAX_TOKENS {
-            return Err(row.bad(format!("the prompt of turn {} is too long", turn + 2)));
+        if u64::from(input) > MAX_TOKENS_PER_LENGTH {
+            return Err(row.row_error(format!("the prompt of turn {} is too long", turn + 2)));
         }
-        let mut turn_ = Turn::new(prompt(input), output(turn + 1));
-        turn_.delay_ns = nanos(waited[turn] * 1e3);
+        let mut turn_ = SessionTurn::new(prompt(input), output(turn + 1));
+        turn_.delay_ns = nanos_from_ms(waited[turn] * 1e3);
         turns.push(turn_);
     }
     Ok(turns)

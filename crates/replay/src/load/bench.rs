@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::csv::single;
+use super::csv::single_request_session;
 use super::loaded::{LoadedSessions, SessionOrder};
-use crate::synth::Arrivals;
-use crate::workload::{Prompt, Session, TokenRun};
-use vllm_sim_random::mix;
+use crate::synth::ArrivalProcess;
+use crate::workload::{ClientSession, PromptTokenRun, TurnPrompt};
+use vllm_sim_random::mix_u64_pair;
 
 /// Arrival process of a load generator.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -16,7 +16,7 @@ pub enum OfferedLoad {
     /// All requests sent at the start of the run.
     AtOnce,
     /// Open loop with a random arrival process.
-    Drawn(Arrivals),
+    Drawn(ArrivalProcess),
     /// Closed loop with this number of requests in flight.
     Closed(u32),
 }
@@ -96,7 +96,7 @@ impl BenchRun {
     /// Computes the latency statistics from the requests where they have measurements.
     ///
     /// Sorts requests with recorded send times, and makes the first send time 0.
-    pub fn measure(&mut self) {
+    pub fn compute_latency_stats(&mut self) {
         if self.requests.iter().all(|request| request.at_ms.is_some()) {
             let at = |request: &MeasuredRequest| request.at_ms.unwrap_or(0.0);
             self.requests.sort_by(|a, b| at(a).total_cmp(&at(b)));
@@ -128,9 +128,11 @@ impl BenchRun {
     }
 
     /// Returns the send time of each request, in ms from the first; 0 in a closed loop.
-    pub fn starts_ms(&self, seed: u64) -> Vec<f64> {
+    pub fn send_times_ms(&self, seed: u64) -> Vec<f64> {
         let mut drawn = match self.load {
-            OfferedLoad::Drawn(arrivals) => Some(arrivals.starts(seed, self.requests.len() as u64)),
+            OfferedLoad::Drawn(arrivals) => {
+                Some(arrivals.start_times(seed, self.requests.len() as u64))
+            }
             OfferedLoad::Times | OfferedLoad::AtOnce | OfferedLoad::Closed(_) => None,
         };
         let starts = self.requests.iter().map(|request| match &mut drawn {
@@ -145,23 +147,25 @@ impl BenchRun {
 impl MeasuredRequest {
     /// Returns the token runs of the prompt of request `number`; its cached tokens are shared with
     /// all requests of the same prefix.
-    pub fn runs(&self, number: u64) -> Vec<TokenRun> {
+    pub fn prompt_token_runs(&self, number: u64) -> Vec<PromptTokenRun> {
         let shared = match &self.prefix {
             Some(_) => self.cached.unwrap_or(0).min(self.input.saturating_sub(1)),
             None => 0,
         };
         let name = self.prefix.as_deref().unwrap_or_default();
-        let id = name.bytes().fold(8, |id, byte| mix(id, byte.into()));
+        let id = name
+            .bytes()
+            .fold(8, |id, byte| mix_u64_pair(id, byte.into()));
         let mut runs = Vec::with_capacity(2);
         if shared > 0 {
-            runs.push(TokenRun {
+            runs.push(PromptTokenRun {
                 id,
                 len: shared,
                 same: false,
             });
         }
-        runs.push(TokenRun {
-            id: mix(7, number),
+        runs.push(PromptTokenRun {
+            id: mix_u64_pair(7, number),
             len: self.input - shared,
             same: false,
         });
@@ -169,15 +173,19 @@ impl MeasuredRequest {
     }
 }
 
-pub(super) fn source(runs: &[BenchRun], seed: u64, order: SessionOrder) -> LoadedSessions {
-    let mut sessions: Vec<(f64, Session)> = Vec::new();
+pub(super) fn benchmark_workload(
+    runs: &[BenchRun],
+    seed: u64,
+    order: SessionOrder,
+) -> LoadedSessions {
+    let mut sessions: Vec<(f64, ClientSession)> = Vec::new();
     let mut offset = 0.0;
     for run in runs {
-        let starts = run.starts_ms(seed);
+        let starts = run.send_times_ms(seed);
         for (request, start) in run.requests.iter().zip(&starts) {
             let number = sessions.len() as u64;
-            let mut session = single(number, request.input, request.output.max(1));
-            session.turns[0].prompt = Prompt::Whole(request.runs(number));
+            let mut session = single_request_session(number, request.input, request.output.max(1));
+            session.turns[0].prompt = TurnPrompt::Whole(request.prompt_token_runs(number));
             sessions.push((offset + start, session));
         }
         offset += starts.last().copied().unwrap_or(0.0);

@@ -4,18 +4,21 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::bench::{BenchRun, MeasuredRequest, OfferedLoad};
-use super::lines::Lines;
-use super::loaded::{LoadedSessions, SessionOrder, is_within_reach, millis};
-use crate::workload::{MAX_TOKENS, Prompt, Session, TokenRun, Turn, WorkloadError, WorkloadSource};
-use vllm_sim_random::mix;
+use super::lines::WorkloadLines;
+use super::loaded::{LoadedSessions, SessionOrder, is_time_in_range, sim_time_from_ms};
+use crate::workload::{
+    ClientSession, MAX_TOKENS_PER_LENGTH, PromptTokenRun, SessionTurn, TurnPrompt, WorkloadError,
+    WorkloadSource,
+};
+use vllm_sim_random::mix_u64_pair;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum CsvTable {
+pub(super) enum CsvTraceKind {
     BurstGpt,
     Azure,
 }
 
-pub(super) fn cells(line: &str) -> Vec<String> {
+pub(super) fn split_csv_line(line: &str) -> Vec<String> {
     let mut cells = vec![String::new()];
     let mut quoted = false;
     let mut chars = line.chars().peekable();
@@ -23,23 +26,23 @@ pub(super) fn cells(line: &str) -> Vec<String> {
         match c {
             '"' if quoted && chars.peek() == Some(&'"') => {
                 chars.next();
-                push(&mut cells, '"');
+                push_char(&mut cells, '"');
             }
             '"' => quoted = !quoted,
             ',' if !quoted => cells.push(String::new()),
-            c => push(&mut cells, c),
+            c => push_char(&mut cells, c),
         }
     }
     cells.iter().map(|cell| cell.trim().to_owned()).collect()
 }
 
-fn push(cells: &mut [String], c: char) {
+fn push_char(cells: &mut [String], c: char) {
     if let Some(cell) = cells.last_mut() {
         cell.push(c);
     }
 }
 
-pub(super) fn plain(name: &str) -> String {
+pub(super) fn normalize_column_name(name: &str) -> String {
     let kept = name.chars().filter(|c| c.is_alphanumeric());
     kept.flat_map(char::to_lowercase).collect()
 }
@@ -49,60 +52,77 @@ struct CsvHeader {
 }
 
 impl CsvHeader {
-    fn read(lines: &mut Lines) -> Result<Self, WorkloadError> {
-        if !lines.step()? {
-            return Err(lines.bad("has no header line"));
+    fn read(lines: &mut WorkloadLines) -> Result<Self, WorkloadError> {
+        if !lines.next_line()? {
+            return Err(lines.error_at_line("has no header line"));
         }
-        let line = lines.line().trim_start_matches('\u{feff}');
+        let line = lines.current_line().trim_start_matches('\u{feff}');
         Ok(Self {
-            names: cells(line).iter().map(|name| plain(name)).collect(),
+            names: split_csv_line(line)
+                .iter()
+                .map(|name| normalize_column_name(name))
+                .collect(),
         })
     }
 
-    fn find(&self, names: &[&str]) -> Option<usize> {
+    fn find_column(&self, names: &[&str]) -> Option<usize> {
         let mut found = names.iter().filter_map(|name| {
-            let name = plain(name);
+            let name = normalize_column_name(name);
             self.names.iter().position(|known| *known == name)
         });
         found.next()
     }
 
-    fn need(&self, lines: &Lines, names: &[&str]) -> Result<usize, WorkloadError> {
-        self.find(names)
-            .ok_or_else(|| lines.bad(format!("has no column {:?}", names[0])))
+    fn require_column(
+        &self,
+        lines: &WorkloadLines,
+        names: &[&str],
+    ) -> Result<usize, WorkloadError> {
+        self.find_column(names)
+            .ok_or_else(|| lines.error_at_line(format!("has no column {:?}", names[0])))
     }
 }
 
-fn tokens(lines: &Lines, cells: &[String], at: usize, name: &str) -> Result<u32, WorkloadError> {
+fn parse_token_count(
+    lines: &WorkloadLines,
+    cells: &[String],
+    at: usize,
+    name: &str,
+) -> Result<u32, WorkloadError> {
     let cell = cells.get(at).map_or("", String::as_str);
     let n: Option<f64> = cell.parse().ok();
-    n.filter(|n| (0.0..=MAX_TOKENS as f64).contains(n) && n.fract() == 0.0)
+    n.filter(|n| (0.0..=MAX_TOKENS_PER_LENGTH as f64).contains(n) && n.fract() == 0.0)
         .map(|n| n as u32)
         .ok_or_else(|| {
-            let allowed = format!("a whole number from 0 to {MAX_TOKENS}");
-            lines.bad(format!("{name} is {cell:?}, must be {allowed}"))
+            let allowed = format!("a whole number from 0 to {MAX_TOKENS_PER_LENGTH}");
+            lines.error_at_line(format!("{name} is {cell:?}, must be {allowed}"))
         })
 }
 
-fn number(lines: &Lines, cells: &[String], at: usize, name: &str) -> Result<f64, WorkloadError> {
-    let cell = cells.get(at).map_or("", String::as_str);
-    let n: Option<f64> = cell.parse().ok();
-    n.filter(|n| n.is_finite())
-        .ok_or_else(|| lines.bad(format!("{name} is {cell:?}, must be a number")))
-}
-
-fn seconds_ms(
-    lines: &Lines,
+fn parse_float(
+    lines: &WorkloadLines,
     cells: &[String],
     at: usize,
     name: &str,
 ) -> Result<f64, WorkloadError> {
-    let ms = number(lines, cells, at, name)? * 1e3;
-    match is_within_reach(ms) {
+    let cell = cells.get(at).map_or("", String::as_str);
+    let n: Option<f64> = cell.parse().ok();
+    n.filter(|n| n.is_finite())
+        .ok_or_else(|| lines.error_at_line(format!("{name} is {cell:?}, must be a number")))
+}
+
+fn parse_seconds_as_ms(
+    lines: &WorkloadLines,
+    cells: &[String],
+    at: usize,
+    name: &str,
+) -> Result<f64, WorkloadError> {
+    let ms = parse_float(lines, cells, at, name)? * 1e3;
+    match is_time_in_range(ms) {
         true => Ok(ms),
         false => {
             let problem = "must be seconds, at most 9200000000 of them (292 years)";
-            Err(lines.bad(format!("{name} is {:?}, {problem}", cells[at])))
+            Err(lines.error_at_line(format!("{name} is {:?}, {problem}", cells[at])))
         }
     }
 }
@@ -111,9 +131,9 @@ fn seconds_ms(
 ///
 /// Reads it once to check every line. Rows sorted by time are then streamed, others are loaded into
 /// memory.
-pub(super) fn trace(
+pub(super) fn open_csv_trace(
     paths: &[PathBuf],
-    table: CsvTable,
+    table: CsvTraceKind,
     order: SessionOrder,
 ) -> Result<Box<dyn WorkloadSource>, WorkloadError> {
     let mut rows = TraceRows::new(paths, table);
@@ -144,15 +164,15 @@ pub(super) fn trace(
 ///
 /// Skips rows without output, which are failed requests.
 struct TraceRows {
-    table: CsvTable,
+    table: CsvTraceKind,
     paths: std::vec::IntoIter<PathBuf>,
     /// Current file, with its column indices of time, input and output.
-    open: Option<(Lines, [usize; 3])>,
+    open: Option<(WorkloadLines, [usize; 3])>,
     given: u64,
 }
 
 impl TraceRows {
-    fn new(paths: &[PathBuf], table: CsvTable) -> Self {
+    fn new(paths: &[PathBuf], table: CsvTraceKind) -> Self {
         Self {
             table,
             paths: Vec::from(paths).into_iter(),
@@ -161,15 +181,15 @@ impl TraceRows {
         }
     }
 
-    fn names(&self) -> [&'static str; 3] {
+    fn column_names(&self) -> [&'static str; 3] {
         match self.table {
-            CsvTable::BurstGpt => ["Timestamp", "Request tokens", "Response tokens"],
-            CsvTable::Azure => ["Timestamp", "ContextTokens", "GeneratedTokens"],
+            CsvTraceKind::BurstGpt => ["Timestamp", "Request tokens", "Response tokens"],
+            CsvTraceKind::Azure => ["Timestamp", "ContextTokens", "GeneratedTokens"],
         }
     }
 
-    fn next(&mut self) -> Result<Option<(f64, Session)>, WorkloadError> {
-        let [time_name, input_name, output_name] = self.names();
+    fn next(&mut self) -> Result<Option<(f64, ClientSession)>, WorkloadError> {
+        let [time_name, input_name, output_name] = self.column_names();
         loop {
             let (lines, [time, input, output]) = match &mut self.open {
                 Some(open) => open,
@@ -177,33 +197,36 @@ impl TraceRows {
                     let Some(path) = self.paths.next() else {
                         return Ok(None);
                     };
-                    let mut lines = Lines::open(&path)?;
+                    let mut lines = WorkloadLines::open(&path)?;
                     let header = CsvHeader::read(&mut lines)?;
-                    let need = |name| header.need(&lines, &[name]);
+                    let need = |name| header.require_column(&lines, &[name]);
                     let columns = [need(time_name)?, need(input_name)?, need(output_name)?];
                     self.open.insert((lines, columns))
                 }
             };
-            if !lines.step()? {
+            if !lines.next_line()? {
                 self.open = None;
                 continue;
             }
-            let cells = cells(lines.line());
+            let cells = split_csv_line(lines.current_line());
             let at_ms = match self.table {
-                CsvTable::BurstGpt => seconds_ms(lines, &cells, *time, time_name)?,
-                CsvTable::Azure => {
+                CsvTraceKind::BurstGpt => parse_seconds_as_ms(lines, &cells, *time, time_name)?,
+                CsvTraceKind::Azure => {
                     let cell = cells.get(*time).map_or("", String::as_str);
                     date_ms(cell).ok_or_else(|| {
                         let form = "a time such as 2023-11-16 18:15:46.6805900";
-                        lines.bad(format!("TIMESTAMP is {cell:?}, must be {form}"))
+                        lines.error_at_line(format!("TIMESTAMP is {cell:?}, must be {form}"))
                     })?
                 }
             };
-            let input = tokens(lines, &cells, *input, input_name)?;
-            let output = tokens(lines, &cells, *output, output_name)?;
+            let input = parse_token_count(lines, &cells, *input, input_name)?;
+            let output = parse_token_count(lines, &cells, *output, output_name)?;
             if input > 0 && output > 0 {
                 self.given += 1;
-                return Ok(Some((at_ms, single(self.given - 1, input, output))));
+                return Ok(Some((
+                    at_ms,
+                    single_request_session(self.given - 1, input, output),
+                )));
             }
         }
     }
@@ -217,11 +240,11 @@ struct CsvStream {
 }
 
 impl WorkloadSource for CsvStream {
-    fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
+    fn next_session(&mut self) -> Result<Option<ClientSession>, WorkloadError> {
         let Some((at_ms, mut session)) = self.rows.next()? else {
             return Ok(None);
         };
-        session.start = millis(at_ms - self.first_ms);
+        session.start = sim_time_from_ms(at_ms - self.first_ms);
         Ok(Some(session))
     }
 
@@ -229,22 +252,22 @@ impl WorkloadSource for CsvStream {
         self.sorted
     }
 
-    fn requests(&self) -> Option<u64> {
+    fn max_requests(&self) -> Option<u64> {
         Some(self.requests)
     }
 }
 
 /// Creates a session of one request whose prompt shares no tokens with others.
-pub(super) fn single(number: u64, input: u32, output: u32) -> Session {
-    let run = TokenRun {
-        id: mix(7, number),
+pub(super) fn single_request_session(number: u64, input: u32, output: u32) -> ClientSession {
+    let run = PromptTokenRun {
+        id: mix_u64_pair(7, number),
         len: input,
         same: false,
     };
-    Session {
+    ClientSession {
         id: None,
-        start: millis(0.0),
-        turns: vec![Turn::new(Prompt::Whole(vec![run]), output)],
+        start: sim_time_from_ms(0.0),
+        turns: vec![SessionTurn::new(TurnPrompt::Whole(vec![run]), output)],
         after: Vec::new(),
         play: None,
     }
@@ -294,44 +317,44 @@ fn date_ms(text: &str) -> Option<f64> {
 }
 
 /// Reads a CSV file with one measured request per row, such as those of `replay --per-request`.
-pub(super) fn measured(path: &std::path::Path) -> Result<BenchRun, WorkloadError> {
-    let mut lines = Lines::open(path)?;
+pub(super) fn read_measured_requests(path: &std::path::Path) -> Result<BenchRun, WorkloadError> {
+    let mut lines = WorkloadLines::open(path)?;
     let header = CsvHeader::read(&mut lines)?;
-    let input = header.need(&lines, &INPUT)?;
-    let output = header.need(&lines, &OUTPUT)?;
+    let input = header.require_column(&lines, &INPUT_TOKENS_COLUMNS)?;
+    let output = header.require_column(&lines, &OUTPUT_TOKENS_COLUMNS)?;
     let ms = |names: &[&str], seconds: &[&str]| {
-        let in_ms = header.find(names).map(|at| (at, 1.0));
-        in_ms.or_else(|| header.find(seconds).map(|at| (at, 1e3)))
+        let in_ms = header.find_column(names).map(|at| (at, 1.0));
+        in_ms.or_else(|| header.find_column(seconds).map(|at| (at, 1e3)))
     };
-    let arrival = ms(&ARRIVAL_MS, &ARRIVAL_S);
+    let arrival = ms(&ARRIVAL_MS_COLUMNS, &ARRIVAL_SECONDS_COLUMNS);
     let ttft = ms(&["ttft_ms"], &["ttft_s", "ttft"]);
     let e2e = ms(
         &["e2e_ms", "e2e_latency_ms"],
         &["e2e_s", "e2e", "latency_s"],
     );
-    let cached = header.find(&["cached_tokens", "reused_input_tokens"]);
-    let prefix = header.find(&["prefix_id", "prefix"]);
-    let status = header.find(&["status", "terminal_status"]);
+    let cached = header.find_column(&["cached_tokens", "reused_input_tokens"]);
+    let prefix = header.find_column(&["prefix_id", "prefix"]);
+    let status = header.find_column(&["status", "terminal_status"]);
     let mut run = BenchRun::new(path.display().to_string());
-    while lines.step()? {
-        let cells = cells(lines.line());
+    while lines.next_line()? {
+        let cells = split_csv_line(lines.current_line());
         let cell = |at: usize| cells.get(at).map_or("", String::as_str);
         if status.is_some_and(|at| !["", "completed", "ok", "200"].contains(&cell(at))) {
             continue;
         }
         let time = |column: Option<(usize, f64)>, name: &str| match column {
             Some((at, scale)) if !cell(at).is_empty() => {
-                number(&lines, &cells, at, name).map(|n| Some(n * scale))
+                parse_float(&lines, &cells, at, name).map(|n| Some(n * scale))
             }
             _ => Ok(None),
         };
         let request = MeasuredRequest {
             at_ms: time(arrival, "arrival")?,
-            input: tokens(&lines, &cells, input, "input tokens")?.max(1),
-            output: tokens(&lines, &cells, output, "output tokens")?,
+            input: parse_token_count(&lines, &cells, input, "input tokens")?.max(1),
+            output: parse_token_count(&lines, &cells, output, "output tokens")?,
             cached: match cached {
                 Some(at) if !cell(at).is_empty() => {
-                    Some(tokens(&lines, &cells, at, "cached tokens")?)
+                    Some(parse_token_count(&lines, &cells, at, "cached tokens")?)
                 }
                 _ => None,
             },
@@ -345,32 +368,32 @@ pub(super) fn measured(path: &std::path::Path) -> Result<BenchRun, WorkloadError
         Some(_) => OfferedLoad::Times,
         None => OfferedLoad::AtOnce,
     };
-    run.measure();
+    run.compute_latency_stats();
     Ok(run)
 }
 
-const INPUT: [&str; 5] = [
+const INPUT_TOKENS_COLUMNS: [&str; 5] = [
     "input_length",
     "input_tokens",
     "prompt_tokens",
     "prompt_len",
     "input_len",
 ];
-const OUTPUT: [&str; 5] = [
+const OUTPUT_TOKENS_COLUMNS: [&str; 5] = [
     "output_length",
     "output_tokens",
     "completion_tokens",
     "output_len",
     "generated_tokens",
 ];
-const ARRIVAL_MS: [&str; 5] = [
+const ARRIVAL_MS_COLUMNS: [&str; 5] = [
     "arrival_time_ms",
     "arrival_ms",
     "sent_ms",
     "send_ms",
     "timestamp_ms",
 ];
-const ARRIVAL_S: [&str; 7] = [
+const ARRIVAL_SECONDS_COLUMNS: [&str; 7] = [
     "arrival_s",
     "arrival",
     "arrival_time",
@@ -382,20 +405,20 @@ const ARRIVAL_S: [&str; 7] = [
 
 /// Detects a CSV table by its header: a public trace, `Some(None)` for measured requests, or
 /// `None`.
-pub(super) fn table(header: &str) -> Option<Option<CsvTable>> {
-    let names: Vec<String> = cells(header.trim_start_matches('\u{feff}'))
+pub(super) fn detect_csv_table(header: &str) -> Option<Option<CsvTraceKind>> {
+    let names: Vec<String> = split_csv_line(header.trim_start_matches('\u{feff}'))
         .iter()
-        .map(|name| plain(name))
+        .map(|name| normalize_column_name(name))
         .collect();
-    let has = |name: &str| names.contains(&plain(name));
+    let has = |name: &str| names.contains(&normalize_column_name(name));
     if has("ContextTokens") && has("GeneratedTokens") {
-        return Some(Some(CsvTable::Azure));
+        return Some(Some(CsvTraceKind::Azure));
     }
     if has("Request tokens") && has("Response tokens") {
-        return Some(Some(CsvTable::BurstGpt));
+        return Some(Some(CsvTraceKind::BurstGpt));
     }
     let any = |of: &[&str]| of.iter().any(|name| has(name));
-    (any(&INPUT) && any(&OUTPUT)).then_some(None)
+    (any(&INPUT_TOKENS_COLUMNS) && any(&OUTPUT_TOKENS_COLUMNS)).then_some(None)
 }
 
 #[cfg(test)]
@@ -422,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn quotes_hold_commas() {
-        assert_eq!(cells(r#"a, "b,""c""" ,"#), ["a", "b,\"c\"", ""]);
+    fn quoted_cell_may_contain_comma() {
+        assert_eq!(split_csv_line(r#"a, "b,""c""" ,"#), ["a", "b,\"c\"", ""]);
     }
 }

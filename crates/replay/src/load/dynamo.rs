@@ -10,18 +10,18 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::lines::Lines;
-use super::loaded::{LoadedSessions, SessionOrder, millis, nanos};
-use super::mooncake::runs;
-use super::row::Row;
-use crate::workload::{Prompt, Session, Turn, WorkloadError};
+use super::lines::WorkloadLines;
+use super::loaded::{LoadedSessions, SessionOrder, nanos_from_ms, sim_time_from_ms};
+use super::mooncake::hash_ids_to_token_runs;
+use super::row::JsonRow;
+use crate::workload::{ClientSession, SessionTurn, TurnPrompt, WorkloadError};
 
-const SCHEMA: &str = "dynamo.request.trace.v1";
+const DYNAMO_TRACE_SCHEMA: &str = "dynamo.request.trace.v1";
 
-pub(super) fn fits(row: &Map<String, Value>) -> bool {
+pub(super) fn is_dynamo_request_trace(row: &Map<String, Value>) -> bool {
     let schema = |row: &Map<String, Value>| {
         let schema = row.get("schema").and_then(Value::as_str);
-        schema == Some(SCHEMA)
+        schema == Some(DYNAMO_TRACE_SCHEMA)
     };
     schema(row)
         || row
@@ -34,77 +34,90 @@ struct TracedRequest {
     session: Option<Arc<str>>,
     received_ms: f64,
     ended_ms: f64,
-    turn: Turn,
+    turn: SessionTurn,
 }
 
 /// Reads all records of Dynamo's request traces, whose block sizes must be equal.
-pub(super) fn open(paths: &[PathBuf]) -> Result<LoadedSessions, WorkloadError> {
+pub(super) fn open_dynamo_traces(paths: &[PathBuf]) -> Result<LoadedSessions, WorkloadError> {
     let mut records = Vec::new();
     let mut block = None;
     for path in paths {
-        let mut lines = Lines::open(path)?;
-        while lines.step()? {
-            let value: Value = serde_json::from_str(lines.line())
-                .map_err(|error| lines.bad(format!("is not JSON: {error}")))?;
-            let place = || lines.place();
-            let row = Row::new(&value, &place)?;
+        let mut lines = WorkloadLines::open(path)?;
+        while lines.next_line()? {
+            let value: Value = serde_json::from_str(lines.current_line())
+                .map_err(|error| lines.error_at_line(format!("is not JSON: {error}")))?;
+            let place = || lines.file_and_line();
+            let row = JsonRow::new(&value, &place)?;
             // Some sinks wrap the record in `event`.
-            let row = match row.has("schema") {
+            let row = match row.has_field("schema") {
                 true => row,
-                false => row.object("event")?.ok_or_else(|| row.missing("schema"))?,
+                false => row
+                    .object("event")?
+                    .ok_or_else(|| row.missing_field_error("schema"))?,
             };
             let schema = row.text("schema")?.unwrap_or_default();
-            if schema != SCHEMA {
-                return Err(row.bad(format!("schema is {schema:?}, must be {SCHEMA:?}")));
+            if schema != DYNAMO_TRACE_SCHEMA {
+                return Err(row.row_error(format!(
+                    "schema is {schema:?}, must be {DYNAMO_TRACE_SCHEMA:?}"
+                )));
             }
             if row.text("event_type")? != Some("request_end") {
                 continue;
             }
-            let record = record(&row, &mut block)?;
+            let record = parse_traced_request(&row, &mut block)?;
             let mixed = records.first().is_some_and(|first: &TracedRequest| {
                 first.session.is_some() != record.session.is_some()
             });
             if mixed {
                 let problem = "agent_context must be in every record or in none";
-                return Err(row.bad(problem));
+                return Err(row.row_error(problem));
             }
             records.push(record);
         }
     }
     Ok(LoadedSessions::new(
-        sessions(records),
+        build_sessions(records),
         SessionOrder::ByStart,
     ))
 }
 
-fn record(row: &Row<'_>, block: &mut Option<u32>) -> Result<TracedRequest, WorkloadError> {
+fn parse_traced_request(
+    row: &JsonRow<'_>,
+    block: &mut Option<u32>,
+) -> Result<TracedRequest, WorkloadError> {
     let request = row
         .object("request")?
-        .ok_or_else(|| row.missing("request"))?;
+        .ok_or_else(|| row.missing_field_error("request"))?;
     let replay = request.object("replay")?;
-    let replay = replay.ok_or_else(|| row.missing("request.replay"))?;
-    let size = replay.needed_tokens(&["trace_block_size"], 1)?;
+    let replay = replay.ok_or_else(|| row.missing_field_error("request.replay"))?;
+    let size = replay.required_token_count(&["trace_block_size"], 1)?;
     let known = *block.get_or_insert(size);
     if known != size {
-        return Err(row.bad(format!(
+        return Err(row.row_error(format!(
             "trace_block_size is {size}, must be {known} as in the records before"
         )));
     }
-    let input = replay.needed_tokens(&["input_length"], 1)?;
-    let ids = replay.ids("input_sequence_hashes")?;
-    let ids = ids.ok_or_else(|| row.missing("input_sequence_hashes"))?;
+    let input = replay.required_token_count(&["input_length"], 1)?;
+    let ids = replay.integer_array("input_sequence_hashes")?;
+    let ids = ids.ok_or_else(|| row.missing_field_error("input_sequence_hashes"))?;
     let expected = input.div_ceil(size) as usize;
     if ids.len() != expected {
-        return Err(row.bad(format!(
+        return Err(row.row_error(format!(
             "input_sequence_hashes has {} entries, must have {expected} for {input} tokens",
             ids.len()
         )));
     }
-    let prompt = Prompt::Whole(runs(&replay, &ids, Some(input), size, u64::MAX)?);
-    let mut turn = Turn::new(prompt, request.needed_tokens(&["output_tokens"], 0)?);
+    let prompt = TurnPrompt::Whole(hash_ids_to_token_runs(
+        &replay,
+        &ids,
+        Some(input),
+        size,
+        u64::MAX,
+    )?);
+    let mut turn = SessionTurn::new(prompt, request.required_token_count(&["output_tokens"], 0)?);
     turn.request_id = request.text("request_id")?.map(Arc::from);
     let received_ms = request.positive_millis(&["request_received_ms"])?;
-    let received_ms = received_ms.ok_or_else(|| row.missing("request_received_ms"))?;
+    let received_ms = received_ms.ok_or_else(|| row.missing_field_error("request_received_ms"))?;
     let ended_ms = match request.positive_millis(&["total_time_ms"])? {
         Some(took) => received_ms + took,
         None => row
@@ -116,7 +129,7 @@ fn record(row: &Row<'_>, block: &mut Option<u32>) -> Result<TracedRequest, Workl
         Some(context) => {
             let id = context.text("session_id")?;
             Some(
-                id.ok_or_else(|| row.missing("agent_context.session_id"))?
+                id.ok_or_else(|| row.missing_field_error("agent_context.session_id"))?
                     .into(),
             )
         }
@@ -129,13 +142,13 @@ fn record(row: &Row<'_>, block: &mut Option<u32>) -> Result<TracedRequest, Workl
     })
 }
 
-fn sessions(mut records: Vec<TracedRequest>) -> Vec<(f64, Session)> {
+fn build_sessions(mut records: Vec<TracedRequest>) -> Vec<(f64, ClientSession)> {
     records.sort_by(|a, b| a.received_ms.total_cmp(&b.received_ms));
-    let mut sessions: Vec<(f64, Session)> = Vec::new();
+    let mut sessions: Vec<(f64, ClientSession)> = Vec::new();
     let mut known: HashMap<Arc<str>, (usize, f64)> = HashMap::new();
     for mut record in records {
         if let Some((at, ended_ms)) = record.session.as_ref().and_then(|id| known.get_mut(id)) {
-            record.turn.delay_ns = nanos((record.received_ms - *ended_ms).max(0.0));
+            record.turn.delay_ns = nanos_from_ms((record.received_ms - *ended_ms).max(0.0));
             *ended_ms = record.ended_ms;
             sessions[*at].1.turns.push(record.turn);
             continue;
@@ -143,9 +156,9 @@ fn sessions(mut records: Vec<TracedRequest>) -> Vec<(f64, Session)> {
         if let Some(id) = &record.session {
             known.insert(Arc::clone(id), (sessions.len(), record.ended_ms));
         }
-        let session = Session {
+        let session = ClientSession {
             id: record.session,
-            start: millis(0.0),
+            start: sim_time_from_ms(0.0),
             turns: vec![record.turn],
             after: Vec::new(),
             play: None,

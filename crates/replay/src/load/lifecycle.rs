@@ -8,59 +8,62 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::bench::{BenchRun, LatencyStats, MeasuredRequest, OfferedLoad};
-use super::results::json;
-use super::row::Row;
-use crate::synth::Arrivals;
+use super::results::read_json_file;
+use super::row::JsonRow;
+use crate::synth::ArrivalProcess;
 use crate::workload::WorkloadError;
-use vllm_sim_random::mix;
+use vllm_sim_random::mix_u64_pair;
 
 /// Reads a report of inference-perf: `per_request_lifecycle_metrics.json` (a list) or
 /// `stage_N_lifecycle_metrics.json` (statistics).
-pub(super) fn inference_perf(path: &Path) -> Result<BenchRun, WorkloadError> {
-    let value = json(path)?;
+pub(super) fn read_inference_perf_report(path: &Path) -> Result<BenchRun, WorkloadError> {
+    let value = read_json_file(path)?;
     if let Value::Array(requests) = &value {
         let mut run = BenchRun::new(path.display().to_string());
         for (i, request) in requests.iter().enumerate() {
             let place = || format!("{}: [{i}]", path.display());
-            run.requests.extend(lifecycle(&Row::new(request, &place)?)?);
+            run.requests
+                .extend(parse_lifecycle_request(&JsonRow::new(request, &place)?)?);
         }
-        run.measure();
+        run.compute_latency_stats();
         return Ok(run);
     }
     let place = || path.display().to_string();
-    stage(&Row::new(&value, &place)?, place())
+    parse_stage_summary(&JsonRow::new(&value, &place)?, place())
 }
 
-fn lifecycle(row: &Row<'_>) -> Result<Option<MeasuredRequest>, WorkloadError> {
-    if row.has("error") {
+fn parse_lifecycle_request(row: &JsonRow<'_>) -> Result<Option<MeasuredRequest>, WorkloadError> {
+    if row.has_field("error") {
         return Ok(None);
     }
     let start = row.number(&["start_time"])?;
-    let start = start.ok_or_else(|| row.missing("start_time"))?;
+    let start = start.ok_or_else(|| row.missing_field_error("start_time"))?;
     let end = row
         .number(&["end_time"])?
-        .ok_or_else(|| row.missing("end_time"))?;
-    let info = row.object("info")?.ok_or_else(|| row.missing("info"))?;
+        .ok_or_else(|| row.missing_field_error("end_time"))?;
+    let info = row
+        .object("info")?
+        .ok_or_else(|| row.missing_field_error("info"))?;
     let response = info.object("response_metrics")?;
     let asked = match info.object("request_metrics")? {
         Some(metrics) => metrics.object("text")?,
         None => None,
     };
     let input = match &asked {
-        Some(text) => text.tokens(&["input_tokens"], 1)?,
-        None => info.tokens(&["input_tokens"], 1)?,
+        Some(text) => text.token_count(&["input_tokens"], 1)?,
+        None => info.token_count(&["input_tokens"], 1)?,
     };
     let response = response.as_ref().unwrap_or(&info);
     let usage = response.object("server_usage")?;
-    let counted = response.tokens(&["output_tokens"], 0)?.unwrap_or(0);
+    let counted = response.token_count(&["output_tokens"], 0)?.unwrap_or(0);
     let (made, cached) = match &usage {
         Some(usage) => {
             let details = usage.object("prompt_tokens_details")?;
             let cached = match details {
-                Some(details) => details.tokens(&["cached_tokens"], 0)?,
+                Some(details) => details.token_count(&["cached_tokens"], 0)?,
                 None => None,
             };
-            (usage.tokens(&["completion_tokens"], 0)?, cached)
+            (usage.token_count(&["completion_tokens"], 0)?, cached)
         }
         None => (None, None),
     };
@@ -70,11 +73,11 @@ fn lifecycle(row: &Row<'_>) -> Result<Option<MeasuredRequest>, WorkloadError> {
     if output == 0 {
         return Ok(None);
     }
-    let first = response.list("output_token_times")?;
+    let first = response.array("output_token_times")?;
     let first = first.and_then(|times| times.first()?.as_f64());
     Ok(Some(MeasuredRequest {
         at_ms: Some(start * 1e3),
-        input: input.ok_or_else(|| row.missing("info.input_tokens"))?,
+        input: input.ok_or_else(|| row.missing_field_error("info.input_tokens"))?,
         output,
         cached,
         prefix: None,
@@ -84,8 +87,8 @@ fn lifecycle(row: &Row<'_>) -> Result<Option<MeasuredRequest>, WorkloadError> {
 }
 
 /// Returns a request's `max_tokens` if it sets `ignore_eos`, so that its output length is exact.
-fn exact_output(row: &Row<'_>) -> Option<u32> {
-    let (_, request) = row.find(&["request"])?;
+fn exact_output(row: &JsonRow<'_>) -> Option<u32> {
+    let (_, request) = row.find_field(&["request"])?;
     let parsed: Option<Value> = request
         .as_str()
         .and_then(|text| serde_json::from_str(text).ok());
@@ -97,31 +100,31 @@ fn exact_output(row: &Row<'_>) -> Option<u32> {
     most.filter(|_| exact).and_then(|n| u32::try_from(n).ok())
 }
 
-fn stage(row: &Row<'_>, name: String) -> Result<BenchRun, WorkloadError> {
+fn parse_stage_summary(row: &JsonRow<'_>, name: String) -> Result<BenchRun, WorkloadError> {
     let mut run = BenchRun::new(name);
     let load = row.object("load_summary")?;
-    let load = load.ok_or_else(|| row.missing("load_summary"))?;
+    let load = load.ok_or_else(|| row.missing_field_error("load_summary"))?;
     let done = row
         .object("successes")?
-        .ok_or_else(|| row.missing("successes"))?;
-    let count = done.needed_tokens(&["count"], 1)?;
+        .ok_or_else(|| row.missing_field_error("successes"))?;
+    let count = done.required_token_count(&["count"], 1)?;
     let asked = load
-        .positive(&["requested_rate", "rate"])?
+        .positive_number(&["requested_rate", "rate"])?
         .filter(|rate| *rate > 0.0);
-    if asked.is_none() && !load.has("send_duration") {
-        return Err(load.bad(
+    if asked.is_none() && !load.has_field("send_duration") {
+        return Err(load.row_error(
             "load_summary has neither requested_rate nor send_duration: this is the summary of \
              all stages; name the stage_N_lifecycle_metrics.json or the per_request_… instead",
         ));
     }
-    run.rates = asked.zip(load.positive(&["achieved_rate"])?);
+    run.rates = asked.zip(load.positive_number(&["achieved_rate"])?);
     run.load = match asked {
-        Some(rate) => OfferedLoad::Drawn(Arrivals::Interval(1e3 / rate)),
+        Some(rate) => OfferedLoad::Drawn(ArrivalProcess::Interval(1e3 / rate)),
         None => OfferedLoad::AtOnce,
     };
-    let inputs = lengths(&done, &["prompt_tokens", "prompt_len"], count, 1)?;
+    let inputs = lengths_from_percentiles(&done, &["prompt_tokens", "prompt_len"], count, 1)?;
     // Prefers the server's count: the client's comes from re-tokenised text.
-    let outputs = lengths(&done, &["output_tokens", "output_len"], count, 2)?;
+    let outputs = lengths_from_percentiles(&done, &["output_tokens", "output_len"], count, 2)?;
     let pairs = inputs.iter().zip(&outputs);
     run.requests = pairs
         .map(|(input, output)| MeasuredRequest {
@@ -131,10 +134,10 @@ fn stage(row: &Row<'_>, name: String) -> Result<BenchRun, WorkloadError> {
         })
         .collect();
     let latency = done.object("latency")?;
-    let latency = latency.ok_or_else(|| done.missing("latency"))?;
+    let latency = latency.ok_or_else(|| done.missing_field_error("latency"))?;
     let ms = |name: &str, of: &[&str]| -> Result<Option<f64>, WorkloadError> {
         match latency.object(name)? {
-            Some(values) => Ok(values.positive(of)?.map(|s| s * 1e3)),
+            Some(values) => Ok(values.positive_number(of)?.map(|s| s * 1e3)),
             None => Ok(None),
         }
     };
@@ -164,24 +167,26 @@ fn stage(row: &Row<'_>, name: String) -> Result<BenchRun, WorkloadError> {
 
 /// Returns `count` token lengths with the reported percentiles and mean of a benchmark stage,
 /// shuffled with seed `order`.
-fn lengths(
-    done: &Row<'_>,
+fn lengths_from_percentiles(
+    done: &JsonRow<'_>,
     names: &[&str],
     count: u32,
     order: u64,
 ) -> Result<Vec<u32>, WorkloadError> {
     let known = names
         .iter()
-        .find(|name| done.has(name))
+        .find(|name| done.has_field(name))
         .unwrap_or(&names[0]);
-    let row = done.object(known)?.ok_or_else(|| done.missing(names[0]))?;
-    let mean = row.positive(&["mean"])?.ok_or_else(|| {
+    let row = done
+        .object(known)?
+        .ok_or_else(|| done.missing_field_error(names[0]))?;
+    let mean = row.positive_number(&["mean"])?.ok_or_else(|| {
         let name = format!("{known}.mean");
-        done.missing(&name)
+        done.missing_field_error(&name)
     })?;
     let mut points = Vec::new();
-    for (name, share) in QUANTILES {
-        if let Some(value) = row.positive(&[name])? {
+    for (name, share) in REPORTED_QUANTILES {
+        if let Some(value) = row.positive_number(&[name])? {
             points.push((share, value));
         }
     }
@@ -205,12 +210,12 @@ fn lengths(
         *value += off;
     }
     let mut places: Vec<u32> = (0..count).collect();
-    places.sort_by_key(|i| mix(order, u64::from(*i)));
+    places.sort_by_key(|i| mix_u64_pair(order, u64::from(*i)));
     let whole = |value: f64| value.round().clamp(1.0, f64::from(u32::MAX)) as u32;
     Ok(places.iter().map(|i| whole(values[*i as usize])).collect())
 }
 
-const QUANTILES: [(&str, f64); 12] = [
+const REPORTED_QUANTILES: [(&str, f64); 12] = [
     ("min", 0.0),
     ("p0.1", 0.001),
     ("p1", 0.01),

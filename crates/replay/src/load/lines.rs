@@ -13,11 +13,12 @@ const MAX_LINE: u64 = 256 << 20;
 ///
 /// # Errors
 /// Returns [`WorkloadError::Io`] if the file cannot be read.
-pub(super) fn open(path: &Path) -> Result<Box<dyn BufRead + Send>, WorkloadError> {
-    let mut file = BufReader::with_capacity(1 << 16, File::open(path).map_err(io(path))?);
+pub(super) fn open_maybe_gzip(path: &Path) -> Result<Box<dyn BufRead + Send>, WorkloadError> {
+    let mut file =
+        BufReader::with_capacity(1 << 16, File::open(path).map_err(io_error_of_file(path))?);
     let packed = file
         .fill_buf()
-        .map_err(io(path))?
+        .map_err(io_error_of_file(path))?
         .starts_with(&[0x1f, 0x8b]);
     Ok(if packed {
         Box::new(BufReader::with_capacity(1 << 16, MultiGzDecoder::new(file)))
@@ -30,10 +31,12 @@ pub(super) fn open(path: &Path) -> Result<Box<dyn BufRead + Send>, WorkloadError
 ///
 /// # Errors
 /// Returns [`WorkloadError`] if the file is unreadable, too long or not UTF-8.
-pub(super) fn text(path: &Path, most: u64) -> Result<String, WorkloadError> {
+pub(super) fn read_text_up_to(path: &Path, most: u64) -> Result<String, WorkloadError> {
     let mut text = String::new();
-    let mut reader = open(path)?.take(most + 1);
-    reader.read_to_string(&mut text).map_err(io(path))?;
+    let mut reader = open_maybe_gzip(path)?.take(most + 1);
+    reader
+        .read_to_string(&mut text)
+        .map_err(io_error_of_file(path))?;
     if text.len() as u64 > most {
         return Err(WorkloadError::Bad {
             place: path.display().to_string(),
@@ -43,29 +46,29 @@ pub(super) fn text(path: &Path, most: u64) -> Result<String, WorkloadError> {
     Ok(text)
 }
 
-pub(super) fn io(path: &Path) -> impl FnOnce(std::io::Error) -> WorkloadError {
+pub(super) fn io_error_of_file(path: &Path) -> impl FnOnce(std::io::Error) -> WorkloadError {
     let path = path.to_owned();
     move |error| WorkloadError::Io { path, error }
 }
 
-pub(super) struct Lines {
+pub(super) struct WorkloadLines {
     path: PathBuf,
     reader: Box<dyn BufRead + Send>,
     number: u64,
     line: String,
 }
 
-impl Lines {
+impl WorkloadLines {
     pub(super) fn open(path: &Path) -> Result<Self, WorkloadError> {
         Ok(Self {
             path: path.to_owned(),
-            reader: open(path)?,
+            reader: open_maybe_gzip(path)?,
             number: 0,
             line: String::new(),
         })
     }
 
-    pub(super) fn step(&mut self) -> Result<bool, WorkloadError> {
+    pub(super) fn next_line(&mut self) -> Result<bool, WorkloadError> {
         loop {
             self.line.clear();
             self.number += 1;
@@ -73,14 +76,14 @@ impl Lines {
                 .take(MAX_LINE)
                 .read_line(&mut self.line)
                 .map_err(|error| match error.kind() {
-                    std::io::ErrorKind::InvalidData => self.bad("is not UTF-8 text"),
-                    _ => io(&self.path)(error),
+                    std::io::ErrorKind::InvalidData => self.error_at_line("is not UTF-8 text"),
+                    _ => io_error_of_file(&self.path)(error),
                 })?;
             if read == 0 {
                 return Ok(false);
             }
             if read as u64 == MAX_LINE && !self.line.ends_with('\n') {
-                return Err(self.bad(format!("is longer than {MAX_LINE} bytes")));
+                return Err(self.error_at_line(format!("is longer than {MAX_LINE} bytes")));
             }
             if !self.line.trim().is_empty() {
                 return Ok(true);
@@ -88,21 +91,21 @@ impl Lines {
         }
     }
 
-    pub(super) fn line(&self) -> &str {
+    pub(super) fn current_line(&self) -> &str {
         self.line.trim()
     }
 
-    pub(super) fn number(&self) -> u64 {
+    pub(super) fn line_number(&self) -> u64 {
         self.number
     }
 
-    pub(super) fn place(&self) -> String {
+    pub(super) fn file_and_line(&self) -> String {
         format!("{}:{}", self.path.display(), self.number)
     }
 
-    pub(super) fn bad(&self, problem: impl Into<String>) -> WorkloadError {
+    pub(super) fn error_at_line(&self, problem: impl Into<String>) -> WorkloadError {
         WorkloadError::Bad {
-            place: self.place(),
+            place: self.file_and_line(),
             problem: problem.into(),
         }
     }

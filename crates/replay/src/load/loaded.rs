@@ -1,6 +1,6 @@
 use std::collections::VecDeque;
 
-use crate::workload::{Session, WorkloadError, WorkloadSource};
+use crate::workload::{ClientSession, WorkloadError, WorkloadSource};
 use vllm_sim_engine::SimTime;
 
 /// Order of the sessions of a workload file.
@@ -14,7 +14,7 @@ pub enum SessionOrder {
 }
 
 pub(super) struct LoadedSessions {
-    sessions: VecDeque<Session>,
+    sessions: VecDeque<ClientSession>,
     requests: u64,
     dependencies: bool,
     single_turn: bool,
@@ -26,11 +26,11 @@ impl LoadedSessions {
     /// Creates a workload from sessions, each with its start time in milliseconds.
     ///
     /// The earliest start becomes 0.
-    pub(super) fn new(mut sessions: Vec<(f64, Session)>, order: SessionOrder) -> Self {
+    pub(super) fn new(mut sessions: Vec<(f64, ClientSession)>, order: SessionOrder) -> Self {
         let starts = sessions.iter().map(|(start, _)| *start);
         let first = starts.fold(f64::INFINITY, f64::min);
         for (start, session) in &mut sessions {
-            session.start = millis(*start - first);
+            session.start = sim_time_from_ms(*start - first);
         }
         if order == SessionOrder::ByStart {
             sessions.sort_by_key(|(_, session)| session.start);
@@ -38,7 +38,7 @@ impl LoadedSessions {
         Self::in_order(sessions.into_iter().map(|(_, session)| session).collect())
     }
 
-    pub(super) fn in_order(sessions: VecDeque<Session>) -> Self {
+    pub(super) fn in_order(sessions: VecDeque<ClientSession>) -> Self {
         Self {
             dependencies: sessions.iter().any(|s| !s.after.is_empty()),
             single_turn: sessions
@@ -64,7 +64,7 @@ impl LoadedSessions {
 }
 
 impl WorkloadSource for LoadedSessions {
-    fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
+    fn next_session(&mut self) -> Result<Option<ClientSession>, WorkloadError> {
         Ok(self.sessions.pop_front())
     }
 
@@ -76,36 +76,36 @@ impl WorkloadSource for LoadedSessions {
         self.single_turn
     }
 
-    fn requests(&self) -> Option<u64> {
+    fn max_requests(&self) -> Option<u64> {
         Some(self.requests)
     }
 
-    fn untimed(&self) -> bool {
+    fn has_no_start_times(&self) -> bool {
         self.untimed
     }
 
-    fn concurrency(&self) -> Option<u32> {
+    fn recorded_concurrency(&self) -> Option<u32> {
         self.concurrency
     }
 }
 
 /// Maximum absolute time in milliseconds; the difference of two such times still fits in
 /// nanoseconds.
-const LONGEST_MS: f64 = 9.2e12;
+const MAX_ABS_TIME_MS: f64 = 9.2e12;
 
-pub(super) const LONGEST_TEXT: &str = "milliseconds, at most 9200000000000 of them (292 years); are these microseconds or nanoseconds?";
+pub(super) const TIME_OUT_OF_RANGE_TEXT: &str = "milliseconds, at most 9200000000000 of them (292 years); are these microseconds or nanoseconds?";
 
-pub(super) fn is_within_reach(ms: f64) -> bool {
-    ms.abs() <= LONGEST_MS
+pub(super) fn is_time_in_range(ms: f64) -> bool {
+    ms.abs() <= MAX_ABS_TIME_MS
 }
 
 /// Converts milliseconds to a virtual time, rounded to nanoseconds; negative values and NaN become
 /// 0.
-pub(super) fn millis(ms: f64) -> SimTime {
-    SimTime::from_nanos(nanos(ms))
+pub(super) fn sim_time_from_ms(ms: f64) -> SimTime {
+    SimTime::from_nanos(nanos_from_ms(ms))
 }
 
-pub(super) fn nanos(ms: f64) -> u64 {
+pub(super) fn nanos_from_ms(ms: f64) -> u64 {
     // The cast saturates, and converts NaN to 0.
     (ms * 1e6).round() as u64
 }

@@ -24,9 +24,9 @@ use std::str::FromStr;
 use serde_json::{Map, Value};
 
 use super::workload::{WorkloadError, WorkloadSource};
-use agentic::Sharing;
-use csv::CsvTable;
-use mooncake::RowContent;
+use agentic::SharedPrefixOptions;
+use csv::CsvTraceKind;
+use mooncake::MooncakeRowContent;
 
 pub use bench::{BenchRun, LatencyStats, MeasuredRequest, OfferedLoad};
 pub use loaded::SessionOrder;
@@ -38,7 +38,7 @@ const NO_SQLITE: &str = "is a recording, which this build cannot read (feature `
 
 /// Format of a workload file: a trace or a result of a load generator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Format {
+pub enum WorkloadFormat {
     /// Detection of the format from the file's first bytes.
     #[default]
     Auto,
@@ -78,7 +78,7 @@ pub enum Format {
     Recording,
 }
 
-impl Format {
+impl WorkloadFormat {
     /// All formats with their names.
     pub const NAMES: [(&str, Self); 18] = [
         ("auto", Self::Auto),
@@ -102,7 +102,7 @@ impl Format {
     ];
 }
 
-impl FromStr for Format {
+impl FromStr for WorkloadFormat {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -127,9 +127,9 @@ pub enum AgentOrder {
 
 /// Options for reading workload files.
 #[derive(Clone)]
-pub struct LoadOptions {
+pub struct WorkloadReadOptions {
     /// Format of the workload files.
-    pub format: Format,
+    pub format: WorkloadFormat,
     /// Number of tokens per hash id of a Mooncake trace. Default 512.
     pub trace_block_size: u32,
     /// Fraction of the first prompt shared by the sessions of a prefix group, 0 to 1. Default 0.
@@ -155,10 +155,10 @@ pub struct LoadOptions {
     pub count: TokenCounter,
 }
 
-impl Default for LoadOptions {
+impl Default for WorkloadReadOptions {
     fn default() -> Self {
         Self {
-            format: Format::Auto,
+            format: WorkloadFormat::Auto,
             trace_block_size: 512,
             shared_prefix_ratio: 0.0,
             prefix_groups: 0,
@@ -172,7 +172,7 @@ impl Default for LoadOptions {
     }
 }
 
-impl std::fmt::Debug for LoadOptions {
+impl std::fmt::Debug for WorkloadReadOptions {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("LoadOptions")
             .field("format", &self.format)
@@ -186,24 +186,24 @@ impl std::fmt::Debug for LoadOptions {
 /// # Errors
 /// Returns [`WorkloadError`] with the file, line and field. Most formats are checked completely
 /// before the first session.
-pub fn open(
+pub fn open_workload_files(
     paths: &[PathBuf],
-    options: &LoadOptions,
+    options: &WorkloadReadOptions,
 ) -> Result<Box<dyn WorkloadSource>, WorkloadError> {
     let Some(first) = paths.first() else {
-        return Err(bad("trace files", "none is given"));
+        return Err(file_error("trace files", "none is given"));
     };
     if options.trace_block_size == 0 {
-        return Err(bad("trace block size", "0, must be at least 1"));
+        return Err(file_error("trace block size", "0, must be at least 1"));
     }
     let format = match options.format {
-        Format::Auto => detect(first)?,
+        WorkloadFormat::Auto => detect_workload_format(first)?,
         format => format,
     };
     let order = options.session_order;
-    let rules = |content| mooncake::MooncakeRules {
+    let rules = |content| mooncake::MooncakeParseRules {
         block: match content {
-            RowContent::Bailian => mooncake::BAILIAN_BLOCK,
+            MooncakeRowContent::Bailian => mooncake::BAILIAN_BLOCK_TOKENS,
             _ => options.trace_block_size,
         },
         content,
@@ -211,42 +211,56 @@ pub fn open(
         name_rows: options.name_rows,
     };
     let source: Box<dyn WorkloadSource> = match format {
-        Format::Auto | Format::Mooncake => mooncake::open(paths, rules(RowContent::Whole))?,
-        Format::MooncakeDelta => mooncake::open(paths, rules(RowContent::Added))?,
-        Format::Bailian => mooncake::open(paths, rules(RowContent::Bailian))?,
-        Format::AgenticMooncake => Box::new(agentic::mooncake(paths, options)?),
-        Format::AppliedComputeAgentic => {
-            let sharing = Sharing {
+        WorkloadFormat::Auto | WorkloadFormat::Mooncake => {
+            mooncake::open_mooncake_traces(paths, rules(MooncakeRowContent::Whole))?
+        }
+        WorkloadFormat::MooncakeDelta => {
+            mooncake::open_mooncake_traces(paths, rules(MooncakeRowContent::Added))?
+        }
+        WorkloadFormat::Bailian => {
+            mooncake::open_mooncake_traces(paths, rules(MooncakeRowContent::Bailian))?
+        }
+        WorkloadFormat::AgenticMooncake => {
+            Box::new(agentic::open_agentic_mooncake(paths, options)?)
+        }
+        WorkloadFormat::AppliedComputeAgentic => {
+            let sharing = SharedPrefixOptions {
                 block: options.trace_block_size,
                 ratio: options.shared_prefix_ratio.clamp(0.0, 1.0),
                 groups: options.prefix_groups,
             };
-            Box::new(agentic::applied(paths, sharing)?)
+            Box::new(agentic::open_applied_compute(paths, sharing)?)
         }
-        Format::Dynamo => Box::new(dynamo::open(paths)?),
+        WorkloadFormat::Dynamo => Box::new(dynamo::open_dynamo_traces(paths)?),
         #[cfg(feature = "sqlite")]
-        Format::Recording => Box::new(recording::open(paths)?),
+        WorkloadFormat::Recording => Box::new(recording::open_recordings(paths)?),
         #[cfg(not(feature = "sqlite"))]
-        Format::Recording => return Err(bad(&first.display().to_string(), NO_SQLITE)),
-        Format::ShareGpt => Box::new(sharegpt::open(paths, &options.count, options.limit)?),
-        Format::BurstGpt => csv::trace(paths, CsvTable::BurstGpt, order)?,
-        Format::Azure => csv::trace(paths, CsvTable::Azure, order)?,
-        Format::VllmBench
-        | Format::Guidellm
-        | Format::InferencePerf
-        | Format::Aiperf
-        | Format::InferenceX
-        | Format::Csv
-        | Format::Report => {
+        WorkloadFormat::Recording => {
+            return Err(file_error(&first.display().to_string(), NO_SQLITE));
+        }
+        WorkloadFormat::ShareGpt => Box::new(sharegpt::open_conversations(
+            paths,
+            &options.count,
+            options.limit,
+        )?),
+        WorkloadFormat::BurstGpt => csv::open_csv_trace(paths, CsvTraceKind::BurstGpt, order)?,
+        WorkloadFormat::Azure => csv::open_csv_trace(paths, CsvTraceKind::Azure, order)?,
+        WorkloadFormat::VllmBench
+        | WorkloadFormat::Guidellm
+        | WorkloadFormat::InferencePerf
+        | WorkloadFormat::Aiperf
+        | WorkloadFormat::InferenceX
+        | WorkloadFormat::Csv
+        | WorkloadFormat::Report => {
             let mut runs = Vec::new();
             for path in paths {
                 runs.extend(bench_runs(path, format)?);
             }
-            Box::new(bench::source(&runs, options.seed, order))
+            Box::new(bench::benchmark_workload(&runs, options.seed, order))
         }
     };
     Ok(match options.limit {
-        Some(left) => Box::new(Limited { source, left }),
+        Some(left) => Box::new(RequestLimitedSource { source, left }),
         None => source,
     })
 }
@@ -255,20 +269,20 @@ pub fn open(
 ///
 /// # Errors
 /// Returns [`WorkloadError`] if the file is not a valid result of a load generator.
-pub fn bench_runs(path: &Path, format: Format) -> Result<Vec<BenchRun>, WorkloadError> {
+pub fn bench_runs(path: &Path, format: WorkloadFormat) -> Result<Vec<BenchRun>, WorkloadError> {
     let format = match format {
-        Format::Auto => detect(path)?,
+        WorkloadFormat::Auto => detect_workload_format(path)?,
         format => format,
     };
     match format {
-        Format::VllmBench => Ok(vec![results::vllm_bench(path)?]),
-        Format::Guidellm => results::guidellm(path),
-        Format::InferencePerf => Ok(vec![lifecycle::inference_perf(path)?]),
-        Format::Aiperf => Ok(vec![published::aiperf(path)?]),
-        Format::InferenceX => published::inferencex(path),
-        Format::Csv => Ok(vec![csv::measured(path)?]),
-        Format::Report => Ok(vec![results::report(path)?]),
-        _ => Err(bad(
+        WorkloadFormat::VllmBench => Ok(vec![results::read_vllm_bench_result(path)?]),
+        WorkloadFormat::Guidellm => results::read_guidellm_report(path),
+        WorkloadFormat::InferencePerf => Ok(vec![lifecycle::read_inference_perf_report(path)?]),
+        WorkloadFormat::Aiperf => Ok(vec![published::read_aiperf_records(path)?]),
+        WorkloadFormat::InferenceX => published::read_inferencex_points(path),
+        WorkloadFormat::Csv => Ok(vec![csv::read_measured_requests(path)?]),
+        WorkloadFormat::Report => Ok(vec![results::read_replay_report(path)?]),
+        _ => Err(file_error(
             &path.display().to_string(),
             "has no measurements of vllm bench serve, guidellm, inference-perf, aiperf, \
              InferenceX or a CSV",
@@ -276,7 +290,7 @@ pub fn bench_runs(path: &Path, format: Format) -> Result<Vec<BenchRun>, Workload
     }
 }
 
-fn bad(place: &str, problem: &str) -> WorkloadError {
+fn file_error(place: &str, problem: &str) -> WorkloadError {
     WorkloadError::Bad {
         place: place.to_owned(),
         problem: problem.to_owned(),
@@ -287,131 +301,133 @@ fn bad(place: &str, problem: &str) -> WorkloadError {
 ///
 /// # Errors
 /// Returns [`WorkloadError`] if the file is unreadable or has no known format.
-pub fn detect(path: &Path) -> Result<Format, WorkloadError> {
-    const HEAD: u64 = 1 << 20;
+pub fn detect_workload_format(path: &Path) -> Result<WorkloadFormat, WorkloadError> {
+    const DETECTION_BYTES: u64 = 1 << 20;
     let mut head = Vec::new();
-    let mut reader = lines::open(path)?.take(HEAD);
+    let mut reader = lines::open_maybe_gzip(path)?.take(DETECTION_BYTES);
     if reader
         .fill_buf()
-        .map_err(lines::io(path))?
+        .map_err(lines::io_error_of_file(path))?
         .starts_with(SQLITE_MAGIC)
     {
-        return Ok(Format::Recording);
+        return Ok(WorkloadFormat::Recording);
     }
     // Reads one line, or the part of it that fits in the limit.
     while head.iter().all(u8::is_ascii_whitespace) {
         head.clear();
         if reader
             .read_until(b'\n', &mut head)
-            .map_err(lines::io(path))?
+            .map_err(lines::io_error_of_file(path))?
             == 0
         {
-            return Err(bad(&path.display().to_string(), "is empty"));
+            return Err(file_error(&path.display().to_string(), "is empty"));
         }
     }
     let line = String::from_utf8_lossy(&head).trim().to_owned();
     if let Ok(Value::Object(row)) = serde_json::from_str::<Value>(&line)
-        && let Some(format) = of_row(&row)
+        && let Some(format) = format_of_json_row(&row)
     {
         return Ok(format);
     }
     if line.starts_with(['{', '[']) {
-        reader.read_to_end(&mut head).map_err(lines::io(path))?;
+        reader
+            .read_to_end(&mut head)
+            .map_err(lines::io_error_of_file(path))?;
         let text = String::from_utf8_lossy(&head);
         let has = |key| text.contains(&format!("\"{key}\""));
         let found = if has("benchmarks") {
-            Some(Format::Guidellm)
+            Some(WorkloadFormat::Guidellm)
         } else if has("conversations") || has("conversation") || has("messages") {
-            Some(Format::ShareGpt)
+            Some(WorkloadFormat::ShareGpt)
         } else if has("summary") && has("per_request") {
-            Some(Format::Report)
+            Some(WorkloadFormat::Report)
         } else if ["request_throughput", "input_lens", "mean_ttft_ms"]
             .map(has)
             .contains(&true)
         {
-            Some(Format::VllmBench)
+            Some(WorkloadFormat::VllmBench)
         } else if has("successes") || has("start_time") {
-            Some(Format::InferencePerf)
+            Some(WorkloadFormat::InferencePerf)
         } else {
             None
         };
-        return found.ok_or_else(|| unknown(path));
+        return found.ok_or_else(|| unknown_format_error(path));
     }
-    match csv::table(&line) {
-        Some(Some(CsvTable::Azure)) => Ok(Format::Azure),
-        Some(Some(CsvTable::BurstGpt)) => Ok(Format::BurstGpt),
-        Some(None) => Ok(Format::Csv),
-        None => Err(unknown(path)),
+    match csv::detect_csv_table(&line) {
+        Some(Some(CsvTraceKind::Azure)) => Ok(WorkloadFormat::Azure),
+        Some(Some(CsvTraceKind::BurstGpt)) => Ok(WorkloadFormat::BurstGpt),
+        Some(None) => Ok(WorkloadFormat::Csv),
+        None => Err(unknown_format_error(path)),
     }
 }
 
-fn of_row(row: &Map<String, Value>) -> Option<Format> {
+fn format_of_json_row(row: &Map<String, Value>) -> Option<WorkloadFormat> {
     let has = |key: &str| row.contains_key(key);
-    Some(if agentic::is_mooncake(row) {
-        Format::AgenticMooncake
-    } else if dynamo::fits(row) {
-        Format::Dynamo
-    } else if agentic::is_applied(row) {
-        Format::AppliedComputeAgentic
-    } else if published::is_aiperf(row) {
-        Format::Aiperf
-    } else if published::is_point(row) {
-        Format::InferenceX
+    Some(if agentic::is_agentic_mooncake(row) {
+        WorkloadFormat::AgenticMooncake
+    } else if dynamo::is_dynamo_request_trace(row) {
+        WorkloadFormat::Dynamo
+    } else if agentic::is_applied_compute(row) {
+        WorkloadFormat::AppliedComputeAgentic
+    } else if published::is_aiperf_row(row) {
+        WorkloadFormat::Aiperf
+    } else if published::is_inferencex_point(row) {
+        WorkloadFormat::InferenceX
     } else if mooncake::is_bailian(row) {
-        Format::Bailian
-    } else if mooncake::fits(row) {
-        Format::Mooncake
+        WorkloadFormat::Bailian
+    } else if mooncake::is_mooncake_row(row) {
+        WorkloadFormat::Mooncake
     } else if has("conversations") || has("conversation") || has("messages") {
-        Format::ShareGpt
+        WorkloadFormat::ShareGpt
     } else if has("benchmarks") {
-        Format::Guidellm
+        WorkloadFormat::Guidellm
     } else if has("per_request") {
-        Format::Report
+        WorkloadFormat::Report
     } else if has("request_throughput") || has("total_input_tokens") {
-        Format::VllmBench
+        WorkloadFormat::VllmBench
     } else if has("successes") {
-        Format::InferencePerf
+        WorkloadFormat::InferencePerf
     } else if has("output_length") || has("input_length") {
         // An invalid Mooncake row, which its reader reports.
-        Format::Mooncake
+        WorkloadFormat::Mooncake
     } else {
         return None;
     })
 }
 
-fn unknown(path: &Path) -> WorkloadError {
-    let names: Vec<&str> = Format::NAMES
+fn unknown_format_error(path: &Path) -> WorkloadError {
+    let names: Vec<&str> = WorkloadFormat::NAMES
         .iter()
         .skip(1)
         .map(|(name, _)| *name)
         .collect();
     let names = names.join(", ");
-    bad(
+    file_error(
         &path.display().to_string(),
         &format!("has none of the formats {names}; set the format"),
     )
 }
 
-struct Limited {
+struct RequestLimitedSource {
     source: Box<dyn WorkloadSource>,
     left: u64,
 }
 
-impl WorkloadSource for Limited {
-    fn next(&mut self) -> Result<Option<super::workload::Session>, WorkloadError> {
+impl WorkloadSource for RequestLimitedSource {
+    fn next_session(&mut self) -> Result<Option<super::workload::ClientSession>, WorkloadError> {
         if self.left == 0 {
             return Ok(None);
         }
         self.left -= 1;
-        self.source.next()
+        self.source.next_session()
     }
 
-    fn inner(&self) -> Option<&dyn WorkloadSource> {
+    fn wrapped_source(&self) -> Option<&dyn WorkloadSource> {
         Some(&*self.source)
     }
 
-    fn requests(&self) -> Option<u64> {
-        let all = self.source.requests()?;
+    fn max_requests(&self) -> Option<u64> {
+        let all = self.source.max_requests()?;
         // `left` counts sessions, each of which may have many requests.
         Some(match self.source.is_single_turn() {
             true => all.min(self.left),

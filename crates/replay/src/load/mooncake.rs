@@ -9,20 +9,23 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::lines::Lines;
-use super::loaded::{LoadedSessions, SessionOrder, millis, nanos};
-use super::row::Row;
-use crate::workload::{MAX_TOKENS, Prompt, Session, TokenRun, Turn, WorkloadError, WorkloadSource};
-use vllm_sim_random::mix;
+use super::lines::WorkloadLines;
+use super::loaded::{LoadedSessions, SessionOrder, nanos_from_ms, sim_time_from_ms};
+use super::row::JsonRow;
+use crate::workload::{
+    ClientSession, MAX_TOKENS_PER_LENGTH, PromptTokenRun, SessionTurn, TurnPrompt, WorkloadError,
+    WorkloadSource,
+};
+use vllm_sim_random::mix_u64_pair;
 
 /// Tokens per hash id in Bailian's traces.
 ///
 /// **Source:** README of alibaba-edu/qwen-bailian-usagetraces-anon.
-pub(super) const BAILIAN_BLOCK: u32 = 16;
+pub(super) const BAILIAN_BLOCK_TOKENS: u32 = 16;
 
 /// Content of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum RowContent {
+pub(super) enum MooncakeRowContent {
     /// The whole prompt; times are in milliseconds.
     Whole,
     /// In later rows of a session, only the added content.
@@ -32,10 +35,10 @@ pub(super) enum RowContent {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct MooncakeRules {
+pub(super) struct MooncakeParseRules {
     /// Number of tokens per hash id.
     pub(super) block: u32,
-    pub(super) content: RowContent,
+    pub(super) content: MooncakeRowContent,
     pub(super) order: SessionOrder,
     /// Whether rows without a session become sessions named after their line, as in Dynamo's
     /// report.
@@ -46,25 +49,25 @@ struct MooncakeRow {
     session: Option<Arc<str>>,
     stamp_ms: Option<f64>,
     delay_ms: Option<f64>,
-    runs: Vec<TokenRun>,
-    turn: Turn,
+    runs: Vec<PromptTokenRun>,
+    turn: SessionTurn,
 }
 
 /// Opens Mooncake trace files as one workload.
 ///
 /// Reads them once to check every line. Requests sorted by time and without sessions are then
 /// streamed, others are loaded into memory.
-pub(super) fn open(
+pub(super) fn open_mooncake_traces(
     paths: &[PathBuf],
-    rules: MooncakeRules,
+    rules: MooncakeParseRules,
 ) -> Result<Box<dyn WorkloadSource>, WorkloadError> {
-    let mut facts = TraceFacts::new();
-    each(paths, rules, &mut |parsed, _| {
-        facts.see(&parsed);
+    let mut facts = MooncakeTraceSummary::new();
+    for_each_row(paths, rules, &mut |parsed, _| {
+        facts.add_row(&parsed);
         Ok(())
     })?;
     if facts.sessions || (rules.order == SessionOrder::ByStart && !facts.sorted) {
-        return Ok(Box::new(gather(paths, rules)?));
+        return Ok(Box::new(load_sessions(paths, rules)?));
     }
     Ok(Box::new(MooncakeStream {
         paths: Vec::from(paths).into_iter(),
@@ -76,7 +79,7 @@ pub(super) fn open(
     }))
 }
 
-struct TraceFacts {
+struct MooncakeTraceSummary {
     rows: u64,
     sessions: bool,
     sorted: bool,
@@ -84,7 +87,7 @@ struct TraceFacts {
     last_ms: f64,
 }
 
-impl TraceFacts {
+impl MooncakeTraceSummary {
     fn new() -> Self {
         Self {
             rows: 0,
@@ -95,7 +98,7 @@ impl TraceFacts {
         }
     }
 
-    fn see(&mut self, parsed: &MooncakeRow) {
+    fn add_row(&mut self, parsed: &MooncakeRow) {
         let at = parsed.stamp_ms.unwrap_or(0.0);
         self.rows += 1;
         self.sessions |= parsed.session.is_some();
@@ -105,52 +108,55 @@ impl TraceFacts {
     }
 }
 
-fn each(
+fn for_each_row(
     paths: &[PathBuf],
-    rules: MooncakeRules,
-    then: &mut dyn FnMut(MooncakeRow, &Lines) -> Result<(), WorkloadError>,
+    rules: MooncakeParseRules,
+    then: &mut dyn FnMut(MooncakeRow, &WorkloadLines) -> Result<(), WorkloadError>,
 ) -> Result<(), WorkloadError> {
     for path in paths {
-        let mut lines = Lines::open(path)?;
-        while lines.step()? {
-            then(parse(&lines, rules)?, &lines)?;
+        let mut lines = WorkloadLines::open(path)?;
+        while lines.next_line()? {
+            then(parse_row(&lines, rules)?, &lines)?;
         }
     }
     Ok(())
 }
 
-fn parse(lines: &Lines, rules: MooncakeRules) -> Result<MooncakeRow, WorkloadError> {
-    let value: Value = serde_json::from_str(lines.line())
-        .map_err(|error| lines.bad(format!("is not JSON: {error}")))?;
-    let place = || lines.place();
-    let row = Row::new(&value, &place)?;
+fn parse_row(
+    lines: &WorkloadLines,
+    rules: MooncakeParseRules,
+) -> Result<MooncakeRow, WorkloadError> {
+    let value: Value = serde_json::from_str(lines.current_line())
+        .map_err(|error| lines.error_at_line(format!("is not JSON: {error}")))?;
+    let place = || lines.file_and_line();
+    let row = JsonRow::new(&value, &place)?;
     let ids = row
-        .ids("hash_ids")?
-        .ok_or_else(|| row.missing("hash_ids"))?;
-    let input = row.tokens(&["input_length", "input_tokens"], 1)?;
-    let runs = runs(&row, &ids, input, rules.block, 0)?;
-    let output = row.needed_tokens(&["output_length", "output_tokens"], 0)?;
-    if let Some(tokens) = row.list("output_token_ids")?
+        .integer_array("hash_ids")?
+        .ok_or_else(|| row.missing_field_error("hash_ids"))?;
+    let input = row.token_count(&["input_length", "input_tokens"], 1)?;
+    let runs = hash_ids_to_token_runs(&row, &ids, input, rules.block, 0)?;
+    let output = row.required_token_count(&["output_length", "output_tokens"], 0)?;
+    if let Some(tokens) = row.array("output_token_ids")?
         && tokens.len() != output as usize
     {
-        return Err(row.bad(format!(
+        return Err(row.row_error(format!(
             "output_token_ids has {} entries, must have output_length = {output}",
             tokens.len()
         )));
     }
-    let mut turn = Turn::new(Prompt::Whole(Vec::new()), output);
+    let mut turn = SessionTurn::new(TurnPrompt::Whole(Vec::new()), output);
     turn.request_id = row.text("request_id")?.map(Arc::from);
     turn.priority = row.integer("priority")?.unwrap_or(0);
     turn.strict_priority = row.integer("strict_priority")?.unwrap_or(0);
     let session = match row.text("session_id")? {
-        None if rules.name_rows => Some(format!("request_{}", lines.number()).into()),
+        None if rules.name_rows => Some(format!("request_{}", lines.line_number()).into()),
         named => named.map(Arc::from),
     };
     Ok(MooncakeRow {
         session,
         stamp_ms: match rules.content {
-            RowContent::Bailian => row.seconds(&["timestamp"])?,
-            _ => row.millis(&["timestamp", "created_time"])?,
+            MooncakeRowContent::Bailian => row.time_in_seconds_as_ms(&["timestamp"])?,
+            _ => row.time_ms(&["timestamp", "created_time"])?,
         },
         delay_ms: row.positive_millis(&["delay", "delay_ms"])?,
         runs,
@@ -160,19 +166,19 @@ fn parse(lines: &Lines, rules: MooncakeRules) -> Result<MooncakeRow, WorkloadErr
 
 /// Converts hash ids to token runs of the prompt: one repeated token per id, the last cut to
 /// `input`.
-pub(super) fn runs(
-    row: &Row<'_>,
+pub(super) fn hash_ids_to_token_runs(
+    row: &JsonRow<'_>,
     ids: &[u64],
     input: Option<u32>,
     block: u32,
     scope: u64,
-) -> Result<Vec<TokenRun>, WorkloadError> {
+) -> Result<Vec<PromptTokenRun>, WorkloadError> {
     let most = ids.len() as u64 * u64::from(block);
     let input = input.map_or(most, u64::from);
-    if input == 0 || input > most.min(MAX_TOKENS) {
-        return Err(row.bad(format!(
+    if input == 0 || input > most.min(MAX_TOKENS_PER_LENGTH) {
+        return Err(row.row_error(format!(
             "input_length is {input}, must be from 1 to {} ({} hash_ids of {block} tokens)",
-            most.min(MAX_TOKENS),
+            most.min(MAX_TOKENS_PER_LENGTH),
             ids.len()
         )));
     }
@@ -184,8 +190,8 @@ pub(super) fn runs(
             break;
         }
         left -= u64::from(len);
-        runs.push(TokenRun {
-            id: mix(mix(2, scope), *id),
+        runs.push(PromptTokenRun {
+            id: mix_u64_pair(mix_u64_pair(2, scope), *id),
             len,
             same: true,
         });
@@ -195,34 +201,34 @@ pub(super) fn runs(
 
 struct MooncakeStream {
     paths: std::vec::IntoIter<PathBuf>,
-    lines: Option<Lines>,
-    rules: MooncakeRules,
+    lines: Option<WorkloadLines>,
+    rules: MooncakeParseRules,
     first_ms: f64,
     sorted: bool,
     requests: u64,
 }
 
 impl WorkloadSource for MooncakeStream {
-    fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
+    fn next_session(&mut self) -> Result<Option<ClientSession>, WorkloadError> {
         loop {
             let lines = match &mut self.lines {
                 Some(lines) => lines,
                 None => match self.paths.next() {
-                    Some(path) => self.lines.insert(Lines::open(&path)?),
+                    Some(path) => self.lines.insert(WorkloadLines::open(&path)?),
                     None => return Ok(None),
                 },
             };
-            if !lines.step()? {
+            if !lines.next_line()? {
                 self.lines = None;
                 continue;
             }
-            let parsed = parse(lines, self.rules)?;
+            let parsed = parse_row(lines, self.rules)?;
             let at_ms = parsed.stamp_ms.unwrap_or(0.0) - self.first_ms;
-            return Ok(Some(Session {
+            return Ok(Some(ClientSession {
                 id: None,
-                start: millis(at_ms),
-                turns: vec![Turn {
-                    prompt: Prompt::Whole(parsed.runs),
+                start: sim_time_from_ms(at_ms),
+                turns: vec![SessionTurn {
+                    prompt: TurnPrompt::Whole(parsed.runs),
                     ..parsed.turn
                 }],
                 after: Vec::new(),
@@ -235,29 +241,32 @@ impl WorkloadSource for MooncakeStream {
         self.sorted
     }
 
-    fn requests(&self) -> Option<u64> {
+    fn max_requests(&self) -> Option<u64> {
         Some(self.requests)
     }
 }
 
-fn gather(paths: &[PathBuf], rules: MooncakeRules) -> Result<LoadedSessions, WorkloadError> {
-    let mut sessions: Vec<(f64, Session)> = Vec::new();
+fn load_sessions(
+    paths: &[PathBuf],
+    rules: MooncakeParseRules,
+) -> Result<LoadedSessions, WorkloadError> {
+    let mut sessions: Vec<(f64, ClientSession)> = Vec::new();
     let mut known: HashMap<Arc<str>, (usize, f64)> = HashMap::new();
-    each(paths, rules, &mut |mut parsed, lines| {
+    for_each_row(paths, rules, &mut |mut parsed, lines| {
         let found = parsed.session.as_ref().and_then(|id| known.get_mut(id));
         let Some((at, last_ms)) = found else {
             if parsed.delay_ms.is_some_and(|ms| ms > 0.0) {
                 let problem = "delay is not 0, which it must be in the first row of a session";
-                return Err(lines.bad(problem));
+                return Err(lines.error_at_line(problem));
             }
             let start_ms = parsed.stamp_ms.unwrap_or(0.0);
             if let Some(id) = &parsed.session {
                 known.insert(Arc::clone(id), (sessions.len(), start_ms));
             }
-            parsed.turn.prompt = Prompt::Whole(parsed.runs);
-            let session = Session {
+            parsed.turn.prompt = TurnPrompt::Whole(parsed.runs);
+            let session = ClientSession {
                 id: parsed.session,
-                start: millis(0.0),
+                start: sim_time_from_ms(0.0),
                 turns: vec![parsed.turn],
                 after: Vec::new(),
                 play: None,
@@ -267,11 +276,11 @@ fn gather(paths: &[PathBuf], rules: MooncakeRules) -> Result<LoadedSessions, Wor
         };
         let between = parsed.stamp_ms.map_or(0.0, |ms| (ms - *last_ms).max(0.0));
         *last_ms = parsed.stamp_ms.unwrap_or(*last_ms);
-        parsed.turn.delay_ns = nanos(parsed.delay_ms.unwrap_or(between));
-        parsed.turn.prompt = if rules.content == RowContent::Added {
-            Prompt::Grown(parsed.runs)
+        parsed.turn.delay_ns = nanos_from_ms(parsed.delay_ms.unwrap_or(between));
+        parsed.turn.prompt = if rules.content == MooncakeRowContent::Added {
+            TurnPrompt::Grown(parsed.runs)
         } else {
-            Prompt::Whole(parsed.runs)
+            TurnPrompt::Whole(parsed.runs)
         };
         sessions[*at].1.turns.push(parsed.turn);
         Ok(())
@@ -285,6 +294,6 @@ pub(super) fn is_bailian(row: &serde_json::Map<String, Value>) -> bool {
         .all(|key| row.contains_key(*key))
 }
 
-pub(super) fn fits(row: &serde_json::Map<String, Value>) -> bool {
+pub(super) fn is_mooncake_row(row: &serde_json::Map<String, Value>) -> bool {
     row.contains_key("hash_ids")
 }

@@ -5,16 +5,16 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::bench::{BenchRun, LatencyStats, MeasuredRequest, OfferedLoad};
-use super::lines::Lines;
-use super::row::Row;
+use super::lines::WorkloadLines;
+use super::row::JsonRow;
 use crate::workload::WorkloadError;
-use vllm_sim_random::{Draw, Purpose, stream};
+use vllm_sim_random::{DrawRandom, StreamPurpose, request_rng};
 
-pub(super) fn is_aiperf(row: &serde_json::Map<String, Value>) -> bool {
+pub(super) fn is_aiperf_row(row: &serde_json::Map<String, Value>) -> bool {
     row.contains_key("metrics") && row["metrics"].is_object() && row.contains_key("metadata")
 }
 
-pub(super) fn is_point(row: &serde_json::Map<String, Value>) -> bool {
+pub(super) fn is_inferencex_point(row: &serde_json::Map<String, Value>) -> bool {
     ["isl", "osl", "concurrency", "tpot_ms"]
         .iter()
         .all(|key| row.contains_key(*key))
@@ -24,19 +24,20 @@ pub(super) fn is_point(row: &serde_json::Map<String, Value>) -> bool {
 ///
 /// Skips warm-up, cancelled and failed requests. Source: aiperf 0.13
 /// `common/models/record_models.py`, `MetricRecordInfo`.
-pub(super) fn aiperf(path: &Path) -> Result<BenchRun, WorkloadError> {
+pub(super) fn read_aiperf_records(path: &Path) -> Result<BenchRun, WorkloadError> {
     let mut run = BenchRun::new(path.display().to_string());
     let mut first = None;
-    for_each(path, |value, place| {
-        let row = Row::new(value, place)?;
+    for_each_json_line(path, |value, place| {
+        let row = JsonRow::new(value, place)?;
         let metadata = row.object("metadata")?;
-        let metadata = metadata.ok_or_else(|| row.missing("metadata"))?;
+        let metadata = metadata.ok_or_else(|| row.missing_field_error("metadata"))?;
         let kept = metadata.text("benchmark_phase")? != Some("warmup")
             && value["metadata"]["was_cancelled"].as_bool() != Some(true)
             && value["error"].is_null();
         if kept {
             let start = metadata.integer::<i64>("request_start_ns")?;
-            let start = start.ok_or_else(|| metadata.missing("metadata.request_start_ns"))?;
+            let start =
+                start.ok_or_else(|| metadata.missing_field_error("metadata.request_start_ns"))?;
             // Nanoseconds since 1970 exceed the precision of a float.
             let since = start.saturating_sub(*first.get_or_insert(start));
             run.requests.push(MeasuredRequest {
@@ -46,20 +47,20 @@ pub(super) fn aiperf(path: &Path) -> Result<BenchRun, WorkloadError> {
         }
         Ok(())
     })?;
-    run.measure();
+    run.compute_latency_stats();
     Ok(run)
 }
 
-fn aiperf_request(row: &Row<'_>) -> Result<MeasuredRequest, WorkloadError> {
+fn aiperf_request(row: &JsonRow<'_>) -> Result<MeasuredRequest, WorkloadError> {
     let metrics = row.object("metrics")?;
-    let metrics = metrics.ok_or_else(|| row.missing("metrics"))?;
+    let metrics = metrics.ok_or_else(|| row.missing_field_error("metrics"))?;
     let tokens = |names: [&str; 2]| -> Result<u32, WorkloadError> {
         for name in names {
             if let Some(metric) = metrics.object(name)? {
-                return metric.needed_tokens(&["value"], 1);
+                return metric.required_token_count(&["value"], 1);
             }
         }
-        Err(metrics.missing(&format!("metrics.{}", names[0])))
+        Err(metrics.missing_field_error(&format!("metrics.{}", names[0])))
     };
     let ms = |name: &str| -> Result<Option<f64>, WorkloadError> {
         let Some(metric) = metrics.object(name)? else {
@@ -72,10 +73,12 @@ fn aiperf_request(row: &Row<'_>) -> Result<MeasuredRequest, WorkloadError> {
             Some("s" | "sec") => 1e3,
             Some(unit) => {
                 let problem = format!("metrics.{name}.unit is {unit:?}, must be ns, us, ms or s");
-                return Err(metric.bad(problem));
+                return Err(metric.row_error(problem));
             }
         };
-        Ok(metric.positive(&["value"])?.map(|value| value * scale))
+        Ok(metric
+            .positive_number(&["value"])?
+            .map(|value| value * scale))
     };
     Ok(MeasuredRequest {
         // Prefers the token counts of the server.
@@ -88,7 +91,7 @@ fn aiperf_request(row: &Row<'_>) -> Result<MeasuredRequest, WorkloadError> {
 }
 
 /// Names of the InferenceX fields that must be equal in all points of one deployment.
-const DEPLOYMENT: [&str; 7] = [
+const DEPLOYMENT_FIELDS: [&str; 7] = [
     "system",
     "model",
     "precision",
@@ -99,57 +102,60 @@ const DEPLOYMENT: [&str; 7] = [
 ];
 /// Number of simulated requests per slot of the closed loop; ten were measured, but gaps settle
 /// earlier.
-const ROUNDS: u32 = 5;
-const MAX_PLACES: u32 = 1 << 16;
+const CLOSED_LOOP_ROUNDS: u32 = 5;
+const MAX_CONCURRENCY: u32 = 1 << 16;
 /// Minimum prompt or output length, as a fraction of the nominal length.
-const SHORTEST: f64 = 0.8;
+const MIN_LENGTH_FRACTION: f64 = 0.8;
 
 /// Reads benchmark points of InferenceX (InferenceMAX), one per line, all of one deployment.
 ///
 /// Each point is a closed loop of unrelated prompts, with lengths of 0.8 to 1 times the nominal
 /// ones.
-pub(super) fn inferencex(path: &Path) -> Result<Vec<BenchRun>, WorkloadError> {
+pub(super) fn read_inferencex_points(path: &Path) -> Result<Vec<BenchRun>, WorkloadError> {
     let mut runs = Vec::new();
     let mut first: Option<Vec<Value>> = None;
-    for_each(path, |value, place| {
-        let row = Row::new(value, place)?;
-        let of: Vec<Value> = DEPLOYMENT.iter().map(|key| value[*key].clone()).collect();
+    for_each_json_line(path, |value, place| {
+        let row = JsonRow::new(value, place)?;
+        let of: Vec<Value> = DEPLOYMENT_FIELDS
+            .iter()
+            .map(|key| value[*key].clone())
+            .collect();
         let first = first.get_or_insert_with(|| of.clone());
         if let Some(i) = (0..of.len()).find(|i| of[*i] != first[*i]) {
             let problem = format!(
                 "{} is {}, that of the first point {}: keep the points of one deployment",
-                DEPLOYMENT[i], of[i], first[i]
+                DEPLOYMENT_FIELDS[i], of[i], first[i]
             );
-            return Err(row.bad(problem));
+            return Err(row.row_error(problem));
         }
-        runs.push(point(&row, place())?);
+        runs.push(parse_inferencex_point(&row, place())?);
         Ok(())
     })?;
     Ok(runs)
 }
 
-fn point(row: &Row<'_>, name: String) -> Result<BenchRun, WorkloadError> {
+fn parse_inferencex_point(row: &JsonRow<'_>, name: String) -> Result<BenchRun, WorkloadError> {
     let (input, output) = (
-        row.needed_tokens(&["isl"], 1)?,
-        row.needed_tokens(&["osl"], 1)?,
+        row.required_token_count(&["isl"], 1)?,
+        row.required_token_count(&["osl"], 1)?,
     );
-    let places = row.needed_tokens(&["concurrency"], 1)?;
-    if places > MAX_PLACES {
-        let problem = format!("concurrency is {places}, must be at most {MAX_PLACES}");
-        return Err(row.bad(problem));
+    let places = row.required_token_count(&["concurrency"], 1)?;
+    if places > MAX_CONCURRENCY {
+        let problem = format!("concurrency is {places}, must be at most {MAX_CONCURRENCY}");
+        return Err(row.row_error(problem));
     }
     let mut run = BenchRun::new(name);
     run.load = OfferedLoad::Closed(places);
     let drawn = |nominal: u32, share: f64| {
-        let share = SHORTEST + (1.0 - SHORTEST) * share;
+        let share = MIN_LENGTH_FRACTION + (1.0 - MIN_LENGTH_FRACTION) * share;
         (f64::from(nominal) * share).round().max(1.0) as u32
     };
-    run.requests = (0..places * ROUNDS)
+    run.requests = (0..places * CLOSED_LOOP_ROUNDS)
         .map(|i| {
-            let mut rng = stream(0, i.into(), Purpose::Workload);
+            let mut rng = request_rng(0, i.into(), StreamPurpose::Workload);
             MeasuredRequest {
-                input: drawn(input, rng.unit()),
-                output: drawn(output, rng.unit()),
+                input: drawn(input, rng.draw_unit_f64()),
+                output: drawn(output, rng.draw_unit_f64()),
                 ..MeasuredRequest::default()
             }
         })
@@ -157,21 +163,21 @@ fn point(row: &Row<'_>, name: String) -> Result<BenchRun, WorkloadError> {
     run.stats = LatencyStats {
         // TTFT may be a mean or a median, and a shorter run has a higher fraction of the initial
         // burst.
-        itl_mean: row.positive(&["tpot_ms"])?,
+        itl_mean: row.positive_number(&["tpot_ms"])?,
         ..LatencyStats::default()
     };
     Ok(run)
 }
 
-fn for_each(
+fn for_each_json_line(
     path: &Path,
     mut each: impl FnMut(&Value, &dyn Fn() -> String) -> Result<(), WorkloadError>,
 ) -> Result<(), WorkloadError> {
-    let mut lines = Lines::open(path)?;
-    while lines.step()? {
-        let value: Value = serde_json::from_str(lines.line())
-            .map_err(|error| lines.bad(format!("is not JSON: {error}")))?;
-        each(&value, &|| lines.place())?;
+    let mut lines = WorkloadLines::open(path)?;
+    while lines.next_line()? {
+        let value: Value = serde_json::from_str(lines.current_line())
+            .map_err(|error| lines.error_at_line(format!("is not JSON: {error}")))?;
+        each(&value, &|| lines.file_and_line())?;
     }
     Ok(())
 }

@@ -7,15 +7,17 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OpenFlags};
 
-use super::loaded::{LoadedSessions, millis};
-use crate::workload::{MAX_TOKENS, Prompt, Session, TokenRun, Turn, WorkloadError};
-use vllm_sim_random::mix;
+use super::loaded::{LoadedSessions, sim_time_from_ms};
+use crate::workload::{
+    ClientSession, MAX_TOKENS_PER_LENGTH, PromptTokenRun, SessionTurn, TurnPrompt, WorkloadError,
+};
+use vllm_sim_random::mix_u64_pair;
 
 /// Number of tokens per token run; prompts with a common prefix share runs up to the first
 /// difference.
-const PIECE: usize = 16;
+const TOKENS_PER_RUN: usize = 16;
 
-pub(super) fn open(paths: &[PathBuf]) -> Result<LoadedSessions, WorkloadError> {
+pub(super) fn open_recordings(paths: &[PathBuf]) -> Result<LoadedSessions, WorkloadError> {
     let mut sessions = VecDeque::new();
     for path in paths {
         let bad = |problem: String| WorkloadError::Bad {
@@ -25,7 +27,7 @@ pub(super) fn open(paths: &[PathBuf]) -> Result<LoadedSessions, WorkloadError> {
         let sql = |error: rusqlite::Error| bad(format!("is not a readable dataset: {error}"));
         let file = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY);
         let file = file.map_err(sql)?;
-        let table = table(&file, path)?;
+        let table = find_recorded_table(&file, path)?;
         let quoted = |name: &str| format!("\"{}\"", name.replace('"', "\"\""));
         let mut rows = file
             .prepare(&format!(
@@ -50,13 +52,15 @@ pub(super) fn open(paths: &[PathBuf]) -> Result<LoadedSessions, WorkloadError> {
             let output: u32 = row.get(0).map_err(sql)?;
             let prompt = list("prompt_tokens", cell(1)?)?;
             let times = list("token_us", cell(2)?)?;
-            if prompt.len() as u64 > MAX_TOKENS || u64::from(output) > MAX_TOKENS {
+            if prompt.len() as u64 > MAX_TOKENS_PER_LENGTH
+                || u64::from(output) > MAX_TOKENS_PER_LENGTH
+            {
                 return Err(bad(format!(
-                    "row {number}: has more than {MAX_TOKENS} tokens"
+                    "row {number}: has more than {MAX_TOKENS_PER_LENGTH} tokens"
                 )));
             }
             if !prompt.is_empty() && output > 0 {
-                sessions.push_back(session(&prompt, output, &times));
+                sessions.push_back(build_session(&prompt, output, &times));
             }
         }
     }
@@ -64,7 +68,7 @@ pub(super) fn open(paths: &[PathBuf]) -> Result<LoadedSessions, WorkloadError> {
 }
 
 /// Returns the name of the dataset's SQLite table that has a companion table named `…_recording`.
-fn table(file: &Connection, path: &Path) -> Result<String, WorkloadError> {
+fn find_recorded_table(file: &Connection, path: &Path) -> Result<String, WorkloadError> {
     let names = "SELECT substr(name, 1, length(name) - 10) FROM sqlite_master \
                  WHERE type = 'table' AND name LIKE '%\\_recording' ESCAPE '\\' LIMIT 1";
     file.query_row(names, [], |row| row.get(0))
@@ -79,19 +83,19 @@ fn table(file: &Connection, path: &Path) -> Result<String, WorkloadError> {
         })
 }
 
-fn session(prompt: &[u64], output: u32, times: &[u64]) -> Session {
-    let runs = prompt.chunks(PIECE).map(|piece| TokenRun {
-        id: piece.iter().fold(10, |id, token| mix(id, *token)),
+fn build_session(prompt: &[u64], output: u32, times: &[u64]) -> ClientSession {
+    let runs = prompt.chunks(TOKENS_PER_RUN).map(|piece| PromptTokenRun {
+        id: piece.iter().fold(10, |id, token| mix_u64_pair(id, *token)),
         len: piece.len() as u32,
         same: false,
     });
-    let mut turn = Turn::new(Prompt::Whole(runs.collect()), output);
+    let mut turn = SessionTurn::new(TurnPrompt::Whole(runs.collect()), output);
     if times.len() == output as usize {
         turn.recorded = Some(times.iter().map(|us| us.saturating_mul(1000)).collect());
     }
-    Session {
+    ClientSession {
         id: None,
-        start: millis(0.0),
+        start: sim_time_from_ms(0.0),
         turns: vec![turn],
         after: Vec::new(),
         play: None,

@@ -6,14 +6,14 @@ use serde_json::Value;
 
 use super::bench::{BenchRun, LatencyStats, MeasuredRequest, OfferedLoad};
 use super::lines;
-use super::row::Row;
-use crate::synth::Arrivals;
+use super::row::JsonRow;
+use crate::synth::ArrivalProcess;
 use crate::workload::WorkloadError;
 
-const MAX_FILE: u64 = 1 << 30;
+const MAX_RESULT_FILE_BYTES: u64 = 1 << 30;
 
-pub(super) fn json(path: &Path) -> Result<Value, WorkloadError> {
-    let text = lines::text(path, MAX_FILE)?;
+pub(super) fn read_json_file(path: &Path) -> Result<Value, WorkloadError> {
+    let text = lines::read_text_up_to(path, MAX_RESULT_FILE_BYTES)?;
     serde_json::from_str(&text).map_err(|error| WorkloadError::Bad {
         place: format!("{}:{}", path.display(), error.line()),
         problem: format!("is not JSON: {error}"),
@@ -24,41 +24,48 @@ pub(super) fn json(path: &Path) -> Result<Value, WorkloadError> {
 /// present.
 ///
 /// Source: vLLM `vllm/benchmarks/serve.py`.
-pub(super) fn vllm_bench(path: &Path) -> Result<BenchRun, WorkloadError> {
-    let value = json(path)?;
+pub(super) fn read_vllm_bench_result(path: &Path) -> Result<BenchRun, WorkloadError> {
+    let value = read_json_file(path)?;
     let place = || path.display().to_string();
-    let row = Row::new(&value, &place)?;
+    let row = JsonRow::new(&value, &place)?;
     let mut run = BenchRun::new(place());
-    let rate = match row.find(&["request_rate"]) {
+    let rate = match row.find_field(&["request_rate"]) {
         Some((_, Value::String(text))) if text == "inf" => None,
-        _ => row.positive(&["request_rate"])?.filter(|rate| *rate > 0.0),
+        _ => row
+            .positive_number(&["request_rate"])?
+            .filter(|rate| *rate > 0.0),
     };
-    let burstiness = row.positive(&["burstiness"])?.filter(|b| *b > 0.0);
-    run.cap = row.tokens(&["max_concurrency"], 1)?;
+    let burstiness = row.positive_number(&["burstiness"])?.filter(|b| *b > 0.0);
+    run.cap = row.token_count(&["max_concurrency"], 1)?;
     run.load = match (rate, run.cap) {
-        (Some(rate), _) => OfferedLoad::Drawn(Arrivals::at_rate(rate, burstiness.unwrap_or(1.0))),
+        (Some(rate), _) => OfferedLoad::Drawn(ArrivalProcess::gamma_at_rate(
+            rate,
+            burstiness.unwrap_or(1.0),
+        )),
         (None, Some(n)) => OfferedLoad::Closed(n),
         (None, None) => OfferedLoad::AtOnce,
     };
-    let reached = row.positive(&["request_throughput"])?;
+    let reached = row.positive_number(&["request_throughput"])?;
     run.rates = rate.zip(reached);
-    let ms = |name: &str| row.positive(&[name]);
+    let ms = |name: &str| row.positive_number(&[name]);
     run.stats = LatencyStats {
         ttft_mean: ms("mean_ttft_ms")?,
         ttft_p50: ms("median_ttft_ms")?,
         ttft_p90: ms("p90_ttft_ms")?,
         ttft_p99: ms("p99_ttft_ms")?,
-        itl_mean: row.positive(&["mean_tpot_ms", "mean_itl_ms"])?,
+        itl_mean: row.positive_number(&["mean_tpot_ms", "mean_itl_ms"])?,
         e2e_mean: ms("mean_e2el_ms")?,
         e2e_p90: ms("p90_e2el_ms")?,
         e2e_p99: ms("p99_e2el_ms")?,
     };
-    if row.has("input_lens") && row.has("output_lens") {
+    if row.has_field("input_lens") && row.has_field("output_lens") {
         vllm_details(&row, &mut run)?;
     } else {
-        let count = row.needed_tokens(&["completed", "num_prompts"], 1)?;
+        let count = row.required_token_count(&["completed", "num_prompts"], 1)?;
         let share = |name: &str, least: f64| -> Result<u32, WorkloadError> {
-            let total = row.positive(&[name])?.ok_or_else(|| row.missing(name))?;
+            let total = row
+                .positive_number(&[name])?
+                .ok_or_else(|| row.missing_field_error(name))?;
             Ok((total / f64::from(count)).round().max(least) as u32)
         };
         let request = MeasuredRequest {
@@ -68,18 +75,18 @@ pub(super) fn vllm_bench(path: &Path) -> Result<BenchRun, WorkloadError> {
         };
         run.requests = vec![request; count as usize];
     }
-    run.measure();
+    run.compute_latency_stats();
     Ok(run)
 }
 
-fn vllm_details(row: &Row<'_>, run: &mut BenchRun) -> Result<(), WorkloadError> {
-    let inputs = row.numbers("input_lens")?.unwrap_or_default();
-    let outputs = row.numbers("output_lens")?.unwrap_or_default();
-    let ttfts = row.numbers("ttfts")?.unwrap_or_default();
-    let starts = row.numbers("start_times")?.unwrap_or_default();
-    let itls = row.list("itls")?.unwrap_or_default();
+fn vllm_details(row: &JsonRow<'_>, run: &mut BenchRun) -> Result<(), WorkloadError> {
+    let inputs = row.number_array("input_lens")?.unwrap_or_default();
+    let outputs = row.number_array("output_lens")?.unwrap_or_default();
+    let ttfts = row.number_array("ttfts")?.unwrap_or_default();
+    let starts = row.number_array("start_times")?.unwrap_or_default();
+    let itls = row.array("itls")?.unwrap_or_default();
     if inputs.len() != outputs.len() {
-        return Err(row.bad(format!(
+        return Err(row.row_error(format!(
             "input_lens has {} entries, output_lens {}: the numbers must be equal",
             inputs.len(),
             outputs.len()
@@ -113,24 +120,24 @@ fn vllm_details(row: &Row<'_>, run: &mut BenchRun) -> Result<(), WorkloadError> 
 ///
 /// Source: guidellm 0.8.1 `schemas/base/request_stats.py`; earlier reports have the times on the
 /// request itself.
-pub(super) fn guidellm(path: &Path) -> Result<Vec<BenchRun>, WorkloadError> {
-    let value = json(path)?;
+pub(super) fn read_guidellm_report(path: &Path) -> Result<Vec<BenchRun>, WorkloadError> {
+    let value = read_json_file(path)?;
     let place = || path.display().to_string();
-    let row = Row::new(&value, &place)?;
-    let benchmarks = row.list("benchmarks")?;
-    let benchmarks = benchmarks.ok_or_else(|| row.missing("benchmarks"))?;
+    let row = JsonRow::new(&value, &place)?;
+    let benchmarks = row.array("benchmarks")?;
+    let benchmarks = benchmarks.ok_or_else(|| row.missing_field_error("benchmarks"))?;
     let mut runs = Vec::new();
     for (i, benchmark) in benchmarks.iter().enumerate() {
         let place = || format!("{}: benchmarks[{i}]", path.display());
-        let row = Row::new(benchmark, &place)?;
+        let row = JsonRow::new(benchmark, &place)?;
         let mut run = BenchRun::new(place());
         let requests = row.object("requests")?;
-        let requests = requests.ok_or_else(|| row.missing("requests"))?;
-        let done = requests.list("successful")?;
+        let requests = requests.ok_or_else(|| row.missing_field_error("requests"))?;
+        let done = requests.array("successful")?;
         let kept = done.map_or(0, <[Value]>::len) as u64;
         let made = benchmark["metrics"]["request_totals"]["successful"].as_u64();
         if let Some(made) = made.filter(|made| *made > kept) {
-            return Err(requests.bad(format!(
+            return Err(requests.row_error(format!(
                 "requests.successful holds {kept} of {made}: the report was written with samples \
                  only; let guidellm keep all requests"
             )));
@@ -143,7 +150,7 @@ pub(super) fn guidellm(path: &Path) -> Result<Vec<BenchRun>, WorkloadError> {
                 )
             };
             run.requests
-                .push(guidellm_request(&Row::new(request, &place)?)?);
+                .push(guidellm_request(&JsonRow::new(request, &place)?)?);
         }
         let strategy = ["config", "args"].iter().find_map(|key| {
             let strategy = &benchmark[*key]["strategy"];
@@ -169,13 +176,13 @@ pub(super) fn guidellm(path: &Path) -> Result<Vec<BenchRun>, WorkloadError> {
                 _ => OfferedLoad::Times,
             };
         }
-        run.measure();
+        run.compute_latency_stats();
         runs.push(run);
     }
     Ok(runs)
 }
 
-fn guidellm_request(row: &Row<'_>) -> Result<MeasuredRequest, WorkloadError> {
+fn guidellm_request(row: &JsonRow<'_>) -> Result<MeasuredRequest, WorkloadError> {
     let timings = match row.object("info")? {
         Some(info) => info.object("timings")?,
         None => None,
@@ -195,15 +202,15 @@ fn guidellm_request(row: &Row<'_>) -> Result<MeasuredRequest, WorkloadError> {
     let start = time("request_start", &["request_start_time", "start_time"])?;
     let end = time("request_end", &["request_end_time", "end_time"])?;
     let first = time("first_token_iteration", &["first_token_time"])?;
-    let ttft = match row.positive(&["time_to_first_token_ms"])? {
+    let ttft = match row.positive_number(&["time_to_first_token_ms"])? {
         Some(ms) => Some(ms),
         None => first.zip(start).map(|(first, start)| first - start),
     };
     Ok(MeasuredRequest {
         at_ms: start,
-        input: row.needed_tokens(&["prompt_tokens"], 1)?,
-        output: row.needed_tokens(&["output_tokens"], 1)?,
-        cached: row.tokens(&["cached_tokens"], 0)?,
+        input: row.required_token_count(&["prompt_tokens"], 1)?,
+        output: row.required_token_count(&["output_tokens"], 1)?,
+        cached: row.token_count(&["cached_tokens"], 0)?,
         prefix: None,
         ttft_ms: ttft,
         e2e_ms: end.zip(start).map(|(end, start)| end - start),
@@ -211,29 +218,29 @@ fn guidellm_request(row: &Row<'_>) -> Result<MeasuredRequest, WorkloadError> {
 }
 
 /// Reads a report of `vllm-sim replay` or of Dynamo: its completed requests at their arrival times.
-pub(super) fn report(path: &Path) -> Result<BenchRun, WorkloadError> {
-    let value = json(path)?;
+pub(super) fn read_replay_report(path: &Path) -> Result<BenchRun, WorkloadError> {
+    let value = read_json_file(path)?;
     let place = || path.display().to_string();
-    let row = Row::new(&value, &place)?;
-    let records = row.list("per_request")?;
-    let records = records.ok_or_else(|| row.missing("per_request"))?;
+    let row = JsonRow::new(&value, &place)?;
+    let records = row.array("per_request")?;
+    let records = records.ok_or_else(|| row.missing_field_error("per_request"))?;
     let mut run = BenchRun::new(place());
     for (i, record) in records.iter().enumerate() {
         let place = || format!("{}: per_request[{i}]", path.display());
-        let row = Row::new(record, &place)?;
+        let row = JsonRow::new(record, &place)?;
         if row.text("terminal_status")? != Some("completed") {
             continue;
         }
         run.requests.push(MeasuredRequest {
-            at_ms: row.millis(&["arrival_time_ms"])?,
-            input: row.needed_tokens(&["input_length"], 1)?,
-            output: row.needed_tokens(&["output_length"], 0)?,
-            cached: row.tokens(&["reused_input_tokens"], 0)?,
+            at_ms: row.time_ms(&["arrival_time_ms"])?,
+            input: row.required_token_count(&["input_length"], 1)?,
+            output: row.required_token_count(&["output_length"], 0)?,
+            cached: row.token_count(&["reused_input_tokens"], 0)?,
             prefix: None,
-            ttft_ms: row.positive(&["ttft_ms"])?,
-            e2e_ms: row.positive(&["e2e_latency_ms"])?,
+            ttft_ms: row.positive_number(&["ttft_ms"])?,
+            e2e_ms: row.positive_number(&["e2e_latency_ms"])?,
         });
     }
-    run.measure();
+    run.compute_latency_stats();
     Ok(run)
 }

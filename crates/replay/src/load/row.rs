@@ -1,14 +1,14 @@
 use serde_json::{Map, Value};
 
-use super::loaded::{LONGEST_TEXT, is_within_reach};
-use crate::workload::{MAX_TOKENS, WorkloadError};
+use super::loaded::{TIME_OUT_OF_RANGE_TEXT, is_time_in_range};
+use crate::workload::{MAX_TOKENS_PER_LENGTH, WorkloadError};
 
-pub(super) struct Row<'a> {
+pub(super) struct JsonRow<'a> {
     place: &'a dyn Fn() -> String,
     fields: &'a Map<String, Value>,
 }
 
-impl<'a> Row<'a> {
+impl<'a> JsonRow<'a> {
     /// Wraps a JSON object for typed access to its fields; `place` names it in errors.
     ///
     /// # Errors
@@ -21,23 +21,26 @@ impl<'a> Row<'a> {
             Value::Object(fields) => Ok(Self { place, fields }),
             other => Err(WorkloadError::Bad {
                 place: place(),
-                problem: format!("is {}, must be an object", shown(other)),
+                problem: format!("is {}, must be an object", shorten_for_error(other)),
             }),
         }
     }
 
-    pub(super) fn bad(&self, problem: impl Into<String>) -> WorkloadError {
+    pub(super) fn row_error(&self, problem: impl Into<String>) -> WorkloadError {
         WorkloadError::Bad {
             place: (self.place)(),
             problem: problem.into(),
         }
     }
 
-    fn wrong(&self, name: &str, value: &Value, allowed: &str) -> WorkloadError {
-        self.bad(format!("{name} is {}, must be {allowed}", shown(value)))
+    fn wrong_value_error(&self, name: &str, value: &Value, allowed: &str) -> WorkloadError {
+        self.row_error(format!(
+            "{name} is {}, must be {allowed}",
+            shorten_for_error(value)
+        ))
     }
 
-    pub(super) fn find<'n>(&self, names: &[&'n str]) -> Option<(&'n str, &'a Value)> {
+    pub(super) fn find_field<'n>(&self, names: &[&'n str]) -> Option<(&'n str, &'a Value)> {
         let mut found = names.iter().filter_map(|name| {
             let value = self.fields.get(*name)?;
             (!value.is_null()).then_some((*name, value))
@@ -45,154 +48,173 @@ impl<'a> Row<'a> {
         found.next()
     }
 
-    pub(super) fn has(&self, name: &str) -> bool {
-        self.find(&[name]).is_some()
+    pub(super) fn has_field(&self, name: &str) -> bool {
+        self.find_field(&[name]).is_some()
     }
 
-    pub(super) fn missing(&self, name: &str) -> WorkloadError {
-        self.bad(format!("{name} is missing"))
+    pub(super) fn missing_field_error(&self, name: &str) -> WorkloadError {
+        self.row_error(format!("{name} is missing"))
     }
 
     /// Reads a number of tokens, at least `least`, from the first field of `names` that exists.
-    pub(super) fn tokens(&self, names: &[&str], least: u32) -> Result<Option<u32>, WorkloadError> {
-        let Some((name, value)) = self.find(names) else {
+    pub(super) fn token_count(
+        &self,
+        names: &[&str],
+        least: u32,
+    ) -> Result<Option<u32>, WorkloadError> {
+        let Some((name, value)) = self.find_field(names) else {
             return Ok(None);
         };
-        whole(value)
-            .filter(|n| (u64::from(least)..=MAX_TOKENS).contains(n))
+        as_whole_number(value)
+            .filter(|n| (u64::from(least)..=MAX_TOKENS_PER_LENGTH).contains(n))
             .map(|n| Some(n as u32))
             .ok_or_else(|| {
-                let allowed = format!("a whole number from {least} to {MAX_TOKENS}");
-                self.wrong(name, value, &allowed)
+                let allowed = format!("a whole number from {least} to {MAX_TOKENS_PER_LENGTH}");
+                self.wrong_value_error(name, value, &allowed)
             })
     }
 
-    pub(super) fn needed_tokens(&self, names: &[&str], least: u32) -> Result<u32, WorkloadError> {
-        self.tokens(names, least)?
-            .ok_or_else(|| self.missing(names[0]))
+    pub(super) fn required_token_count(
+        &self,
+        names: &[&str],
+        least: u32,
+    ) -> Result<u32, WorkloadError> {
+        self.token_count(names, least)?
+            .ok_or_else(|| self.missing_field_error(names[0]))
     }
 
-    pub(super) fn millis(&self, names: &[&str]) -> Result<Option<f64>, WorkloadError> {
-        self.within_reach(names, self.number(names)?)
+    pub(super) fn time_ms(&self, names: &[&str]) -> Result<Option<f64>, WorkloadError> {
+        self.check_time_range(names, self.number(names)?)
     }
 
     /// Returns a time that the row has in seconds, in milliseconds.
-    pub(super) fn seconds(&self, names: &[&str]) -> Result<Option<f64>, WorkloadError> {
+    pub(super) fn time_in_seconds_as_ms(
+        &self,
+        names: &[&str],
+    ) -> Result<Option<f64>, WorkloadError> {
         let seconds = self.number(names)?;
-        self.within_reach(names, seconds.map(|seconds| seconds * 1e3))
+        self.check_time_range(names, seconds.map(|seconds| seconds * 1e3))
     }
 
     pub(super) fn positive_millis(&self, names: &[&str]) -> Result<Option<f64>, WorkloadError> {
-        self.within_reach(names, self.positive(names)?)
+        self.check_time_range(names, self.positive_number(names)?)
     }
 
-    fn within_reach(&self, names: &[&str], ms: Option<f64>) -> Result<Option<f64>, WorkloadError> {
-        match (ms.is_none_or(is_within_reach), self.find(names)) {
-            (false, Some((name, value))) => Err(self.wrong(name, value, LONGEST_TEXT)),
+    fn check_time_range(
+        &self,
+        names: &[&str],
+        ms: Option<f64>,
+    ) -> Result<Option<f64>, WorkloadError> {
+        match (ms.is_none_or(is_time_in_range), self.find_field(names)) {
+            (false, Some((name, value))) => {
+                Err(self.wrong_value_error(name, value, TIME_OUT_OF_RANGE_TEXT))
+            }
             _ => Ok(ms),
         }
     }
 
     pub(super) fn number(&self, names: &[&str]) -> Result<Option<f64>, WorkloadError> {
-        let Some((name, value)) = self.find(names) else {
+        let Some((name, value)) = self.find_field(names) else {
             return Ok(None);
         };
         value
             .as_f64()
             .filter(|n| n.is_finite())
             .map(Some)
-            .ok_or_else(|| self.wrong(name, value, "a number"))
+            .ok_or_else(|| self.wrong_value_error(name, value, "a number"))
     }
 
-    pub(super) fn positive(&self, names: &[&str]) -> Result<Option<f64>, WorkloadError> {
-        let Some((name, value)) = self.find(names) else {
+    pub(super) fn positive_number(&self, names: &[&str]) -> Result<Option<f64>, WorkloadError> {
+        let Some((name, value)) = self.find_field(names) else {
             return Ok(None);
         };
         value
             .as_f64()
             .filter(|n| n.is_finite() && *n >= 0.0)
             .map(Some)
-            .ok_or_else(|| self.wrong(name, value, "a number of 0 or more"))
+            .ok_or_else(|| self.wrong_value_error(name, value, "a number of 0 or more"))
     }
 
     pub(super) fn integer<T: TryFrom<i64>>(&self, name: &str) -> Result<Option<T>, WorkloadError> {
-        let Some((name, value)) = self.find(&[name]) else {
+        let Some((name, value)) = self.find_field(&[name]) else {
             return Ok(None);
         };
         value
             .as_i64()
             .and_then(|n| T::try_from(n).ok())
             .map(Some)
-            .ok_or_else(|| self.wrong(name, value, "a whole number in range"))
+            .ok_or_else(|| self.wrong_value_error(name, value, "a whole number in range"))
     }
 
     pub(super) fn text(&self, name: &str) -> Result<Option<&'a str>, WorkloadError> {
-        match self.find(&[name]) {
+        match self.find_field(&[name]) {
             None => Ok(None),
             Some((_, Value::String(text))) => Ok(Some(text)),
-            Some((_, value)) => Err(self.wrong(name, value, "a string")),
+            Some((_, value)) => Err(self.wrong_value_error(name, value, "a string")),
         }
     }
 
-    pub(super) fn list(&self, name: &str) -> Result<Option<&'a [Value]>, WorkloadError> {
-        match self.find(&[name]) {
+    pub(super) fn array(&self, name: &str) -> Result<Option<&'a [Value]>, WorkloadError> {
+        match self.find_field(&[name]) {
             None => Ok(None),
             Some((_, Value::Array(list))) => Ok(Some(list)),
-            Some((_, value)) => Err(self.wrong(name, value, "a list")),
+            Some((_, value)) => Err(self.wrong_value_error(name, value, "a list")),
         }
     }
 
-    pub(super) fn object(&self, name: &str) -> Result<Option<Row<'a>>, WorkloadError> {
-        match self.find(&[name]) {
+    pub(super) fn object(&self, name: &str) -> Result<Option<JsonRow<'a>>, WorkloadError> {
+        match self.find_field(&[name]) {
             None => Ok(None),
-            Some((_, Value::Object(fields))) => Ok(Some(Row {
+            Some((_, Value::Object(fields))) => Ok(Some(JsonRow {
                 place: self.place,
                 fields,
             })),
-            Some((_, value)) => Err(self.wrong(name, value, "an object")),
+            Some((_, value)) => Err(self.wrong_value_error(name, value, "an object")),
         }
     }
 
-    pub(super) fn numbers(&self, name: &str) -> Result<Option<Vec<f64>>, WorkloadError> {
-        let Some(list) = self.list(name)? else {
+    pub(super) fn number_array(&self, name: &str) -> Result<Option<Vec<f64>>, WorkloadError> {
+        let Some(list) = self.array(name)? else {
             return Ok(None);
         };
         let numbers = list.iter().enumerate().map(|(i, value)| {
             value
                 .as_f64()
                 .filter(|n| n.is_finite() && *n >= 0.0)
-                .ok_or_else(|| self.wrong(&format!("{name}[{i}]"), value, "a number of 0 or more"))
+                .ok_or_else(|| {
+                    self.wrong_value_error(&format!("{name}[{i}]"), value, "a number of 0 or more")
+                })
         });
         numbers.collect::<Result<_, _>>().map(Some)
     }
 
-    pub(super) fn ids(&self, name: &str) -> Result<Option<Vec<u64>>, WorkloadError> {
-        let Some(list) = self.list(name)? else {
+    pub(super) fn integer_array(&self, name: &str) -> Result<Option<Vec<u64>>, WorkloadError> {
+        let Some(list) = self.array(name)? else {
             return Ok(None);
         };
         let ids = list.iter().enumerate().map(|(i, value)| {
             let wrong = || {
-                self.wrong(
+                self.wrong_value_error(
                     &format!("{name}[{i}]"),
                     value,
                     "a whole number of 0 or more",
                 )
             };
-            whole(value).ok_or_else(wrong)
+            as_whole_number(value).ok_or_else(wrong)
         });
         ids.collect::<Result<_, _>>().map(Some)
     }
 }
 
 /// Returns the JSON value as a whole number, also when written as `12.0`.
-pub(super) fn whole(value: &Value) -> Option<u64> {
+pub(super) fn as_whole_number(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| {
         let n = value.as_f64()?;
         (n >= 0.0 && n.fract() == 0.0 && n < 9.0e15).then_some(n as u64)
     })
 }
 
-pub(super) fn shown(value: &Value) -> String {
+pub(super) fn shorten_for_error(value: &Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(60) {
         Some((cut, _)) => format!("{}…", &text[..cut]),

@@ -10,9 +10,11 @@ use serde::de::{SeqAccess, Visitor};
 use serde_json::Value;
 
 use super::lines;
-use super::loaded::{LoadedSessions, millis};
-use crate::workload::{MAX_TOKENS, Prompt, Session, TokenRun, Turn, WorkloadError};
-use vllm_sim_random::mix;
+use super::loaded::{LoadedSessions, sim_time_from_ms};
+use crate::workload::{
+    ClientSession, MAX_TOKENS_PER_LENGTH, PromptTokenRun, SessionTurn, TurnPrompt, WorkloadError,
+};
+use vllm_sim_random::mix_u64_pair;
 
 /// Counter of a text's tokens, such as a tokenizer.
 pub type TokenCounter = std::sync::Arc<dyn Fn(&str) -> u32 + Send + Sync>;
@@ -44,7 +46,7 @@ impl Message {
         }
     }
 
-    fn by_model(&self) -> bool {
+    fn is_by_model(&self) -> bool {
         matches!(
             self.role.as_str(),
             "assistant" | "gpt" | "chatgpt" | "bing" | "bard" | "model"
@@ -54,25 +56,26 @@ impl Message {
 
 /// Reads conversations as sessions; the messages between two assistant replies form the prompt that
 /// a turn adds.
-pub(super) fn open(
+pub(super) fn open_conversations(
     paths: &[PathBuf],
     count: &TokenCounter,
     most: Option<u64>,
 ) -> Result<LoadedSessions, WorkloadError> {
     let mut sessions = VecDeque::new();
-    let full = |sessions: &VecDeque<Session>| most.is_some_and(|n| sessions.len() as u64 >= n);
+    let full =
+        |sessions: &VecDeque<ClientSession>| most.is_some_and(|n| sessions.len() as u64 >= n);
     for path in paths {
         let bad = |error: serde_json::Error| WorkloadError::Bad {
             place: format!("{}:{}", path.display(), error.line()),
             problem: format!("is not a conversation in ShareGPT's or OpenAI's format: {error}"),
         };
-        let mut reader = lines::open(path)?;
+        let mut reader = lines::open_maybe_gzip(path)?;
         let mut each = |item: Conversation| {
-            sessions.extend(session(item, sessions.len() as u64, count));
+            sessions.extend(build_session(item, sessions.len() as u64, count));
             !full(&sessions)
         };
         let first = loop {
-            let seen = reader.fill_buf().map_err(lines::io(path))?;
+            let seen = reader.fill_buf().map_err(lines::io_error_of_file(path))?;
             if seen.is_empty() {
                 break None;
             }
@@ -117,13 +120,13 @@ impl<'de> Visitor<'de> for ConversationVisitor<'_> {
     }
 }
 
-fn session(item: Conversation, number: u64, count: &TokenCounter) -> Option<Session> {
+fn build_session(item: Conversation, number: u64, count: &TokenCounter) -> Option<ClientSession> {
     let mut turns = Vec::new();
     let (mut said, mut runs) = (String::new(), Vec::new());
-    let tokens = |text: &str| count(text).min(MAX_TOKENS as u32);
+    let tokens = |text: &str| count(text).min(MAX_TOKENS_PER_LENGTH as u32);
     for message in item.conversations.unwrap_or_default() {
         let text = message.text();
-        if !message.by_model() {
+        if !message.is_by_model() {
             if !said.is_empty() {
                 said.push('\n');
             }
@@ -135,18 +138,18 @@ fn session(item: Conversation, number: u64, count: &TokenCounter) -> Option<Sess
             continue;
         }
         if input > 0 {
-            runs.push(TokenRun {
-                id: mix(mix(9, number), turns.len() as u64),
+            runs.push(PromptTokenRun {
+                id: mix_u64_pair(mix_u64_pair(9, number), turns.len() as u64),
                 len: input,
                 same: false,
             });
         }
         let runs = std::mem::take(&mut runs);
         let prompt = match turns.is_empty() {
-            true => Prompt::Whole(runs),
-            false => Prompt::Grown(runs),
+            true => TurnPrompt::Whole(runs),
+            false => TurnPrompt::Grown(runs),
         };
-        let mut turn = Turn::new(prompt, output);
+        let mut turn = SessionTurn::new(prompt, output);
         turn.text = Some(std::mem::take(&mut said).into());
         turns.push(turn);
     }
@@ -154,9 +157,9 @@ fn session(item: Conversation, number: u64, count: &TokenCounter) -> Option<Sess
         Some(Value::String(id)) => id,
         _ => format!("conversation-{number}"),
     };
-    (!turns.is_empty()).then(|| Session {
+    (!turns.is_empty()).then(|| ClientSession {
         id: Some(id.into()),
-        start: millis(0.0),
+        start: sim_time_from_ms(0.0),
         turns,
         after: Vec::new(),
         play: None,

@@ -6,13 +6,17 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 
-use super::exchange::Exchange;
+use super::exchange::GenerationResponse;
 use super::options::{OnlineError, OnlineOptions, OnlineSummary};
-use super::pacer::Pacer;
+use super::pacer::SendTimer;
 use super::prompt::{ChatHistory, PromptWriter};
-use super::target::Target;
-use crate::outcome::{Admission, Outcome, PoolRole, Sink, Status, WorkerSample};
-use crate::workload::{Dependency, Session, Turn, TurnEvent, WorkloadSource};
+use super::target::TargetServer;
+use crate::outcome::{
+    AdmissionOutcome, PoolRole, ReplaySink, RequestOutcome, RequestStatus, WorkerSample,
+};
+use crate::workload::{
+    ClientSession, SessionTurn, TurnDependency, TurnLifecycleEvent, WorkloadSource,
+};
 use vllm_sim_engine::SimTime;
 
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
@@ -21,18 +25,18 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(250);
 /// time.
 const PREPARE_LEAD: Duration = Duration::from_millis(20);
 
-struct Shared {
+struct OnlineRun {
     options: OnlineOptions,
-    targets: Vec<Arc<Target>>,
+    targets: Vec<Arc<TargetServer>>,
     writer: PromptWriter,
     epoch: Instant,
-    pacer: Pacer,
+    pacer: SendTimer,
     number: AtomicU64,
     /// Send and end times of each session's turns, for workloads with dependencies.
     reached: Mutex<BTreeMap<u64, SessionTimes>>,
     has_dependencies: bool,
     moved: Notify,
-    out: mpsc::Sender<SessionEvent>,
+    out: mpsc::Sender<SessionTaskEvent>,
 }
 
 /// Send and end times of the turns of one session, in turn order.
@@ -46,16 +50,16 @@ struct SessionTimes {
 
 impl SessionTimes {
     /// Returns the time of the turn's send or end that a dependency waits for, or `None` before it.
-    fn of(&self, dependency: &Dependency) -> Option<Instant> {
+    fn dependency_time(&self, dependency: &TurnDependency) -> Option<Instant> {
         let times = match dependency.trigger {
-            TurnEvent::Completion => &self.over,
-            TurnEvent::Dispatch => &self.sent,
+            TurnLifecycleEvent::Completion => &self.over,
+            TurnLifecycleEvent::Dispatch => &self.sent,
         };
         times.get(dependency.turn as usize).copied().or(self.ended)
     }
 }
 
-enum SessionEvent {
+enum SessionTaskEvent {
     Over(Box<FinishedRequest>),
     SessionOver,
 }
@@ -73,7 +77,7 @@ struct FinishedRequest {
     input: u32,
     requested: u32,
     tokens: Vec<SimTime>,
-    result: Exchange,
+    result: GenerationResponse,
 }
 
 #[expect(
@@ -84,31 +88,31 @@ pub(super) fn now() -> Instant {
     Instant::now()
 }
 
-impl Shared {
-    fn time(&self) -> SimTime {
-        self.at(now())
+impl OnlineRun {
+    fn replay_time(&self) -> SimTime {
+        self.to_replay_time(now())
     }
 
-    fn at(&self, instant: Instant) -> SimTime {
+    fn to_replay_time(&self, instant: Instant) -> SimTime {
         SimTime::ZERO + instant.saturating_duration_since(self.epoch)
     }
 
-    fn scaled(&self, nanos: u64) -> Duration {
+    fn divide_by_speedup(&self, nanos: u64) -> Duration {
         Duration::from_nanos((nanos as f64 / self.options.speedup) as u64)
     }
 
-    fn target_of(&self, session: u64, turn: usize) -> usize {
+    fn target_index_of_turn(&self, session: u64, turn: usize) -> usize {
         let places = self.options.placement.as_ref();
         let place = places.and_then(|places| places.get(session as usize)?.get(turn).copied());
         let place = place.map_or(session as usize, |place| place as usize);
         place % self.targets.len()
     }
 
-    fn sample(&self, sink: &mut dyn Sink) {
-        let at = self.time();
+    fn sample_targets(&self, sink: &mut dyn ReplaySink) {
+        let at = self.replay_time();
         for (worker, target) in self.targets.iter().enumerate() {
-            let (running, waiting) = target.in_flight();
-            sink.sample(&WorkerSample {
+            let (running, waiting) = target.running_and_waiting();
+            sink.on_worker_sample(&WorkerSample {
                 at,
                 worker: worker as u32,
                 pool: PoolRole::Serving,
@@ -122,44 +126,44 @@ impl Shared {
     }
 }
 
-pub(super) async fn drive(
+pub(super) async fn send_workload(
     source: &mut dyn WorkloadSource,
     options: &OnlineOptions,
-    sink: &mut dyn Sink,
+    sink: &mut dyn ReplaySink,
     progress: &mut dyn FnMut(u64),
 ) -> Result<OnlineSummary, OnlineError> {
     let mut targets = Vec::new();
     for url in &options.targets {
-        targets.push(Arc::new(Target::parse("--target", url, options)?));
+        targets.push(Arc::new(TargetServer::parse_url("--target", url, options)?));
     }
     let none = || OnlineError::Option("no --target is given".to_owned());
     let first = targets.first().ok_or_else(none)?;
     let model = match &options.model {
         Some(model) => model.clone(),
-        None => first.model(options.timeout).await?,
+        None => first.first_model_name(options.timeout).await?,
     };
     let tokenizer = match &options.tokenizer {
-        Some(url) => Arc::new(Target::parse("--target", url, options)?),
+        Some(url) => Arc::new(TargetServer::parse_url("--target", url, options)?),
         None => first.clone(),
     };
-    let writer = PromptWriter::prepare(&tokenizer, model, options).await?;
+    let writer = PromptWriter::measure_words_and_template(&tokenizer, model, options).await?;
     let (out, mut news) = mpsc::channel(1024);
     let places = options.concurrency.unwrap_or(options.max_in_flight);
     let places = Arc::new(Semaphore::new(places.min(options.max_in_flight) as usize));
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(OnlineRun {
         options: options.clone(),
         targets,
         writer,
         epoch: now(),
-        pacer: Pacer::start().map_err(OnlineError::Runtime)?,
+        pacer: SendTimer::start().map_err(OnlineError::Runtime)?,
         number: AtomicU64::new(0),
         reached: Mutex::new(BTreeMap::new()),
         has_dependencies: source.has_dependencies(),
         moved: Notify::new(),
         out,
     });
-    let mut feed = SessionFeed {
-        next: source.next()?,
+    let mut feed = SessionStarter {
+        next: source.next_session()?,
         sessions: 0,
         requests: 0,
         held_up: 0,
@@ -176,35 +180,35 @@ pub(super) async fn drive(
     while feed.next.is_some() || in_flight > 0 {
         tokio::select! {
             Some(news) = news.recv() => match news {
-                SessionEvent::SessionOver => in_flight -= 1,
-                SessionEvent::Over(done) => {
+                SessionTaskEvent::SessionOver => in_flight -= 1,
+                SessionTaskEvent::Over(done) => {
                     ended += 1;
                     latest = latest.max(done.sent.since(done.planned));
-                    report(sink, &done);
+                    report_finished_request(sink, &done);
                     progress(ended);
                 }
             },
             () = tokio::time::sleep_until(deadline) => break,
-            _ = sample_timer.tick() => shared.sample(sink),
-            place = feed.due(&shared, &places), if feed.next.is_some() => {
+            _ = sample_timer.tick() => shared.sample_targets(sink),
+            place = feed.wait_until_next_due(&shared, &places), if feed.next.is_some() => {
                 if let Some(session) = feed.next.take() {
-                    feed.start(&shared, session, place);
+                    feed.start_session(&shared, session, place);
                     in_flight += 1;
                 }
-                feed.next = source.next()?;
+                feed.next = source.next_session()?;
             }
         }
     }
     Ok(OnlineSummary {
         requests: feed.requests,
-        wall: shared.time().since(SimTime::ZERO),
+        wall: shared.replay_time().since(SimTime::ZERO),
         latest,
         held_up: feed.held_up,
     })
 }
 
-struct SessionFeed {
-    next: Option<Session>,
+struct SessionStarter {
+    next: Option<ClientSession>,
     sessions: u64,
     requests: u64,
     held_up: u64,
@@ -212,21 +216,21 @@ struct SessionFeed {
     is_held_up: bool,
 }
 
-impl SessionFeed {
+impl SessionStarter {
     /// Waits for a slot and for the start time of the next session (less [`PREPARE_LEAD`]).
     ///
     /// Cancel safe.
-    async fn due(
+    async fn wait_until_next_due(
         &mut self,
-        shared: &Shared,
+        shared: &OnlineRun,
         places: &Arc<Semaphore>,
     ) -> Option<OwnedSemaphorePermit> {
         let is_open = shared.options.concurrency.is_none();
         if let Some(session) = self.next.as_ref().filter(|_| is_open) {
-            let start = shared.epoch + shared.scaled(session.start.nanos());
+            let start = shared.epoch + shared.divide_by_speedup(session.start.nanos());
             if self.timer.is_none() {
                 let early = start.checked_sub(PREPARE_LEAD).unwrap_or(start);
-                self.timer = shared.pacer.ticket(early);
+                self.timer = shared.pacer.receiver_for(early);
             }
         }
         if let Some(timer) = &mut self.timer {
@@ -241,10 +245,10 @@ impl SessionFeed {
         Arc::clone(places).acquire_owned().await.ok()
     }
 
-    fn start(
+    fn start_session(
         &mut self,
-        shared: &Arc<Shared>,
-        session: Session,
+        shared: &Arc<OnlineRun>,
+        session: ClientSession,
         place: Option<OwnedSemaphorePermit>,
     ) {
         self.timer = None;
@@ -254,49 +258,54 @@ impl SessionFeed {
         self.requests += session.turns.len() as u64;
         let shared = Arc::clone(shared);
         tokio::spawn(async move {
-            play(&shared, number, session).await;
+            send_session_turns(&shared, number, session).await;
             drop(place);
             // The receiver is gone after the end of the run.
-            let _ = shared.out.send(SessionEvent::SessionOver).await;
+            let _ = shared.out.send(SessionTaskEvent::SessionOver).await;
         });
     }
 }
 
 /// Sends the turns of a session one after another; a failed turn ends the session.
-async fn play(shared: &Shared, number: u64, session: Session) {
+async fn send_session_turns(shared: &OnlineRun, number: u64, session: ClientSession) {
     let is_open = shared.options.concurrency.is_none();
     let mut planned = match is_open {
-        true => shared.epoch + shared.scaled(session.start.nanos()),
+        true => shared.epoch + shared.divide_by_speedup(session.start.nanos()),
         false => now(),
     };
     for dependency in &session.after {
-        planned =
-            planned.max(happened(shared, dependency).await + shared.scaled(dependency.delay_ns));
+        planned = planned.max(
+            wait_for_dependency(shared, dependency).await
+                + shared.divide_by_speedup(dependency.delay_ns),
+        );
     }
     let mut history = ChatHistory::default();
     let follows = session.turns.len() > 1;
     for (n, turn) in session.turns.iter().enumerate() {
         if n > 0 {
-            planned = now() + shared.scaled(turn.delay_ns);
+            planned = now() + shared.divide_by_speedup(turn.delay_ns);
         }
-        let which = shared.target_of(number, n);
+        let which = shared.target_index_of_turn(number, n);
         let target = &shared.targets[which];
-        let body = shared.writer.body(turn, &mut history, follows).await;
-        shared.pacer.until(planned).await;
+        let body = shared
+            .writer
+            .request_body(turn, &mut history, follows)
+            .await;
+        shared.pacer.sleep_until(planned).await;
         let order = shared.number.fetch_add(1, Ordering::Relaxed);
-        reached(shared, number, |times| times.sent.push(now()));
+        update_turn_times(shared, number, |times| times.sent.push(now()));
         let identity = shared.options.identity.as_ref();
         let identity = identity.map(|identity| (identity, number, n as u32));
         let sent = now();
         // A closed loop sends as soon as possible, so the latency clock starts at the send.
         let due = if is_open { planned.min(sent) } else { sent };
-        let times = (shared.at(due), shared.at(sent));
+        let times = (shared.to_replay_time(due), shared.to_replay_time(sent));
         let result = target
-            .send(&body, identity, turn.output, shared.options.timeout)
+            .send_generation(&body, identity, turn.output, shared.options.timeout)
             .await;
         let failed = result.error.is_some();
-        history.remember(&result);
-        let done = done(
+        history.push_response(&result);
+        let done = finished_request(
             shared,
             (number, n as u32, order, which),
             &session,
@@ -304,10 +313,10 @@ async fn play(shared: &Shared, number: u64, session: Session) {
             times,
             result,
         );
-        reached(shared, number, |times| times.over.push(now()));
+        update_turn_times(shared, number, |times| times.over.push(now()));
         if shared
             .out
-            .send(SessionEvent::Over(Box::new(done)))
+            .send(SessionTaskEvent::Over(Box::new(done)))
             .await
             .is_err()
             || failed
@@ -316,16 +325,16 @@ async fn play(shared: &Shared, number: u64, session: Session) {
         }
     }
     // Releases sessions that depend on turns that were not sent.
-    reached(shared, number, |times| times.ended = Some(now()));
+    update_turn_times(shared, number, |times| times.ended = Some(now()));
 }
 
-fn done(
-    shared: &Shared,
+fn finished_request(
+    shared: &OnlineRun,
     (number, n, order, which): (u64, u32, u64, usize),
-    session: &Session,
-    turn: &Turn,
+    session: &ClientSession,
+    turn: &SessionTurn,
     (planned, sent): (SimTime, SimTime),
-    result: Exchange,
+    result: GenerationResponse,
 ) -> FinishedRequest {
     FinishedRequest {
         session: number,
@@ -335,16 +344,20 @@ fn done(
         number: order,
         planned,
         sent,
-        ended: shared.time(),
+        ended: shared.replay_time(),
         target: which as u32,
         input: result.prompt_tokens.unwrap_or(0),
         requested: turn.output,
-        tokens: result.tokens.iter().map(|at| shared.at(*at)).collect(),
+        tokens: result
+            .tokens
+            .iter()
+            .map(|at| shared.to_replay_time(*at))
+            .collect(),
         result,
     }
 }
 
-fn reached(shared: &Shared, session: u64, change: impl FnOnce(&mut SessionTimes)) {
+fn update_turn_times(shared: &OnlineRun, session: u64, change: impl FnOnce(&mut SessionTimes)) {
     if !shared.has_dependencies {
         return;
     }
@@ -352,7 +365,7 @@ fn reached(shared: &Shared, session: u64, change: impl FnOnce(&mut SessionTimes)
     shared.moved.notify_waiters();
 }
 
-async fn happened(shared: &Shared, dependency: &Dependency) -> Instant {
+async fn wait_for_dependency(shared: &OnlineRun, dependency: &TurnDependency) -> Instant {
     loop {
         let moved = shared.moved.notified();
         tokio::pin!(moved);
@@ -361,7 +374,7 @@ async fn happened(shared: &Shared, dependency: &Dependency) -> Instant {
         let at = {
             let reached = shared.reached.lock();
             let times = reached.get(&dependency.session);
-            times.and_then(|times| times.of(dependency))
+            times.and_then(|times| times.dependency_time(dependency))
         };
         if let Some(at) = at {
             return at;
@@ -370,9 +383,9 @@ async fn happened(shared: &Shared, dependency: &Dependency) -> Instant {
     }
 }
 
-fn report(sink: &mut dyn Sink, done: &FinishedRequest) {
+fn report_finished_request(sink: &mut dyn ReplaySink, done: &FinishedRequest) {
     let tokens = &done.tokens;
-    let admission = Admission {
+    let admission = AdmissionOutcome {
         at: done.sent,
         reused: done.result.reply.cached.unwrap_or(0).min(done.input),
         host: None,
@@ -381,9 +394,9 @@ fn report(sink: &mut dyn Sink, done: &FinishedRequest) {
     };
     let error = done.result.error.as_deref();
     for pair in tokens.windows(2).filter(|_| error.is_none()) {
-        sink.gaps(pair[1].nanos().saturating_sub(pair[0].nanos()), 1);
+        sink.on_token_gaps(pair[1].nanos().saturating_sub(pair[0].nanos()), 1);
     }
-    sink.request(&Outcome {
+    sink.on_request_finished(&RequestOutcome {
         session: done.session,
         session_id: done.session_id.as_ref(),
         turn: done.turn,
@@ -398,8 +411,8 @@ fn report(sink: &mut dyn Sink, done: &FinishedRequest) {
             .filter(|_| error.is_none())
             .unwrap_or(done.ended),
         status: match error {
-            Some(_) => Status::Failed,
-            None => Status::Completed,
+            Some(_) => RequestStatus::Failed,
+            None => RequestStatus::Completed,
         },
         input: done.input,
         requested: done.requested,
@@ -407,7 +420,11 @@ fn report(sink: &mut dyn Sink, done: &FinishedRequest) {
         first: tokens.first().copied(),
         second: tokens.get(1).copied(),
         last: tokens.last().copied(),
-        tokens: if sink.wants_tokens() { tokens } else { &[] },
+        tokens: if sink.wants_token_times() {
+            tokens
+        } else {
+            &[]
+        },
         worker: Some(done.target),
         prefill_worker: None,
         admissions: &[admission],

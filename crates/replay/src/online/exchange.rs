@@ -6,10 +6,10 @@ use serde_json::Value;
 
 use crate::outcome::HttpResponseInfo;
 
-const MAX_LINE: usize = 16 << 20;
+const MAX_SSE_LINE_BYTES: usize = 16 << 20;
 
 #[derive(Debug, Default)]
-pub(super) struct Exchange {
+pub(super) struct GenerationResponse {
     pub(super) tokens: Vec<Instant>,
     /// Prompt length in tokens, as reported in the response's `usage`.
     pub(super) prompt_tokens: Option<u32>,
@@ -23,7 +23,7 @@ pub(super) struct Exchange {
     finish_reason: Option<String>,
 }
 
-impl Exchange {
+impl GenerationResponse {
     pub(super) fn new(output: u32) -> Self {
         Self {
             tokens: Vec::with_capacity(output.min(1 << 16) as usize),
@@ -34,7 +34,7 @@ impl Exchange {
 
     /// Sets the number of token times to the server's token count, and returns what is wrong with
     /// the response, if anything.
-    pub(super) fn check(&mut self) -> Option<Box<str>> {
+    pub(super) fn check_completeness(&mut self) -> Option<Box<str>> {
         if let (Some(n), Some(last)) = (self.completion_tokens, self.tokens.last().copied()) {
             let (asked, came) = (self.requested, self.tokens.len());
             if n as usize > asked as usize + came {
@@ -64,7 +64,7 @@ impl Exchange {
     }
 
     /// Returns a message if the response does not have exactly the requested number of tokens.
-    pub(super) fn shortfall(&self) -> Option<Box<str>> {
+    pub(super) fn missing_tokens_error(&self) -> Option<Box<str>> {
         let asked = self.requested.max(1) as usize;
         let came = match self.ids.len() {
             0 => self.tokens.len(),
@@ -80,7 +80,7 @@ impl Exchange {
         }
     }
 
-    fn event(&mut self, event: &Value, at: Instant) -> Result<(), String> {
+    fn add_stream_event(&mut self, event: &Value, at: Instant) -> Result<(), String> {
         if let Some(error) = event.get("error") {
             let message = error["message"].as_str().map(str::to_owned);
             return Err(message.unwrap_or_else(|| error.to_string()));
@@ -129,26 +129,26 @@ pub(super) struct SseReader {
 }
 
 impl SseReader {
-    pub(super) fn read(
+    pub(super) fn feed_bytes(
         &mut self,
         data: &[u8],
         at: Instant,
-        exchange: &mut Exchange,
+        exchange: &mut GenerationResponse,
     ) -> Result<(), String> {
         let mut data = data;
         while let Some(end) = data.iter().position(|byte| *byte == b'\n') {
             if self.rest.is_empty() {
-                line(&data[..end], at, exchange)?;
+                parse_sse_line(&data[..end], at, exchange)?;
             } else {
                 self.rest.extend_from_slice(&data[..end]);
-                line(&self.rest, at, exchange)?;
+                parse_sse_line(&self.rest, at, exchange)?;
                 self.rest.clear();
             }
             data = &data[end + 1..];
         }
-        if self.rest.len() + data.len() > MAX_LINE {
+        if self.rest.len() + data.len() > MAX_SSE_LINE_BYTES {
             return Err(format!(
-                "a line of the stream is longer than {MAX_LINE} bytes"
+                "a line of the stream is longer than {MAX_SSE_LINE_BYTES} bytes"
             ));
         }
         self.rest.extend_from_slice(data);
@@ -156,7 +156,11 @@ impl SseReader {
     }
 }
 
-fn line(line: &[u8], at: Instant, exchange: &mut Exchange) -> Result<(), String> {
+fn parse_sse_line(
+    line: &[u8],
+    at: Instant,
+    exchange: &mut GenerationResponse,
+) -> Result<(), String> {
     let Some(data) = line.strip_prefix(b"data:") else {
         return Ok(());
     };
@@ -167,7 +171,7 @@ fn line(line: &[u8], at: Instant, exchange: &mut Exchange) -> Result<(), String>
     }
     let event: Value =
         serde_json::from_slice(data).map_err(|error| format!("an event is not JSON: {error}"))?;
-    exchange.event(&event, at)
+    exchange.add_stream_event(&event, at)
 }
 
 #[cfg(test)]
@@ -183,13 +187,13 @@ mod tests {
                       data: [DONE]\n\n";
         let at = crate::online::drive::now();
         for cut in 0..stream.len() {
-            let (mut reader, mut exchange) = (SseReader::default(), Exchange::new(3));
+            let (mut reader, mut exchange) = (SseReader::default(), GenerationResponse::new(3));
             for part in [&stream[..cut], &stream[cut..]] {
                 reader
-                    .read(part.as_bytes(), at, &mut exchange)
+                    .feed_bytes(part.as_bytes(), at, &mut exchange)
                     .expect("is a stream");
             }
-            assert_eq!(exchange.check(), None);
+            assert_eq!(exchange.check_completeness(), None);
             assert_eq!(
                 (exchange.tokens.len(), exchange.prompt_tokens),
                 (3, Some(7))
@@ -205,9 +209,9 @@ mod tests {
     fn incomplete_streams_and_bad_events_are_errors() {
         let at = crate::online::drive::now();
         let read = |text: &str| {
-            let mut exchange = Exchange::new(1);
-            let read = SseReader::default().read(text.as_bytes(), at, &mut exchange);
-            (read, exchange.check())
+            let mut exchange = GenerationResponse::new(1);
+            let read = SseReader::default().feed_bytes(text.as_bytes(), at, &mut exchange);
+            (read, exchange.check_completeness())
         };
         let (read_, missing) = read("data: {\"choices\":[{\"text\":\"x\"}]}\n\n");
         assert_eq!(
@@ -226,14 +230,14 @@ mod tests {
                 "the server counts 4294967295 tokens in its response: 1 were requested, 1 arrived"
             )
         );
-        let mut short = Exchange::new(20);
+        let mut short = GenerationResponse::new(20);
         let stream = "data: {\"choices\":[{\"text\":\"x\",\"finish_reason\":\"length\"}],\
                       \"usage\":{\"completion_tokens\":4}}\n\ndata: [DONE]\n\n";
         SseReader::default()
-            .read(stream.as_bytes(), at, &mut short)
+            .feed_bytes(stream.as_bytes(), at, &mut short)
             .expect("is a stream");
         assert_eq!(
-            short.check().as_deref(),
+            short.check_completeness().as_deref(),
             Some("4 of 20 tokens came (finish_reason length)")
         );
         let (error, _) = read("data: {\"error\":{\"message\":\"no\"}}\n");

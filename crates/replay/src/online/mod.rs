@@ -10,11 +10,11 @@ mod pacer;
 mod prompt;
 mod target;
 
-use super::outcome::Sink;
+use super::outcome::ReplaySink;
 use super::workload::WorkloadSource;
 
-pub use options::{Api, OnlineError, OnlineOptions, OnlineSummary, RequestIdentity};
-pub use target::Target;
+pub use options::{GenerationApi, OnlineError, OnlineOptions, OnlineSummary, RequestHeaderNames};
+pub use target::TargetServer;
 
 /// Sends a workload over HTTP and reports every request to `sink`.
 ///
@@ -22,10 +22,10 @@ pub use target::Target;
 ///
 /// # Errors
 /// Returns [`OnlineError`] if no request can be sent. A failed request is an outcome, not an error.
-pub fn run(
+pub fn run_online(
     source: &mut dyn WorkloadSource,
     options: &OnlineOptions,
-    sink: &mut dyn Sink,
+    sink: &mut dyn ReplaySink,
     progress: &mut dyn FnMut(u64),
 ) -> Result<OnlineSummary, OnlineError> {
     if !(options.speedup.is_finite() && options.speedup > 0.0) {
@@ -49,7 +49,7 @@ pub fn run(
         .enable_all()
         .build()
         .map_err(OnlineError::Runtime)?;
-    let sent = runtime.block_on(drive::drive(source, options, sink, progress));
+    let sent = runtime.block_on(drive::send_workload(source, options, sink, progress));
     runtime.shutdown_background();
     sent
 }

@@ -6,7 +6,7 @@ use vllm_sim_http_client::CertificateVerification;
 
 /// HTTP endpoint for the generation requests of a replay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Api {
+pub enum GenerationApi {
     /// `/v1/completions`, with prompts of token ids and therefore of exact length.
     #[default]
     Completions,
@@ -21,7 +21,7 @@ pub struct OnlineOptions {
     /// them in rotation.
     pub targets: Vec<String>,
     /// HTTP endpoint for the generation requests.
-    pub api: Api,
+    pub api: GenerationApi,
     /// Model name in requests. Default: the first model of the first target.
     pub model: Option<String>,
     /// API key, sent as a bearer token.
@@ -47,7 +47,7 @@ pub struct OnlineOptions {
     /// URL of the server whose `/tokenize` measures prompts. Default: the first target.
     pub tokenizer: Option<String>,
     /// Header names for the ids of requests and sessions, for use behind a gateway. Default: none.
-    pub identity: Option<RequestIdentity>,
+    pub identity: Option<RequestHeaderNames>,
     /// Index of the target server of each turn, as `[session][turn]`. Default: sessions use the
     /// targets in rotation.
     pub placement: Option<Arc<Vec<Vec<u32>>>>,
@@ -55,8 +55,8 @@ pub struct OnlineOptions {
 
 /// Names of HTTP headers that identify requests, sessions and servers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RequestIdentity {
-    /// Name of the run, the first part of [`RequestIdentity::request_id`] in `X-Request-Id`.
+pub struct RequestHeaderNames {
+    /// Name of the run, the first part of [`RequestHeaderNames::request_id`] in `X-Request-Id`.
     pub run: String,
     /// Name of a request header with the session id.
     pub session_header: Option<String>,
@@ -66,14 +66,14 @@ pub struct RequestIdentity {
     pub pod_headers: Vec<String>,
 }
 
-impl RequestIdentity {
+impl RequestHeaderNames {
     /// Returns the `X-Request-Id` of a turn: run name, session and turn, joined by `-`.
-    pub fn request_id(&self, session: u64, turn: u32) -> String {
+    pub fn request_id_of_turn(&self, session: u64, turn: u32) -> String {
         format!("{}-{session}-{turn}", self.run)
     }
 
     /// Returns the name of the server in the response headers, if they have one.
-    pub fn pod(&self, headers: &http::HeaderMap) -> Option<String> {
+    pub fn pod_from_headers(&self, headers: &http::HeaderMap) -> Option<String> {
         let values = self.pod_headers.iter().filter_map(|name| headers.get(name));
         let values: Vec<&str> = values.filter_map(|value| value.to_str().ok()).collect();
         (!values.is_empty()).then(|| values.join(":"))
@@ -84,7 +84,7 @@ impl Default for OnlineOptions {
     fn default() -> Self {
         Self {
             targets: Vec::new(),
-            api: Api::Completions,
+            api: GenerationApi::Completions,
             model: None,
             api_key: None,
             trust: CertificateVerification::PublicAuthorities,

@@ -11,37 +11,37 @@ use tokio::sync::oneshot;
 use super::drive::now;
 use vllm_sim_engine::driver::minimize_timer_slack;
 
-pub(super) struct Pacer(Arc<PacerQueue>);
+pub(super) struct SendTimer(Arc<SendTimerShared>);
 
 #[derive(Default)]
-struct PacerQueue {
-    waiting: Mutex<Waiting>,
+struct SendTimerShared {
+    waiting: Mutex<TimerQueue>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct TimerQueue {
     due: BinaryHeap<Reverse<(Instant, usize)>>,
     wakers: Vec<Option<oneshot::Sender<()>>>,
     free: Vec<usize>,
     is_over: bool,
 }
 
-impl Pacer {
+impl SendTimer {
     /// Starts the pacer's thread, which ends when the pacer is dropped.
     ///
     /// # Errors
     /// Returns the error of the operating system if no thread can be started.
     pub(super) fn start() -> std::io::Result<Self> {
-        let queue = Arc::new(PacerQueue::default());
+        let queue = Arc::new(SendTimerShared::default());
         let of_thread = queue.clone();
         let thread = std::thread::Builder::new().name("pacer".to_owned());
-        thread.spawn(move || of_thread.run())?;
+        thread.spawn(move || of_thread.run_timer_thread())?;
         Ok(Self(queue))
     }
 
     /// Returns a receiver that resolves at `instant`, or `None` if that time has passed.
-    pub(super) fn ticket(&self, instant: Instant) -> Option<oneshot::Receiver<()>> {
+    pub(super) fn receiver_for(&self, instant: Instant) -> Option<oneshot::Receiver<()>> {
         if instant <= now() {
             return None;
         }
@@ -66,23 +66,23 @@ impl Pacer {
         Some(ticket)
     }
 
-    pub(super) async fn until(&self, instant: Instant) {
-        if let Some(ticket) = self.ticket(instant) {
+    pub(super) async fn sleep_until(&self, instant: Instant) {
+        if let Some(ticket) = self.receiver_for(instant) {
             // Fails only after the end of the run.
             let _ = ticket.await;
         }
     }
 }
 
-impl Drop for Pacer {
+impl Drop for SendTimer {
     fn drop(&mut self) {
         self.0.waiting.lock().is_over = true;
         self.0.changed.notify_one();
     }
 }
 
-impl PacerQueue {
-    fn run(&self) {
+impl SendTimerShared {
+    fn run_timer_thread(&self) {
         minimize_timer_slack();
         let mut waiting = self.waiting.lock();
         while !waiting.is_over {
@@ -112,14 +112,14 @@ mod tests {
 
     #[tokio::test]
     async fn waiters_wake_in_order_of_time() {
-        let pacer = Pacer::start().expect("there are threads");
+        let pacer = SendTimer::start().expect("there are threads");
         let start = now();
         let at = |ms: u64| start + Duration::from_millis(ms);
-        let (late, early) = (pacer.ticket(at(12)), pacer.ticket(at(4)));
+        let (late, early) = (pacer.receiver_for(at(12)), pacer.receiver_for(at(4)));
         early.expect("is to come").await.expect("is woken");
         assert!((4..12).contains(&start.elapsed().as_millis()) || late.is_some());
         late.expect("is to come").await.expect("is woken");
         assert!(now() >= at(12));
-        assert!(pacer.ticket(start).is_none());
+        assert!(pacer.receiver_for(start).is_none());
     }
 }

@@ -8,18 +8,18 @@ use bytes::Bytes;
 use hyper::Method;
 use serde_json::{Value, json};
 
-use super::exchange::Exchange;
-use super::options::{Api, OnlineError, OnlineOptions};
-use super::target::Target;
-use crate::workload::{Prompt, TokenRun, Turn};
-use vllm_sim_random::mix;
+use super::exchange::GenerationResponse;
+use super::options::{GenerationApi, OnlineError, OnlineOptions};
+use super::target::TargetServer;
+use crate::workload::{PromptTokenRun, SessionTurn, TurnPrompt};
+use vllm_sim_random::mix_u64_pair;
 
 /// Minimum number of distinct token ids from which prompts are drawn, so that they differ enough.
 const MIN_TOKEN_IDS: usize = 16;
-const DEFAULT_ID_RANGE: (u32, u32) = (100, 30_000);
+const DEFAULT_TOKEN_ID_RANGE: (u32, u32) = (100, 30_000);
 
 /// Short words, most of which are one token with a leading space; `prepare` removes the others.
-const WORDS: &str = "time year people way day man thing woman life child world school state family \
+const PROMPT_WORDS: &str = "time year people way day man thing woman life child world school state family \
 student group country problem hand part place case week company system program question work \
 government number night point home water room mother area money story fact month lot right study \
 book eye job word business issue side kind head house service friend father power hour game line \
@@ -28,7 +28,7 @@ face others level office door health person art war history party result change 
 research girl guy moment air teacher force education";
 
 pub(super) struct PromptWriter {
-    api: Api,
+    api: GenerationApi,
     model: String,
     /// Whether every request asks for token ids, so that the client can count the generated tokens.
     counts_ids: bool,
@@ -48,7 +48,7 @@ pub(super) struct ChatHistory {
 }
 
 impl ChatHistory {
-    pub(super) fn remember(&mut self, answer: &Exchange) {
+    pub(super) fn push_response(&mut self, answer: &GenerationResponse) {
         self.ids.extend(&answer.ids);
         self.messages.push((false, answer.text.clone()));
     }
@@ -57,8 +57,8 @@ impl ChatHistory {
 impl PromptWriter {
     /// Measures for chat prompts which words are one token and how many tokens the chat template
     /// adds.
-    pub(super) async fn prepare(
-        target: &Arc<Target>,
+    pub(super) async fn measure_words_and_template(
+        target: &Arc<TargetServer>,
         model: String,
         options: &OnlineOptions,
     ) -> Result<Self, OnlineError> {
@@ -68,18 +68,18 @@ impl PromptWriter {
             counts_ids: options.identity.is_some(),
             alphabet: Vec::new(),
             seed: options.seed,
-            words: WORDS.split_whitespace().collect(),
+            words: PROMPT_WORDS.split_whitespace().collect(),
             template: 0,
             per_message: 0,
         };
-        if options.api == Api::Completions {
-            writer.alphabet = alphabet(target, &writer.model, options).await;
+        if options.api == GenerationApi::Completions {
+            writer.alphabet = accepted_token_ids(target, &writer.model, options).await;
             return Ok(writer);
         }
         let count = async |body: Value| -> Option<u32> {
             let body = Bytes::from(body.to_string());
             let answer = target
-                .ask(Method::POST, "/tokenize", body, options.timeout)
+                .request_json(Method::POST, "/tokenize", body, options.timeout)
                 .await;
             u32::try_from(answer.ok()?["count"].as_u64()?).ok()
         };
@@ -107,22 +107,22 @@ impl PromptWriter {
         Ok(writer)
     }
 
-    pub(super) async fn body(
+    pub(super) async fn request_body(
         &self,
-        turn: &Turn,
+        turn: &SessionTurn,
         history: &mut ChatHistory,
         follows: bool,
     ) -> Bytes {
         let (grown, runs) = match &turn.prompt {
-            Prompt::Whole(runs) => (false, runs),
-            Prompt::Grown(runs) => (true, runs),
+            TurnPrompt::Whole(runs) => (false, runs),
+            TurnPrompt::Grown(runs) => (true, runs),
         };
         if !grown {
             *history = ChatHistory::default();
         }
         let mut body = match self.api {
-            Api::Completions => {
-                self.ids(runs, &mut history.ids);
+            GenerationApi::Completions => {
+                self.push_token_ids(runs, &mut history.ids);
                 let mut body = String::with_capacity(history.ids.len() * 6 + 256);
                 body.push_str("{\"prompt\":[");
                 for (i, id) in history.ids.iter().enumerate() {
@@ -132,11 +132,11 @@ impl PromptWriter {
                 body.push(']');
                 body
             }
-            Api::Chat => {
+            GenerationApi::Chat => {
                 let text = match &turn.text {
                     Some(text) => text.to_string(),
-                    None if history.messages.is_empty() => self.text(runs, self.template),
-                    None => self.text(runs, self.per_message),
+                    None if history.messages.is_empty() => self.prompt_text(runs, self.template),
+                    None => self.prompt_text(runs, self.per_message),
                 };
                 history.messages.push((true, text));
                 let messages = history.messages.iter().map(|(user, text)| {
@@ -148,7 +148,7 @@ impl PromptWriter {
             }
         };
         // The next turn of a completions session repeats the generated tokens.
-        if self.counts_ids || (follows && self.api == Api::Completions) {
+        if self.counts_ids || (follows && self.api == GenerationApi::Completions) {
             body.push_str(",\"return_token_ids\":true");
         }
         let model = turn.lora.as_deref().unwrap_or(&self.model);
@@ -166,30 +166,33 @@ impl PromptWriter {
         Bytes::from(body)
     }
 
-    fn ids(&self, runs: &[TokenRun], to: &mut Vec<u32>) {
+    fn push_token_ids(&self, runs: &[PromptTokenRun], to: &mut Vec<u32>) {
         let span = self.alphabet.len().max(1) as u64;
         for run in runs {
-            let id = mix(self.seed, run.id);
+            let id = mix_u64_pair(self.seed, run.id);
             to.extend((0..run.len).map(|i| {
                 // Also for a run of equal tokens: the ids are too few to tell many runs apart.
-                let letter = self.alphabet.get((mix(id, i.into()) % span) as usize);
+                let letter = self
+                    .alphabet
+                    .get((mix_u64_pair(id, i.into()) % span) as usize);
                 letter.copied().unwrap_or_default()
             }));
         }
     }
 
     /// Returns one word per token of the runs, less the tokens that the template adds.
-    fn text(&self, runs: &[TokenRun], template_tokens: u32) -> String {
+    fn prompt_text(&self, runs: &[PromptTokenRun], template_tokens: u32) -> String {
         let mut skip = template_tokens;
         let mut text = String::new();
         for run in runs {
-            let id = mix(self.seed, run.id);
+            let id = mix_u64_pair(self.seed, run.id);
             for i in 0..run.len {
                 if skip > 0 {
                     skip -= 1;
                     continue;
                 }
-                let word = self.words[(mix(id, i.into()) % self.words.len() as u64) as usize];
+                let word =
+                    self.words[(mix_u64_pair(id, i.into()) % self.words.len() as u64) as usize];
                 if !text.is_empty() {
                     text.push(' ');
                 }
@@ -204,15 +207,19 @@ impl PromptWriter {
 }
 
 /// Returns token ids that the server accepts in prompts, from its tokenization of common words.
-async fn alphabet(target: &Target, model: &str, options: &OnlineOptions) -> Vec<u32> {
+async fn accepted_token_ids(
+    target: &TargetServer,
+    model: &str,
+    options: &OnlineOptions,
+) -> Vec<u32> {
     let range = |(low, high): (u32, u32)| (low..high).collect();
     if let Some(given) = options.token_ids {
         return range(given);
     }
-    let body = json!({"model": model, "prompt": WORDS, "add_special_tokens": false});
+    let body = json!({"model": model, "prompt": PROMPT_WORDS, "add_special_tokens": false});
     let body = Bytes::from(body.to_string());
     let answer = target
-        .ask(Method::POST, "/tokenize", body, options.timeout)
+        .request_json(Method::POST, "/tokenize", body, options.timeout)
         .await;
     let tokens = answer.unwrap_or_default();
     let tokens = tokens["tokens"].as_array().map_or(&[][..], Vec::as_slice);
@@ -222,6 +229,6 @@ async fn alphabet(target: &Target, model: &str, options: &OnlineOptions) -> Vec<
     ids.dedup();
     match ids.len() >= MIN_TOKEN_IDS {
         true => ids,
-        false => range(DEFAULT_ID_RANGE),
+        false => range(DEFAULT_TOKEN_ID_RANGE),
     }
 }

@@ -8,25 +8,25 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::{Method, Request, Response};
 use serde_json::Value;
 
-use super::exchange::{Exchange, SseReader};
-use super::options::{Api, OnlineError, OnlineOptions, RequestIdentity};
-use vllm_sim_http_client::{Client, Connector, Endpoint};
+use super::exchange::{GenerationResponse, SseReader};
+use super::options::{GenerationApi, OnlineError, OnlineOptions, RequestHeaderNames};
+use vllm_sim_http_client::{Connector, PooledHttpClient, ServerEndpoint};
 
 /// Maximum size of a response without a stream, in bytes.
-const MAX_ANSWER: usize = 16 << 20;
+const MAX_JSON_RESPONSE_BYTES: usize = 16 << 20;
 /// Maximum size of a response to [`Target::call`], in bytes.
-const MAX_PAGE: usize = 256 << 20;
-const MAX_ERROR: usize = 2048;
+const MAX_CALL_RESPONSE_BYTES: usize = 256 << 20;
+const MAX_ERROR_TEXT_BYTES: usize = 2048;
 
 type Body = Full<Bytes>;
 
-type NamedTurn<'a> = (&'a RequestIdentity, u64, u32);
+type IdentifiedTurn<'a> = (&'a RequestHeaderNames, u64, u32);
 
 /// HTTP client for one target server.
-pub struct Target {
+pub struct TargetServer {
     name: String,
     authority: String,
-    client: Client<Body>,
+    client: PooledHttpClient<Body>,
     base: String,
     path: &'static str,
     api_key: Option<String>,
@@ -35,12 +35,12 @@ pub struct Target {
     running: AtomicU32,
 }
 
-impl Target {
+impl TargetServer {
     /// Parses the URL of a server; errors name its command-line `flag`.
     ///
     /// # Errors
     /// Returns [`OnlineError::Option`] if `url` is not the URL of a server.
-    pub fn parse(flag: &str, url: &str, options: &OnlineOptions) -> Result<Self, OnlineError> {
+    pub fn parse_url(flag: &str, url: &str, options: &OnlineOptions) -> Result<Self, OnlineError> {
         let wrong = |problem: &str| {
             OnlineError::Option(format!(
                 "{flag} {url:?} {problem}, such as http://127.0.0.1:8000"
@@ -63,21 +63,21 @@ impl Target {
             .trim_end_matches('/');
         let parsed: Result<http::uri::Authority, _> = authority.parse();
         let parsed = parsed.map_err(|_| wrong("has no host"))?;
-        let endpoint = Endpoint::new(secure, &parsed).ok_or_else(|| wrong("has no host"))?;
+        let endpoint = ServerEndpoint::new(secure, &parsed).ok_or_else(|| wrong("has no host"))?;
         let connector = Connector::new(endpoint, &options.trust)
             .map_err(|error| OnlineError::Option(error.to_string()))?;
         Ok(Self {
             name: url.to_owned(),
             authority: authority.to_owned(),
-            client: Client::new(connector),
+            client: PooledHttpClient::new(connector),
             base: if base.is_empty() {
                 String::new()
             } else {
                 format!("/{base}")
             },
             path: match options.api {
-                Api::Completions => "/v1/completions",
-                Api::Chat => "/v1/chat/completions",
+                GenerationApi::Completions => "/v1/completions",
+                GenerationApi::Chat => "/v1/chat/completions",
             },
             api_key: options.api_key.clone(),
             waiting: AtomicU32::new(0),
@@ -85,30 +85,30 @@ impl Target {
         })
     }
 
-    pub(super) fn in_flight(&self) -> (u32, u32) {
+    pub(super) fn running_and_waiting(&self) -> (u32, u32) {
         let running = self.running.load(Ordering::Relaxed);
         (running, self.waiting.load(Ordering::Relaxed))
     }
 
-    fn fails(&self, problem: impl ToString) -> OnlineError {
+    fn target_error(&self, problem: impl ToString) -> OnlineError {
         OnlineError::Target {
             target: self.name.clone(),
             problem: problem.to_string(),
         }
     }
 
-    pub(super) async fn model(&self, timeout: Duration) -> Result<String, OnlineError> {
+    pub(super) async fn first_model_name(&self, timeout: Duration) -> Result<String, OnlineError> {
         let answer = self
-            .ask(Method::GET, "/v1/models", Bytes::new(), timeout)
+            .request_json(Method::GET, "/v1/models", Bytes::new(), timeout)
             .await;
-        let answer = answer.map_err(|problem| self.fails(problem))?;
+        let answer = answer.map_err(|problem| self.target_error(problem))?;
         let model = answer["data"][0]["id"].as_str();
-        let model =
-            model.ok_or_else(|| self.fails("/v1/models lists no model: set --target-model"))?;
+        let model = model
+            .ok_or_else(|| self.target_error("/v1/models lists no model: set --target-model"))?;
         Ok(model.to_owned())
     }
 
-    pub(super) async fn ask(
+    pub(super) async fn request_json(
         &self,
         method: Method,
         path: &str,
@@ -116,11 +116,17 @@ impl Target {
         timeout: Duration,
     ) -> Result<Value, String> {
         let asked = async {
-            let request = self.request(method, path, body, None)?;
-            let answer = self.client.fetch(request, MAX_ANSWER).await?;
+            let request = self.build_request(method, path, body, None)?;
+            let answer = self
+                .client
+                .fetch_body(request, MAX_JSON_RESPONSE_BYTES)
+                .await?;
             let (status, body) = (answer.status(), answer.into_body());
             if !status.is_success() {
-                return Err(format!("{path} returned {status}: {}", cut(&body)));
+                return Err(format!(
+                    "{path} returned {status}: {}",
+                    shorten_error_body(&body)
+                ));
             }
             serde_json::from_slice(&body).map_err(|error| format!("{path} is not JSON: {error}"))
         };
@@ -134,7 +140,7 @@ impl Target {
     ///
     /// # Errors
     /// Returns a message if the connection fails or times out.
-    pub async fn call(
+    pub async fn request_any_status(
         &self,
         method: Method,
         path: &str,
@@ -142,8 +148,10 @@ impl Target {
         timeout: Duration,
     ) -> Result<Response<Bytes>, String> {
         let called = async {
-            let request = self.request(method, path, body, None)?;
-            self.client.fetch(request, MAX_PAGE).await
+            let request = self.build_request(method, path, body, None)?;
+            self.client
+                .fetch_body(request, MAX_CALL_RESPONSE_BYTES)
+                .await
         };
         let called = tokio::time::timeout(timeout, called).await;
         called.unwrap_or_else(|_| Err(format!("{path} did not answer within {timeout:?}")))
@@ -154,16 +162,16 @@ impl Target {
         &self.authority
     }
 
-    pub(super) async fn send(
+    pub(super) async fn send_generation(
         &self,
         body: &Bytes,
-        identity: Option<NamedTurn<'_>>,
+        identity: Option<IdentifiedTurn<'_>>,
         output: u32,
         timeout: Duration,
-    ) -> Exchange {
-        let mut exchange = Exchange::new(output);
+    ) -> GenerationResponse {
+        let mut exchange = GenerationResponse::new(output);
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        let streamed = self.stream(body, identity, &mut exchange);
+        let streamed = self.read_generation_stream(body, identity, &mut exchange);
         let streamed = tokio::time::timeout(timeout, streamed).await;
         let counter = match exchange.tokens.is_empty() {
             true => &self.waiting,
@@ -172,9 +180,9 @@ impl Target {
         counter.fetch_sub(1, Ordering::Relaxed);
         exchange.error = match streamed {
             // A gateway must neither shorten answers nor change the requested number of tokens.
-            Ok(Ok(())) => exchange.check().or_else(|| {
+            Ok(Ok(())) => exchange.check_completeness().or_else(|| {
                 let is_judged = identity.is_some();
-                is_judged.then(|| exchange.shortfall()).flatten()
+                is_judged.then(|| exchange.missing_tokens_error()).flatten()
             }),
             Ok(Err(problem)) => Some(problem.into()),
             Err(_) => Some(format!("no complete response within {timeout:?}").into()),
@@ -182,34 +190,37 @@ impl Target {
         exchange
     }
 
-    async fn stream(
+    async fn read_generation_stream(
         &self,
         body: &Bytes,
-        identity: Option<NamedTurn<'_>>,
-        exchange: &mut Exchange,
+        identity: Option<IdentifiedTurn<'_>>,
+        exchange: &mut GenerationResponse,
     ) -> Result<(), String> {
-        let request = self.request(Method::POST, self.path, body.clone(), identity)?;
+        let request = self.build_request(Method::POST, self.path, body.clone(), identity)?;
         let response = self.client.send_with_retry(request).await;
         let response = response.map_err(|error| error.why)?;
         exchange.reply.status = Some(response.status().as_u16());
-        exchange.reply.pod = identity.and_then(|(names, ..)| names.pod(response.headers()));
+        exchange.reply.pod =
+            identity.and_then(|(names, ..)| names.pod_from_headers(response.headers()));
         // Opens the connection of the next request in the meantime.
         let client = self.client.clone();
-        tokio::spawn(async move { client.prepare().await });
+        tokio::spawn(async move { client.open_idle_connection().await });
         let status = response.status();
         let mut body = response.into_body();
         if !status.is_success() {
-            let body = Limited::new(body, MAX_ANSWER).collect().await;
-            let text = body.map(|body| cut(&body.to_bytes())).unwrap_or_default();
+            let body = Limited::new(body, MAX_JSON_RESPONSE_BYTES).collect().await;
+            let text = body
+                .map(|body| shorten_error_body(&body.to_bytes()))
+                .unwrap_or_default();
             return Err(format!("status {}: {text}", status.as_u16()));
         }
         let mut reader = SseReader::default();
         while let Some(frame) = body.frame().await {
-            let at = body.arrived();
+            let at = body.last_frame_arrived_at();
             let frame = frame.map_err(|error| format!("the stream ended early: {error}"))?;
             let first = exchange.tokens.is_empty();
             if let Some(data) = frame.data_ref() {
-                reader.read(data, at, exchange)?;
+                reader.feed_bytes(data, at, exchange)?;
             }
             if first && !exchange.tokens.is_empty() {
                 self.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -219,12 +230,12 @@ impl Target {
         Ok(())
     }
 
-    fn request(
+    fn build_request(
         &self,
         method: Method,
         path: &str,
         body: Bytes,
-        identity: Option<NamedTurn<'_>>,
+        identity: Option<IdentifiedTurn<'_>>,
     ) -> Result<Request<Body>, String> {
         let mut request = Request::builder()
             .method(method)
@@ -235,7 +246,7 @@ impl Target {
             request = request.header("authorization", format!("Bearer {key}"));
         }
         if let Some((names, session, turn)) = identity {
-            request = request.header("x-request-id", names.request_id(session, turn));
+            request = request.header("x-request-id", names.request_id_of_turn(session, turn));
             if let Some(header) = &names.session_header {
                 request = request.header(header, format!("{}-{session}", names.run));
             }
@@ -245,7 +256,7 @@ impl Target {
     }
 }
 
-fn cut(body: &[u8]) -> String {
-    let text = String::from_utf8_lossy(&body[..body.len().min(MAX_ERROR)]);
+fn shorten_error_body(body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&body[..body.len().min(MAX_ERROR_TEXT_BYTES)]);
     text.trim().to_owned()
 }

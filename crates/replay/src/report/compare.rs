@@ -2,11 +2,11 @@
 
 use serde_json::Value;
 
-use super::table::{grid, number};
+use super::table::{format_with_thousands, render_text_grid};
 
 /// Metrics of a comparison: label, key of the report's summary, and whether a higher value is
 /// better.
-const KEYS: [(&str, &str, bool); 24] = [
+const COMPARED_METRICS: [(&str, &str, bool); 24] = [
     ("Requests completed", "completed_requests", true),
     ("Duration (ms)", "duration_ms", false),
     ("Request throughput (1/s)", "request_throughput_rps", true),
@@ -34,12 +34,12 @@ const KEYS: [(&str, &str, bool); 24] = [
 ];
 
 /// Relative change of a metric below which two values count as equal.
-const NOISE: f64 = 1e-3;
+const EQUALITY_TOLERANCE: f64 = 1e-3;
 
-const POINTS: usize = 401;
+const CURVE_POINTS: usize = 401;
 
 /// Two-sided 95 % quantiles of Student's t, by degrees of freedom from 1; 1.96 beyond.
-const T_QUANTILES: [f64; 30] = [
+const STUDENT_T_QUANTILES_95: [f64; 30] = [
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
     2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
     2.052, 2.048, 2.045, 2.042,
@@ -59,17 +59,17 @@ type NamedCurve = (String, Vec<f64>);
 
 /// Comparison of replay reports: a table of differences, and latency distributions.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Comparison {
+pub struct ReportComparison {
     pub(crate) heads: Vec<String>,
     pub(crate) rows: Vec<Vec<String>>,
     pub(crate) curves: Vec<(&'static str, Vec<NamedCurve>)>,
     pub(crate) is_repeated: bool,
 }
 
-impl Comparison {
+impl ReportComparison {
     /// Renders the comparison as a text table.
-    pub fn table(&self) -> String {
-        grid("Comparison", &self.heads, &self.rows)
+    pub fn render_text_table(&self) -> String {
+        render_text_grid("Comparison", &self.heads, &self.rows)
     }
 }
 
@@ -77,7 +77,11 @@ impl Comparison {
 ///
 /// # Errors
 /// Returns a message if a report has no summary.
-pub fn compare(a: &Value, b: &Value, names: (&str, &str)) -> Result<Comparison, String> {
+pub fn compare_two_reports(
+    a: &Value,
+    b: &Value,
+    names: (&str, &str),
+) -> Result<ReportComparison, String> {
     let group = |report: &Value, name: &str| ReportGroup {
         name: name.to_owned(),
         reports: vec![report.clone()],
@@ -91,10 +95,13 @@ pub fn compare(a: &Value, b: &Value, names: (&str, &str)) -> Result<Comparison, 
 ///
 /// # Errors
 /// Returns a message if a report has no summary.
-pub fn compare_groups(groups: &[ReportGroup]) -> Result<Comparison, String> {
+pub fn compare_groups(groups: &[ReportGroup]) -> Result<ReportComparison, String> {
     for group in groups {
         for report in &group.reports {
-            if !KEYS.iter().any(|(_, key, _)| value(report, key).is_some()) {
+            if !COMPARED_METRICS
+                .iter()
+                .any(|(_, key, _)| metric_value(report, key).is_some())
+            {
                 return Err(format!("{} is not a report: it has no summary", group.name));
             }
         }
@@ -112,29 +119,31 @@ pub fn compare_groups(groups: &[ReportGroup]) -> Result<Comparison, String> {
         heads.extend(is_repeated.then(|| format!("± 95 %{of}")));
         heads.extend([format!("Δ %{of}"), String::new()]);
     }
-    let rows = KEYS.iter().filter_map(|key| row(groups, key, is_repeated));
-    Ok(Comparison {
+    let rows = COMPARED_METRICS
+        .iter()
+        .filter_map(|key| comparison_row(groups, key, is_repeated));
+    Ok(ReportComparison {
         heads,
         rows: rows.collect(),
-        curves: curves(groups),
+        curves: latency_curves(groups),
         is_repeated,
     })
 }
 
-fn value(report: &Value, key: &str) -> Option<f64> {
+fn metric_value(report: &Value, key: &str) -> Option<f64> {
     report.get("summary").unwrap_or(report).get(key)?.as_f64()
 }
 
 #[derive(Clone, Copy)]
-struct Mean {
+struct MetricMean {
     mean: f64,
     error: f64,
     n: f64,
 }
 
-impl Mean {
-    fn of(group: &ReportGroup, key: &str) -> Option<Self> {
-        let values: Option<Vec<f64>> = group.reports.iter().map(|r| value(r, key)).collect();
+impl MetricMean {
+    fn over_group(group: &ReportGroup, key: &str) -> Option<Self> {
+        let values: Option<Vec<f64>> = group.reports.iter().map(|r| metric_value(r, key)).collect();
         let values = values.filter(|values| !values.is_empty())?;
         let n = values.len() as f64;
         let mean = values.iter().sum::<f64>() / n;
@@ -148,21 +157,24 @@ impl Mean {
     }
 
     /// Returns half the width of the 95 % confidence interval of the difference of two means.
-    fn interval(self, other: Self) -> f64 {
+    fn confidence_half_width(self, other: Self) -> f64 {
         let both = self.error + other.error;
         let part = |one: Self| one.error.powi(2) / (one.n - 1.0).max(1.0);
         let freedom = both.powi(2) / (part(self) + part(other)).max(f64::MIN_POSITIVE);
-        let quantile = T_QUANTILES.get((freedom.max(1.0) as usize).saturating_sub(1));
+        let quantile = STUDENT_T_QUANTILES_95.get((freedom.max(1.0) as usize).saturating_sub(1));
         quantile.copied().unwrap_or(1.96) * both.sqrt()
     }
 }
 
-fn row(
+fn comparison_row(
     groups: &[ReportGroup],
     (label, key, more_is_better): &(&str, &str, bool),
     is_repeated: bool,
 ) -> Option<Vec<String>> {
-    let means: Vec<Option<Mean>> = groups.iter().map(|group| Mean::of(group, key)).collect();
+    let means: Vec<Option<MetricMean>> = groups
+        .iter()
+        .map(|group| MetricMean::over_group(group, key))
+        .collect();
     if means.iter().all(Option::is_none) {
         return None;
     }
@@ -170,7 +182,7 @@ fn row(
     let mut cells = vec![(*label).to_owned()];
     let shown = means
         .iter()
-        .map(|mean| mean.map_or_else(none, |m| precise(m.mean)));
+        .map(|mean| mean.map_or_else(none, |m| format_precise(m.mean)));
     cells.extend(shown);
     for other in &means[1..] {
         let (Some(a), Some(b)) = (means[0], *other) else {
@@ -179,20 +191,20 @@ fn row(
             cells.extend([none(), String::new()]);
             continue;
         };
-        let interval = is_repeated.then(|| a.interval(b));
-        let (delta, percent, mut verdict) = change(a.mean, b.mean, *more_is_better);
+        let interval = is_repeated.then(|| a.confidence_half_width(b));
+        let (delta, percent, mut verdict) = describe_change(a.mean, b.mean, *more_is_better);
         if interval.is_some_and(|interval| (b.mean - a.mean).abs() <= interval) {
             verdict = "=";
         }
         cells.push(delta);
-        cells.extend(interval.map(precise));
+        cells.extend(interval.map(format_precise));
         cells.extend([percent, verdict.to_owned()]);
     }
     Some(cells)
 }
 
 /// Returns the latency distributions of each group whose reports have request records.
-fn curves(groups: &[ReportGroup]) -> Vec<(&'static str, Vec<NamedCurve>)> {
+fn latency_curves(groups: &[ReportGroup]) -> Vec<(&'static str, Vec<NamedCurve>)> {
     let all = [
         ("Time to first token", "ttft_ms"),
         ("ITL of a request (its mean gap)", "itl_ms"),
@@ -205,8 +217,8 @@ fn curves(groups: &[ReportGroup]) -> Vec<(&'static str, Vec<NamedCurve>)> {
             let mut values: Vec<f64> = requests.filter_map(|r| r[key].as_f64()).collect();
             values.sort_by(f64::total_cmp);
             let last = values.len().checked_sub(1)?;
-            let at = |n: usize| values[n * last / (POINTS - 1)];
-            Some((group.name.clone(), (0..POINTS).map(at).collect()))
+            let at = |n: usize| values[n * last / (CURVE_POINTS - 1)];
+            Some((group.name.clone(), (0..CURVE_POINTS).map(at).collect()))
         });
         (title, curves.collect::<Vec<_>>())
     });
@@ -215,14 +227,14 @@ fn curves(groups: &[ReportGroup]) -> Vec<(&'static str, Vec<NamedCurve>)> {
         .collect()
 }
 
-fn precise(value: f64) -> String {
+fn format_precise(value: f64) -> String {
     if value != 0.0 && value.abs() < 1.0 {
         return format!("{value:.4}");
     }
-    number(value)
+    format_with_thousands(value)
 }
 
-fn change(a: f64, b: f64, more_is_better: bool) -> (String, String, &'static str) {
+fn describe_change(a: f64, b: f64, more_is_better: bool) -> (String, String, &'static str) {
     let delta = b - a;
     let share = if a == 0.0 {
         None
@@ -234,7 +246,7 @@ fn change(a: f64, b: f64, more_is_better: bool) -> (String, String, &'static str
         None if delta == 0.0 => "+0.0".to_owned(),
         None => "N/A".to_owned(),
     };
-    let verdict = if delta == 0.0 || share.is_some_and(|share| share.abs() < NOISE) {
+    let verdict = if delta == 0.0 || share.is_some_and(|share| share.abs() < EQUALITY_TOLERANCE) {
         "="
     } else if (delta > 0.0) == more_is_better {
         "better"
@@ -242,5 +254,5 @@ fn change(a: f64, b: f64, more_is_better: bool) -> (String, String, &'static str
         "worse"
     };
     let sign = if delta > 0.0 { "+" } else { "" };
-    (format!("{sign}{}", precise(delta)), percent, verdict)
+    (format!("{sign}{}", format_precise(delta)), percent, verdict)
 }

@@ -15,24 +15,26 @@ use serde::ser::{SerializeMap, SerializeSeq};
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
 
-use super::outcome::{Outcome, PoolRole, Sink, Status, WorkerChange, WorkerSample};
-use super::samples::Samples;
+use super::outcome::{
+    PoolRole, ReplaySink, RequestOutcome, RequestStatus, WorkerChange, WorkerSample,
+};
+use super::samples::SampleDistribution;
 use vllm_sim_engine::SimTime;
 
-pub use compare::{Comparison, ReportGroup, compare, compare_groups};
-pub use over_time::OverTime;
-use record::ms;
+pub use compare::{ReportComparison, ReportGroup, compare_groups, compare_two_reports};
+pub use over_time::ReportTimeSeries;
+use record::time_ms;
 pub use record::{AdmissionRecord, OutcomeRecord, RequestRecord};
-pub use rows::{RowForm, Rows};
-pub use spans::{RequestSpans, SpanPhase, WorkerSpan};
-pub(super) use table::number as grouped;
-pub use timeline::{Timeline, TimelinePoint, WorkerTrack};
+pub use rows::{RequestRowWriter, RowFileFormat};
+pub use spans::{RequestPhase, RequestWorkerSpan, SampledRequestSpans};
+pub(super) use table::format_with_thousands as grouped;
+pub use timeline::{TimelinePoint, WorkerTimeline, WorkerTrack};
 
-const CURVE: usize = 401;
+const CURVE_POINTS: usize = 401;
 
 /// Latency bounds (SLO) that a request must meet to count as good, in milliseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Slo {
+pub struct LatencySlo {
     /// Maximum time to the first token, in ms.
     pub ttft_ms: Option<f64>,
     /// Maximum mean gap between tokens of a request (TPOT), in ms.
@@ -41,23 +43,23 @@ pub struct Slo {
     pub e2e_ms: Option<f64>,
 }
 
-impl Slo {
+impl LatencySlo {
     /// Returns whether any latency bound is set.
-    pub fn is_set(&self) -> bool {
+    pub fn has_any_bound(&self) -> bool {
         self.ttft_ms.is_some() || self.itl_ms.is_some() || self.e2e_ms.is_some()
     }
 
     /// Returns whether a request completed within every latency bound.
-    pub fn holds(&self, outcome: &Outcome<'_>) -> bool {
+    pub fn is_met_by(&self, outcome: &RequestOutcome<'_>) -> bool {
         let (Some(first), Some(last)) = (outcome.first, outcome.last) else {
             return false;
         };
         // Differences of millisecond values, as in Dynamo's report.
-        let [arrival, first, last] = [outcome.arrival, first, last].map(ms);
+        let [arrival, first, last] = [outcome.arrival, first, last].map(time_ms);
         let gaps = outcome.output.saturating_sub(1);
         let itl = (gaps > 0).then(|| (last - first) / f64::from(gaps));
         let within = |value: f64, bound: Option<f64>| bound.is_none_or(|bound| value <= bound);
-        outcome.status == Status::Completed
+        outcome.status == RequestStatus::Completed
             && within(first - arrival, self.ttft_ms)
             && itl.is_none_or(|itl| within(itl, self.itl_ms))
             && within(last - arrival, self.e2e_ms)
@@ -77,7 +79,7 @@ pub enum KeptRecords {
 
 /// Samples of `output_token_throughput_per_user`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum UserRate {
+pub enum PerUserRateSamples {
     /// The inverse of a request's mean gap between tokens, as in AIPerf.
     PerRequest,
     /// The inverse of each gap above zero, as in Dynamo's replay.
@@ -86,33 +88,33 @@ pub enum UserRate {
     PerGap,
 }
 
-/// Options of a [`Collector`].
+/// Options of a [`ReportCollector`].
 #[derive(Debug, Clone, Copy)]
 pub struct ReportOptions {
     /// Latency bounds of good requests.
-    pub slo: Slo,
+    pub slo: LatencySlo,
     /// Policy for the request records in the report. Default [`KeptRecords::All`].
     pub records: KeptRecords,
     /// Maximum number of requests whose phases are kept for the HTML page's timeline. Default 0.
     pub drawn_requests: usize,
-    /// Samples of tokens per second and user. Default [`UserRate::PerRequest`].
-    pub user_rate: UserRate,
+    /// Samples of tokens per second and user. Default [`PerUserRateSamples::PerRequest`].
+    pub user_rate: PerUserRateSamples,
 }
 
 impl Default for ReportOptions {
     fn default() -> Self {
         Self {
-            slo: Slo::default(),
+            slo: LatencySlo::default(),
             records: KeptRecords::All,
             drawn_requests: 0,
-            user_rate: UserRate::PerRequest,
+            user_rate: PerUserRateSamples::PerRequest,
         }
     }
 }
 
 /// Totals of a replay as a whole, which are not sums over its requests.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct RunTotals {
+pub struct ReplayRunTotals {
     /// Number of requests that arrived during the replay.
     pub requests: u64,
     /// Total lifetime of prefill workers, in seconds; 0 in an aggregated deployment.
@@ -131,7 +133,7 @@ pub struct RunTotals {
 
 /// Aggregates the outcomes of requests into a report.
 #[derive(Debug)]
-pub struct Collector {
+pub struct ReportCollector {
     options: ReportOptions,
     ended: u64,
     completed: u64,
@@ -147,43 +149,44 @@ pub struct Collector {
     good: (u64, u64),
     preemptions: u64,
     queued_ns: u64,
-    ttft: Samples,
-    ttst: Samples,
-    tpot: Samples,
-    e2e: Samples,
-    gaps: Samples,
-    rates: Samples,
-    sending: Option<Box<Sending>>,
+    ttft: SampleDistribution,
+    ttst: SampleDistribution,
+    tpot: SampleDistribution,
+    e2e: SampleDistribution,
+    gaps: SampleDistribution,
+    rates: SampleDistribution,
+    sending: Option<Box<SendTimes>>,
     first_error: Option<String>,
     kept: Vec<OutcomeRecord>,
     left_out: Option<usize>,
-    timeline: Timeline,
-    over_time: OverTime,
-    spans: RequestSpans,
+    timeline: WorkerTimeline,
+    over_time: ReportTimeSeries,
+    spans: SampledRequestSpans,
     /// Number of prompt tokens cached on a better worker than the chosen one, if the router scores
     /// the cache.
     regret: Option<u64>,
 }
 
 #[derive(Debug)]
-struct Sending {
-    lateness: Samples,
-    ttft: Samples,
-    e2e: Samples,
+struct SendTimes {
+    lateness: SampleDistribution,
+    ttft: SampleDistribution,
+    e2e: SampleDistribution,
 }
 
-impl Sending {
+impl SendTimes {
     fn new() -> Self {
         Self {
-            lateness: Samples::new(),
-            ttft: Samples::new(),
-            e2e: Samples::new(),
+            lateness: SampleDistribution::new(),
+            ttft: SampleDistribution::new(),
+            e2e: SampleDistribution::new(),
         }
     }
 
-    fn add(&mut self, sent: SimTime, outcome: &Outcome<'_>) {
-        self.lateness.add(ms(sent) - ms(outcome.arrival), 1);
-        if outcome.status != Status::Completed {
+    fn add(&mut self, sent: SimTime, outcome: &RequestOutcome<'_>) {
+        self.lateness
+            .add(time_ms(sent) - time_ms(outcome.arrival), 1);
+        if outcome.status != RequestStatus::Completed {
             return;
         }
         let times = [
@@ -192,13 +195,13 @@ impl Sending {
         ];
         for (samples, at) in times {
             if let Some(at) = at {
-                samples.add(ms(at) - ms(sent), 1);
+                samples.add(time_ms(at) - time_ms(sent), 1);
             }
         }
     }
 }
 
-impl Collector {
+impl ReportCollector {
     /// Creates a report collector without outcomes.
     pub fn new(options: ReportOptions) -> Self {
         Self {
@@ -217,24 +220,24 @@ impl Collector {
             good: (0, 0),
             preemptions: 0,
             queued_ns: 0,
-            ttft: Samples::new(),
-            ttst: Samples::new(),
-            tpot: Samples::new(),
-            e2e: Samples::new(),
-            gaps: Samples::new(),
-            rates: Samples::new(),
+            ttft: SampleDistribution::new(),
+            ttst: SampleDistribution::new(),
+            tpot: SampleDistribution::new(),
+            e2e: SampleDistribution::new(),
+            gaps: SampleDistribution::new(),
+            rates: SampleDistribution::new(),
             sending: None,
             first_error: None,
             kept: Vec::new(),
             left_out: None,
-            timeline: Timeline::default(),
-            over_time: OverTime::default(),
-            spans: RequestSpans::new(options.drawn_requests),
+            timeline: WorkerTimeline::default(),
+            over_time: ReportTimeSeries::default(),
+            spans: SampledRequestSpans::new(options.drawn_requests),
             regret: None,
         }
     }
 
-    fn completed(&mut self, outcome: &Outcome<'_>) {
+    fn add_completed(&mut self, outcome: &RequestOutcome<'_>) {
         self.completed += 1;
         self.input += u64::from(outcome.input);
         self.output += u64::from(outcome.output);
@@ -253,42 +256,42 @@ impl Collector {
             return;
         };
         // Differences of millisecond values, as in Dynamo's report.
-        let arrival = ms(outcome.arrival);
-        let (ttft, e2e) = (ms(first) - arrival, ms(last) - arrival);
+        let arrival = time_ms(outcome.arrival);
+        let (ttft, e2e) = (time_ms(first) - arrival, time_ms(last) - arrival);
         self.ttft.add(ttft, 1);
         self.e2e.add(e2e, 1);
         let gaps = outcome.output.saturating_sub(1);
-        let itl = (gaps > 0).then(|| (ms(last) - ms(first)) / f64::from(gaps));
+        let itl = (gaps > 0).then(|| (time_ms(last) - time_ms(first)) / f64::from(gaps));
         if let Some(itl) = itl {
             self.tpot.add(itl, 1);
-            if self.options.user_rate == UserRate::PerRequest && itl > 0.0 {
+            if self.options.user_rate == PerUserRateSamples::PerRequest && itl > 0.0 {
                 self.rates.add(1e3 / itl, 1);
             }
         }
         if let Some(second) = outcome.second {
-            self.ttst.add(ms(second) - ms(first), 1);
+            self.ttst.add(time_ms(second) - time_ms(first), 1);
         }
         if let Some(best) = outcome.best_overlap {
             let missed = u64::from(best.saturating_sub(outcome.overlap));
             *self.regret.get_or_insert(0) += missed * u64::from(outcome.block_size);
         }
-        if self.options.slo.holds(outcome) {
+        if self.options.slo.is_met_by(outcome) {
             self.good.0 += 1;
             self.good.1 += u64::from(outcome.output);
         }
     }
 
     /// Builds the report of the replay from the collected outcomes.
-    pub fn finish(mut self, facts: &RunTotals) -> Report {
+    pub fn finish(mut self, facts: &ReplayRunTotals) -> ReplayReport {
         // By arrival, then in the order of dispatch.
         self.kept.sort_by_key(|kept| (kept.arrival, kept.number()));
-        let summary = self.summary(facts);
-        Report {
+        let summary = self.build_summary(facts);
+        ReplayReport {
             curves: [
-                ("TTFT", curve(&mut self.ttft)),
-                ("ITL", curve(&mut self.gaps)),
-                ("TPOT", curve(&mut self.tpot)),
-                ("E2E", curve(&mut self.e2e)),
+                ("TTFT", quantile_curve(&mut self.ttft)),
+                ("ITL", quantile_curve(&mut self.gaps)),
+                ("TPOT", quantile_curve(&mut self.tpot)),
+                ("E2E", quantile_curve(&mut self.e2e)),
             ],
             summary,
             captured: self.options.records != KeptRecords::None,
@@ -301,7 +304,7 @@ impl Collector {
         }
     }
 
-    fn summary(&mut self, facts: &RunTotals) -> Map<String, Value> {
+    fn build_summary(&mut self, facts: &ReplayRunTotals) -> Map<String, Value> {
         let duration_ms = self.last_end_ns as f64 / 1e6;
         let seconds = (duration_ms / 1e3).max(1e-9);
         let rate = |n: u64| json!(n as f64 / seconds);
@@ -332,7 +335,7 @@ impl Collector {
         put("gpu_hours", json!(gpu_seconds / 3600.0));
         put("power_w", Value::Null);
         put("power_coverage", Value::Null);
-        if self.options.slo.is_set() {
+        if self.options.slo.has_any_bound() {
             put("goodput_completed_requests", json!(self.good.0));
             put("goodput_request_throughput_rps", rate(self.good.0));
             put("goodput_output_throughput_tok_s", rate(self.good.1));
@@ -364,26 +367,26 @@ impl Collector {
             ("e2e_latency_ms", &mut self.e2e),
             ("output_token_throughput_per_user", &mut self.rates),
         ] {
-            describe(&mut map, name, samples);
+            push_distribution_keys(&mut map, name, samples);
         }
-        self.ours(&mut map, facts, seconds, gpu_seconds);
+        self.add_simulator_metrics(&mut map, facts, seconds, gpu_seconds);
         if let Some(sending) = &mut self.sending {
             for (name, samples) in [
                 ("schedule_lateness_ms", &mut sending.lateness),
                 ("ttft_from_send_ms", &mut sending.ttft),
                 ("e2e_latency_from_send_ms", &mut sending.e2e),
             ] {
-                describe(&mut map, name, samples);
+                push_distribution_keys(&mut map, name, samples);
             }
         }
         map
     }
 
     /// Adds the summary keys that Dynamo's report does not have.
-    fn ours(
+    fn add_simulator_metrics(
         &self,
         map: &mut Map<String, Value>,
-        facts: &RunTotals,
+        facts: &ReplayRunTotals,
         seconds: f64,
         gpu_seconds: f64,
     ) {
@@ -399,7 +402,7 @@ impl Collector {
             put("router_regret_tokens", json!(regret));
         }
         let slo = &self.options.slo;
-        if slo.is_set() {
+        if slo.has_any_bound() {
             put("slo_ttft_ms", json!(slo.ttft_ms));
             put("slo_itl_ms", json!(slo.itl_ms));
             put("slo_e2e_ms", json!(slo.e2e_ms));
@@ -413,30 +416,32 @@ impl Collector {
     }
 }
 
-impl Sink for Collector {
-    fn request(&mut self, outcome: &Outcome<'_>) {
+impl ReplaySink for ReportCollector {
+    fn on_request_finished(&mut self, outcome: &RequestOutcome<'_>) {
         self.ended += 1;
         if let Some(sent) = outcome.sent {
-            let sending = self.sending.get_or_insert_with(|| Box::new(Sending::new()));
+            let sending = self
+                .sending
+                .get_or_insert_with(|| Box::new(SendTimes::new()));
             sending.add(sent, outcome);
         }
         let good = self.good.0;
         match outcome.status {
-            Status::Completed => self.completed(outcome),
-            Status::Rejected => self.rejected += 1,
-            Status::Incomplete => self.incomplete += 1,
-            Status::Failed => {
+            RequestStatus::Completed => self.add_completed(outcome),
+            RequestStatus::Rejected => self.rejected += 1,
+            RequestStatus::Incomplete => self.incomplete += 1,
+            RequestStatus::Failed => {
                 self.failed += 1;
                 let error = || outcome.error.map(str::to_owned);
                 self.first_error = self.first_error.take().or_else(error);
             }
         }
-        if self.options.slo.is_set() {
+        if self.options.slo.has_any_bound() {
             self.over_time
                 .record_request(outcome.arrival, self.good.0 > good);
         }
         self.spans.request(outcome);
-        self.over_time.record_reuse(outcome);
+        self.over_time.record_prefix_reuse(outcome);
         match self.options.records {
             KeptRecords::None => {}
             KeptRecords::Below(most) if self.kept.len() + 1 >= most => {
@@ -448,26 +453,31 @@ impl Sink for Collector {
         }
     }
 
-    fn gaps(&mut self, nanos: u64, times: u64) {
+    fn on_token_gaps(&mut self, nanos: u64, times: u64) {
         let ms = nanos as f64 / 1e6;
         self.gaps.add(ms, times);
-        if self.options.user_rate == UserRate::PerGap && nanos > 0 {
+        if self.options.user_rate == PerUserRateSamples::PerGap && nanos > 0 {
             self.rates.add(1e3 / ms, times);
         }
     }
 
-    fn worker(&mut self, at: SimTime, worker: u32, pool: PoolRole, change: WorkerChange) {
-        self.over_time.worker(at, (pool, worker), change);
+    fn on_worker_change(&mut self, at: SimTime, worker: u32, pool: PoolRole, change: WorkerChange) {
+        self.over_time
+            .record_worker_change(at, (pool, worker), change);
     }
 
-    fn sample(&mut self, sample: &WorkerSample) {
+    fn on_worker_sample(&mut self, sample: &WorkerSample) {
         self.timeline.push(sample);
     }
 }
 
 /// Adds mean, extremes, percentiles and standard deviation of a metric under the keys of Dynamo's
 /// report.
-fn describe(map: &mut Map<String, Value>, name: &str, samples: &mut Samples) {
+fn push_distribution_keys(
+    map: &mut Map<String, Value>,
+    name: &str,
+    samples: &mut SampleDistribution,
+) {
     let [median, p75, p90, p95, p99] = samples.percentiles([50.0, 75.0, 90.0, 95.0, 99.0]);
     for (kind, value) in [
         ("mean", samples.mean()),
@@ -484,27 +494,28 @@ fn describe(map: &mut Map<String, Value>, name: &str, samples: &mut Samples) {
     }
 }
 
-fn curve(samples: &mut Samples) -> Vec<f64> {
+fn quantile_curve(samples: &mut SampleDistribution) -> Vec<f64> {
     if samples.count() == 0 {
         return Vec::new();
     }
-    let percents: [f64; CURVE] = std::array::from_fn(|i| i as f64 * 100.0 / (CURVE - 1) as f64);
+    let percents: [f64; CURVE_POINTS] =
+        std::array::from_fn(|i| i as f64 * 100.0 / (CURVE_POINTS - 1) as f64);
     samples.percentiles(percents).to_vec()
 }
 
 /// Report of a replay: summary, distributions, timelines and request records.
 #[derive(Debug)]
-pub struct Report {
+pub struct ReplayReport {
     /// Totals, throughputs and latency statistics of the replay, by key.
     pub summary: Map<String, Value>,
     /// Latency distributions by name: quantiles at even steps, in milliseconds.
     pub curves: [(&'static str, Vec<f64>); 4],
     /// Sampled gauges of the workers over time.
-    pub timeline: Timeline,
+    pub timeline: WorkerTimeline,
     /// Number of workers, fraction of good requests, and prefix reuse over time.
-    pub over_time: OverTime,
+    pub over_time: ReportTimeSeries,
     /// Phases of sampled requests on their workers.
-    pub spans: RequestSpans,
+    pub spans: SampledRequestSpans,
     captured: bool,
     /// Number of requests at which the report stopped keeping records, if it did.
     left_out: Option<usize>,
@@ -512,21 +523,21 @@ pub struct Report {
     kept: Vec<OutcomeRecord>,
 }
 
-impl Report {
+impl ReplayReport {
     /// Returns a number of the report's summary; 0 if the key is missing.
-    pub fn number(&self, key: &str) -> f64 {
+    pub fn summary_number(&self, key: &str) -> f64 {
         self.summary.get(key).and_then(Value::as_f64).unwrap_or(0.0)
     }
 
     /// Adds the cost of the replay to the summary, from the price of a GPU hour.
-    pub fn price(&mut self, gpu_hour: f64) {
-        let cost = self.number("gpu_hours") * gpu_hour;
+    pub fn add_cost(&mut self, gpu_hour: f64) {
+        let cost = self.summary_number("gpu_hours") * gpu_hour;
         self.summary.insert("cost".to_owned(), json!(cost));
     }
 
     /// Returns the records of all kept requests, in order of arrival.
-    pub fn records(&self) -> impl ExactSizeIterator<Item = RequestRecord> {
-        self.kept.iter().map(OutcomeRecord::record)
+    pub fn request_records(&self) -> impl ExactSizeIterator<Item = RequestRecord> {
+        self.kept.iter().map(OutcomeRecord::to_request_record)
     }
 
     /// Writes the report as JSON.
@@ -539,8 +550,8 @@ impl Report {
     }
 
     /// Renders the table of latencies, followed by the totals of the run.
-    pub fn table(&self) -> String {
-        let mut table = table::table(&self.summary);
+    pub fn render_text_table(&self) -> String {
+        let mut table = table::render_latency_table(&self.summary);
         if let Some(error) = &self.first_error {
             table.push_str(&format!("First failure: {error}\n"));
         }
@@ -554,7 +565,7 @@ impl Report {
     }
 }
 
-impl Serialize for Report {
+impl Serialize for ReplayReport {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("summary", &self.summary)?;
@@ -569,7 +580,7 @@ impl Serialize for Report {
         }
         map.serialize_entry("coverage", &coverage)?;
         map.serialize_entry("planner", &Value::Null)?;
-        if self.over_time.is_scaled() {
+        if self.over_time.has_worker_changes() {
             map.serialize_entry("workers_over_time", &self.over_time.workers)?;
         }
         map.end()
@@ -583,7 +594,7 @@ impl Serialize for RequestRecords<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut list = serializer.serialize_seq(Some(self.0.len()))?;
         for kept in self.0 {
-            list.serialize_element(&kept.record())?;
+            list.serialize_element(&kept.to_request_record())?;
         }
         list.end()
     }

@@ -2,36 +2,36 @@
 
 use std::collections::BTreeSet;
 
-use crate::outcome::{Outcome, PoolRole, WorkerChange};
+use crate::outcome::{PoolRole, RequestOutcome, WorkerChange};
 use vllm_sim_engine::SimTime;
 
 /// Maximum number of intervals in a time series; beyond it, pairs are merged.
-const MAX_POINTS: usize = 480;
+const MAX_TIME_INTERVALS: usize = 480;
 
 /// Time series of a replay: serving workers, good requests and prefix reuse.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct OverTime {
+pub struct ReportTimeSeries {
     /// Times in seconds, with the number of serving workers from then on.
     pub workers: Vec<(f64, u32)>,
     serving: BTreeSet<(PoolRole, u32)>,
     existing: Vec<(f64, u32)>,
     there: BTreeSet<(PoolRole, u32)>,
-    good: Shares,
-    reused: Shares,
+    good: RatioOverTime,
+    reused: RatioOverTime,
 }
 
 /// Numerators and denominators of a ratio over even time intervals.
 #[derive(Debug, Clone, Default, PartialEq)]
-struct Shares {
+struct RatioOverTime {
     stretches: Vec<(u64, u64)>,
     stretch_ns: u64,
 }
 
-impl Shares {
+impl RatioOverTime {
     fn add(&mut self, at: SimTime, (part, whole): (u64, u64)) {
         const SECOND: u64 = 1_000_000_000;
         self.stretch_ns = self.stretch_ns.max(SECOND / 4);
-        while at.nanos() / self.stretch_ns >= MAX_POINTS as u64 {
+        while at.nanos() / self.stretch_ns >= MAX_TIME_INTERVALS as u64 {
             let pairs = self.stretches.chunks(2);
             let sum = |pair: &[(u64, u64)]| pair.iter().fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
             self.stretches = pairs.map(sum).collect();
@@ -56,15 +56,20 @@ impl Shares {
     }
 }
 
-impl OverTime {
-    pub(super) fn worker(&mut self, at: SimTime, who: (PoolRole, u32), change: WorkerChange) {
+impl ReportTimeSeries {
+    pub(super) fn record_worker_change(
+        &mut self,
+        at: SimTime,
+        who: (PoolRole, u32),
+        change: WorkerChange,
+    ) {
         let paid = match change {
             WorkerChange::Starting => self.there.insert(who),
             WorkerChange::Gone => self.there.remove(&who),
             WorkerChange::Ready | WorkerChange::Draining => false,
         };
         if paid {
-            note(&mut self.existing, at, self.there.len());
+            push_count_change(&mut self.existing, at, self.there.len());
         }
         let changed = match change {
             WorkerChange::Ready => self.serving.insert(who),
@@ -72,7 +77,7 @@ impl OverTime {
             WorkerChange::Starting => false,
         };
         if changed {
-            note(&mut self.workers, at, self.serving.len());
+            push_count_change(&mut self.workers, at, self.serving.len());
         }
     }
 
@@ -80,7 +85,7 @@ impl OverTime {
         self.good.add(arrival, (u64::from(is_good), 1));
     }
 
-    pub(super) fn record_reuse(&mut self, outcome: &Outcome<'_>) {
+    pub(super) fn record_prefix_reuse(&mut self, outcome: &RequestOutcome<'_>) {
         let reused = outcome.admissions.iter().map(|a| a.reused).max();
         let Some(reused) = reused else {
             return;
@@ -90,23 +95,23 @@ impl OverTime {
     }
 
     /// Returns the percentage of good requests, by scheduled time of the requests in seconds.
-    pub fn attainment(&self) -> Vec<(f64, f64)> {
+    pub fn slo_attainment_percent(&self) -> Vec<(f64, f64)> {
         self.good.percentages()
     }
 
     /// Returns the percentage of prompt tokens found in the prefix cache, by scheduled time of the
     /// requests in seconds.
-    pub fn prefix_reuse(&self) -> Vec<(f64, f64)> {
+    pub fn prefix_reuse_percent(&self) -> Vec<(f64, f64)> {
         self.reused.percentages()
     }
 
     /// Returns whether the number of workers changed during the replay.
-    pub fn is_scaled(&self) -> bool {
+    pub fn has_worker_changes(&self) -> bool {
         self.workers.len() > 1
     }
 
     /// Returns the accumulated GPU cost over time in seconds, which is `total` at `end` seconds.
-    pub fn cost(&self, end: f64, total: f64) -> Vec<(f64, f64)> {
+    pub fn accumulated_cost(&self, end: f64, total: f64) -> Vec<(f64, f64)> {
         let (mut paid, mut before) = (0.0, (0.0, 0));
         let ends = self.existing.iter().copied().chain([(end, 0)]);
         let corners = ends.map(|(at, workers): (f64, u32)| {
@@ -123,7 +128,7 @@ impl OverTime {
     }
 
     /// Returns the worker count over time as a step line, up to `end` seconds.
-    pub fn steps(&self, end: f64) -> Vec<(f64, f64)> {
+    pub fn worker_count_steps(&self, end: f64) -> Vec<(f64, f64)> {
         let mut corners = Vec::with_capacity(2 * self.workers.len() + 1);
         let mut before = None;
         for &(at, workers) in &self.workers {
@@ -136,7 +141,7 @@ impl OverTime {
     }
 }
 
-fn note(steps: &mut Vec<(f64, u32)>, at: SimTime, now: usize) {
+fn push_count_change(steps: &mut Vec<(f64, u32)>, at: SimTime, now: usize) {
     let (at, now) = (at.as_secs_f64(), now as u32);
     match steps.last_mut() {
         Some(last) if last.0 == at => last.1 = now,
@@ -150,13 +155,13 @@ mod tests {
 
     #[test]
     fn workers_are_counted_and_requests_kept_in_bounds() {
-        let mut over = OverTime::default();
+        let mut over = ReportTimeSeries::default();
         let at = SimTime::from_millis;
-        over.worker(at(0), (PoolRole::Serving, 0), WorkerChange::Ready);
-        over.worker(at(500), (PoolRole::Serving, 1), WorkerChange::Starting);
-        over.worker(at(2000), (PoolRole::Serving, 1), WorkerChange::Ready);
-        over.worker(at(9000), (PoolRole::Serving, 0), WorkerChange::Draining);
-        over.worker(at(9500), (PoolRole::Serving, 0), WorkerChange::Gone);
+        over.record_worker_change(at(0), (PoolRole::Serving, 0), WorkerChange::Ready);
+        over.record_worker_change(at(500), (PoolRole::Serving, 1), WorkerChange::Starting);
+        over.record_worker_change(at(2000), (PoolRole::Serving, 1), WorkerChange::Ready);
+        over.record_worker_change(at(9000), (PoolRole::Serving, 0), WorkerChange::Draining);
+        over.record_worker_change(at(9500), (PoolRole::Serving, 0), WorkerChange::Gone);
         assert_eq!(over.workers, [(0.0, 1), (2.0, 2), (9.0, 1)]);
         let corners = [
             (0.0, 1.0),
@@ -166,15 +171,16 @@ mod tests {
             (9.0, 1.0),
             (10.0, 1.0),
         ];
-        assert_eq!(over.steps(10.0), corners);
+        assert_eq!(over.worker_count_steps(10.0), corners);
         // Only the second worker has a start event, and none has an end event.
-        assert_eq!(over.cost(10.0, 9.5), [(0.5, 0.0), (10.0, 9.5)]);
+        assert_eq!(over.accumulated_cost(10.0, 9.5), [(0.5, 0.0), (10.0, 9.5)]);
         for second in 0..100_000 {
             over.record_request(at(second * 1000), second % 4 > 0);
         }
-        let seen = over.attainment();
+        let seen = over.slo_attainment_percent();
         assert!(
-            seen.len() <= MAX_POINTS && seen.iter().all(|(_, good)| (*good - 75.0).abs() < 2.0)
+            seen.len() <= MAX_TIME_INTERVALS
+                && seen.iter().all(|(_, good)| (*good - 75.0).abs() < 2.0)
         );
     }
 }

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::outcome::{Admission, HandoffTimes, Outcome, PoolRole, Status};
+use crate::outcome::{AdmissionOutcome, HandoffTimes, PoolRole, RequestOutcome, RequestStatus};
 use vllm_sim_engine::SimTime;
 
-/// Copy of an [`Outcome`] without its token times.
+/// Copy of a [`RequestOutcome`] without its token times.
 #[derive(Debug, Clone, PartialEq)]
 pub struct OutcomeRecord {
     pub(super) session_id: Option<Arc<str>>,
@@ -19,7 +19,7 @@ pub struct OutcomeRecord {
     sent: Option<SimTime>,
     dispatched: Option<SimTime>,
     ended: SimTime,
-    pub(super) status: Status,
+    pub(super) status: RequestStatus,
     input: u32,
     requested: u32,
     output: u32,
@@ -28,7 +28,7 @@ pub struct OutcomeRecord {
     last: Option<SimTime>,
     worker: Option<u32>,
     prefill_worker: Option<u32>,
-    admissions: Box<[Admission]>,
+    admissions: Box<[AdmissionOutcome]>,
     preemptions: Box<[u64]>,
     handoff: Option<Box<HandoffTimes>>,
     overlap: u32,
@@ -40,8 +40,8 @@ pub struct OutcomeRecord {
     error: Option<Box<str>>,
 }
 
-impl From<&Outcome<'_>> for OutcomeRecord {
-    fn from(outcome: &Outcome<'_>) -> Self {
+impl From<&RequestOutcome<'_>> for OutcomeRecord {
+    fn from(outcome: &RequestOutcome<'_>) -> Self {
         Self {
             session_id: outcome.session_id.cloned(),
             turn: outcome.turn,
@@ -142,12 +142,12 @@ pub struct AdmissionRecord {
     pub host_reused_input_tokens: Option<u32>,
 }
 
-pub(super) fn word(status: Status) -> &'static str {
+pub(super) fn status_word(status: RequestStatus) -> &'static str {
     match status {
-        Status::Completed => "completed",
-        Status::Rejected => "rejected",
-        Status::Incomplete => "incomplete",
-        Status::Failed => "failed",
+        RequestStatus::Completed => "completed",
+        RequestStatus::Rejected => "rejected",
+        RequestStatus::Incomplete => "incomplete",
+        RequestStatus::Failed => "failed",
     }
 }
 
@@ -158,7 +158,7 @@ fn numbered_uuid(number: u64) -> String {
     format!("{a}-{b}-{c}-{d}-{e}")
 }
 
-pub(super) fn ms(at: SimTime) -> f64 {
+pub(super) fn time_ms(at: SimTime) -> f64 {
     at.nanos() as f64 / 1e6
 }
 
@@ -168,13 +168,13 @@ impl OutcomeRecord {
     }
 
     /// Builds the request's record in the report's JSON.
-    pub fn record(&self) -> RequestRecord {
-        let split = self.is_split();
-        let arrival = ms(self.arrival);
-        let (first, last) = (self.first.map(ms), self.last.map(ms));
+    pub fn to_request_record(&self) -> RequestRecord {
+        let split = self.is_disaggregated();
+        let arrival = time_ms(self.arrival);
+        let (first, last) = (self.first.map(time_ms), self.last.map(time_ms));
         let gaps = self.output.saturating_sub(1);
         let span = last.zip(first).map(|(last, first)| last - first);
-        let history = self.history();
+        let history = self.admission_records();
         let handoff = self.handoff.as_deref().copied().unwrap_or_default();
         let admitted = |pool| self.admissions.iter().find(|a| a.pool == pool);
         let decode = admitted(PoolRole::Serving).filter(|_| split);
@@ -183,7 +183,10 @@ impl OutcomeRecord {
             .iter()
             .filter(|a| !split || a.pool == PoolRole::Prefill);
         let reused = reused.map(|a| a.reused).max();
-        let tiers = self.admissions.first().and_then(Admission::tiers);
+        let tiers = self
+            .admissions
+            .first()
+            .and_then(AdmissionOutcome::gpu_and_host_cached_tokens);
         let uuid = match &self.request_id {
             Some(id) => id.to_string(),
             None => numbered_uuid(self.number),
@@ -195,15 +198,15 @@ impl OutcomeRecord {
             arrival_time_ms: arrival,
             // Dynamo reports it for agentic traces only.
             dispatched_at_ms: None,
-            first_admit_ms: self.admissions.first().map(|a| ms(a.at)),
+            first_admit_ms: self.admissions.first().map(|a| time_ms(a.at)),
             first_token_ms: first,
             last_token_ms: last,
-            terminal_time_ms: ms(self.ended),
-            terminal_status: word(self.status),
+            terminal_time_ms: time_ms(self.ended),
+            terminal_status: status_word(self.status),
             ttft_ms: first.map(|first| first - arrival),
             ttst_ms: self
                 .second
-                .map(ms)
+                .map(time_ms)
                 .zip(first)
                 .map(|(second, first)| second - first),
             itl_ms: span.filter(|_| gaps > 0).map(|span| span / f64::from(gaps)),
@@ -216,12 +219,12 @@ impl OutcomeRecord {
             first_admission_host_reused_input_tokens: tiers.map(|(_, host)| host),
             prefill_worker_idx: self.prefill_worker,
             decode_worker_idx: self.worker,
-            prefill_admit_ms: admitted(PoolRole::Prefill).map(|a| ms(a.at)),
-            decode_admit_ms: decode.map(|a| ms(a.at)),
-            source_held_ms: handoff.held.map(ms),
-            destination_reserved_ms: handoff.reserved.map(ms),
-            destination_activated_ms: handoff.activated.map(ms),
-            source_released_ms: handoff.released.map(ms),
+            prefill_admit_ms: admitted(PoolRole::Prefill).map(|a| time_ms(a.at)),
+            decode_admit_ms: decode.map(|a| time_ms(a.at)),
+            source_held_ms: handoff.held.map(time_ms),
+            destination_reserved_ms: handoff.reserved.map(time_ms),
+            destination_activated_ms: handoff.activated.map(time_ms),
+            source_released_ms: handoff.released.map(time_ms),
             decode_reused_input_tokens: self.handoff.as_ref().map(|handoff| handoff.reused),
             prefill_route_overlap_tokens: self.prefill_worker.map(|_| {
                 let tokens = self.overlap.saturating_mul(self.block_size);
@@ -231,42 +234,44 @@ impl OutcomeRecord {
             admission_count: history.len(),
             readmission_count: self.admissions.iter().filter(|a| a.again).count(),
             admission_history: history,
-            routing_history: self.routing(),
+            routing_history: self.routing_json(),
             // References to pressure records, which a replay does not write.
             pressure_record_ordinals: Vec::new(),
-            sent_time_ms: self.sent.map(ms),
+            sent_time_ms: self.sent.map(time_ms),
             error: self.error.clone(),
         }
     }
 
-    fn is_split(&self) -> bool {
+    fn is_disaggregated(&self) -> bool {
         self.prefill_worker.is_some()
     }
 
-    fn history(&self) -> Vec<AdmissionRecord> {
+    fn admission_records(&self) -> Vec<AdmissionRecord> {
         let mut per_pool = [0, 0];
         let history = self.admissions.iter().enumerate().map(|(n, admission)| {
             let ordinal = &mut per_pool[admission.pool as usize];
             *ordinal += 1;
             AdmissionRecord {
                 admission_ordinal: n,
-                at_ms: ms(admission.at),
+                at_ms: time_ms(admission.at),
                 is_readmission: admission.again,
                 pool: match admission.pool {
-                    _ if !self.is_split() => "agg",
+                    _ if !self.is_disaggregated() => "agg",
                     PoolRole::Prefill => "prefill",
                     PoolRole::Serving => "decode",
                 },
                 pool_admission_ordinal: *ordinal - 1,
                 reused_input_tokens: admission.reused,
-                g1_reused_input_tokens: admission.tiers().map(|(gpu, _)| gpu),
-                host_reused_input_tokens: admission.tiers().map(|(_, host)| host),
+                g1_reused_input_tokens: admission.gpu_and_host_cached_tokens().map(|(gpu, _)| gpu),
+                host_reused_input_tokens: admission
+                    .gpu_and_host_cached_tokens()
+                    .map(|(_, host)| host),
             }
         });
         history.collect()
     }
 
-    fn routing(&self) -> Value {
+    fn routing_json(&self) -> Value {
         let one = |pool: &str, worker: u32| {
             // Decode workers are chosen immediately, whatever they have cached.
             let first = pool != "decode";
@@ -286,15 +291,19 @@ impl OutcomeRecord {
                 "selected_overlap_blocks": best.map(|_| found),
                 "best_available_overlap_blocks": best,
                 "overlap_regret_blocks": best.map(|best| best.saturating_sub(found)),
-                "queue_entered_at_ms": waited.then(|| ms(self.arrival)),
+                "queue_entered_at_ms": waited.then(|| time_ms(self.arrival)),
                 "queue_wait_ms": if first { self.queued_ns as f64 / 1e6 } else { 0.0 },
-                "released_at_ms": self.dispatched.filter(|_| waited).map(ms),
+                "released_at_ms": self.dispatched.filter(|_| waited).map(time_ms),
                 "placement_replica_id": null,
             })
         };
         let mut routes = Vec::new();
         routes.extend(self.prefill_worker.map(|worker| one("prefill", worker)));
-        let pool = if self.is_split() { "decode" } else { "agg" };
+        let pool = if self.is_disaggregated() {
+            "decode"
+        } else {
+            "agg"
+        };
         routes.extend(self.worker.map(|worker| one(pool, worker)));
         if self.decode_first {
             routes.reverse();

@@ -1,12 +1,12 @@
 //! Keeps the phases of a sample of requests for the HTML page, in bounded memory.
 
-use crate::outcome::{Outcome, PoolRole};
+use crate::outcome::{PoolRole, RequestOutcome};
 use vllm_sim_engine::SimTime;
-use vllm_sim_random::mix;
+use vllm_sim_random::mix_u64_pair;
 
 /// Phase of a request on a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum SpanPhase {
+pub enum RequestPhase {
     /// The request waits for a worker, or for capacity on it.
     Queue,
     /// The worker computes the prompt.
@@ -19,7 +19,7 @@ pub enum SpanPhase {
     Preempted,
 }
 
-impl SpanPhase {
+impl RequestPhase {
     /// All phases of a request with their names in the HTML page.
     pub const NAMES: [(&str, Self); 5] = [
         ("queue", Self::Queue),
@@ -32,7 +32,7 @@ impl SpanPhase {
 
 /// Phases of one request on one worker.
 #[derive(Debug, Clone, PartialEq)]
-pub struct WorkerSpan {
+pub struct RequestWorkerSpan {
     /// Pool of the worker.
     pub pool: PoolRole,
     /// Number of the worker.
@@ -40,21 +40,21 @@ pub struct WorkerSpan {
     /// Number of the request in dispatch order.
     pub number: u64,
     /// Start and kind of each phase of the request; a phase lasts until the next one.
-    pub phases: Vec<(SimTime, SpanPhase)>,
+    pub phases: Vec<(SimTime, RequestPhase)>,
     /// End of the request's last phase on this worker.
     pub end: SimTime,
 }
 
 /// Phases on workers of all requests, or of a uniform sample of them.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct RequestSpans {
+pub struct SampledRequestSpans {
     most: usize,
     one_of: u64,
     seen: u64,
-    kept: Vec<WorkerSpan>,
+    kept: Vec<RequestWorkerSpan>,
 }
 
-impl RequestSpans {
+impl SampledRequestSpans {
     pub(super) fn new(most: usize) -> Self {
         Self {
             most,
@@ -64,28 +64,28 @@ impl RequestSpans {
     }
 
     /// Returns the phases of the sampled requests.
-    pub fn kept(&self) -> &[WorkerSpan] {
+    pub fn kept_spans(&self) -> &[RequestWorkerSpan] {
         &self.kept
     }
 
-    /// Returns the number of requests from which [`RequestSpans::kept`] is sampled.
-    pub fn seen(&self) -> u64 {
+    /// Returns the number of requests from which [`SampledRequestSpans::kept`] is sampled.
+    pub fn requests_seen(&self) -> u64 {
         self.seen
     }
 
     /// Returns the sampling interval `n`: one of `n` requests is kept.
-    pub fn one_of(&self) -> u64 {
+    pub fn sampling_interval(&self) -> u64 {
         self.one_of
     }
 
-    pub(super) fn request(&mut self, outcome: &Outcome<'_>) {
+    pub(super) fn request(&mut self, outcome: &RequestOutcome<'_>) {
         if self.most == 0 {
             return;
         }
-        self.add(outcome.number, || spans(outcome));
+        self.add_if_sampled(outcome.number, || spans_of_request(outcome));
     }
 
-    fn add(&mut self, number: u64, spans: impl FnOnce() -> Vec<WorkerSpan>) {
+    fn add_if_sampled(&mut self, number: u64, spans: impl FnOnce() -> Vec<RequestWorkerSpan>) {
         self.seen += 1;
         if !is_chosen(number, self.one_of) {
             return;
@@ -102,11 +102,11 @@ impl RequestSpans {
 /// Returns whether a request is sampled, by a hash: every n-th request might always be on the same
 /// worker.
 fn is_chosen(number: u64, one_of: u64) -> bool {
-    mix(0, number).is_multiple_of(one_of)
+    mix_u64_pair(0, number).is_multiple_of(one_of)
 }
 
-fn spans(outcome: &Outcome<'_>) -> Vec<WorkerSpan> {
-    let span = |pool, worker, phases: Vec<_>, end| WorkerSpan {
+fn spans_of_request(outcome: &RequestOutcome<'_>) -> Vec<RequestWorkerSpan> {
+    let span = |pool, worker, phases: Vec<_>, end| RequestWorkerSpan {
         pool,
         worker,
         number: outcome.number,
@@ -117,14 +117,14 @@ fn spans(outcome: &Outcome<'_>) -> Vec<WorkerSpan> {
     let mut from = outcome.arrival;
     let handoff = outcome.handoff.unwrap_or_default();
     if let Some(worker) = outcome.prefill_worker {
-        let mut phases = vec![(from, SpanPhase::Queue)];
+        let mut phases = vec![(from, RequestPhase::Queue)];
         let admitted = outcome
             .admissions
             .iter()
             .filter(|a| a.pool == PoolRole::Prefill);
-        phases.extend(admitted.map(|a| (a.at, SpanPhase::Prefill)));
+        phases.extend(admitted.map(|a| (a.at, RequestPhase::Prefill)));
         let held = handoff.held.unwrap_or(outcome.ended);
-        phases.extend(handoff.held.map(|at| (at, SpanPhase::Transfer)));
+        phases.extend(handoff.held.map(|at| (at, RequestPhase::Transfer)));
         let released = handoff.released.or(handoff.activated);
         let end = released.unwrap_or(outcome.ended).max(held);
         from = handoff.reserved.unwrap_or(held);
@@ -139,8 +139,8 @@ fn spans(outcome: &Outcome<'_>) -> Vec<WorkerSpan> {
         return spans;
     };
     let waits = match outcome.prefill_worker {
-        Some(_) => SpanPhase::Transfer,
-        None => SpanPhase::Queue,
+        Some(_) => RequestPhase::Transfer,
+        None => RequestPhase::Queue,
     };
     let mut phases = vec![(from, waits)];
     let split = outcome.prefill_worker.is_some();
@@ -151,20 +151,20 @@ fn spans(outcome: &Outcome<'_>) -> Vec<WorkerSpan> {
     phases.extend(admitted.map(|a| {
         let made_some = split || outcome.first.is_some_and(|first| first <= a.at);
         let phase = match made_some {
-            true => SpanPhase::Decode,
-            false => SpanPhase::Prefill,
+            true => RequestPhase::Decode,
+            false => RequestPhase::Prefill,
         };
         (a.at, phase)
     }));
-    phases.extend(outcome.first.map(|at| (at, SpanPhase::Decode)));
+    phases.extend(outcome.first.map(|at| (at, RequestPhase::Decode)));
     phases.extend(
         outcome
             .preempted
             .iter()
-            .map(|&at| (at, SpanPhase::Preempted)),
+            .map(|&at| (at, RequestPhase::Preempted)),
     );
     // At equal times, the preemption comes first.
-    phases.sort_by_key(|&(at, phase)| (at, phase != SpanPhase::Preempted));
+    phases.sort_by_key(|&(at, phase)| (at, phase != RequestPhase::Preempted));
     spans.push(span(PoolRole::Serving, worker, phases, outcome.ended));
     spans
 }
@@ -174,20 +174,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_even_choice_is_kept_within_the_bound() {
-        let mut spans = RequestSpans::new(500);
+    fn span_sample_is_uniform_and_bounded() {
+        let mut spans = SampledRequestSpans::new(500);
         for number in 0..100_000 {
-            let span = WorkerSpan {
+            let span = RequestWorkerSpan {
                 pool: PoolRole::Serving,
                 worker: (number % 8) as u32,
                 number,
                 phases: Vec::new(),
                 end: SimTime::ZERO,
             };
-            spans.add(number, || vec![span]);
+            spans.add_if_sampled(number, || vec![span]);
         }
         assert!((200..=500).contains(&spans.kept.len()));
-        assert_eq!((spans.seen(), spans.one_of()), (100_000, 256));
+        assert_eq!(
+            (spans.requests_seen(), spans.sampling_interval()),
+            (100_000, 256)
+        );
         let on_first = spans.kept.iter().filter(|span| span.worker == 0).count();
         assert!((20..120).contains(&on_first), "{on_first}");
     }

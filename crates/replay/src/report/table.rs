@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
 
-const ROWS: [(&str, &str, bool); 12] = [
+const LATENCY_ROWS: [(&str, &str, bool); 12] = [
     ("Time to First Token (ms)", "ttft_ms", false),
     ("Time to Second Token (ms)", "ttst_ms", false),
     ("Request Latency (ms)", "e2e_latency_ms", false),
@@ -35,7 +35,7 @@ const ROWS: [(&str, &str, bool); 12] = [
     ),
     ("Sent behind schedule (ms)", "schedule_lateness_ms", false),
 ];
-const COLUMNS: [(&str, &str); 8] = [
+const STATISTIC_COLUMNS: [(&str, &str); 8] = [
     ("avg", "mean"),
     ("min", "min"),
     ("max", "max"),
@@ -47,7 +47,7 @@ const COLUMNS: [(&str, &str); 8] = [
 ];
 
 /// Formats a number with thousands separators and two decimals.
-pub(crate) fn number(value: f64) -> String {
+pub(crate) fn format_with_thousands(value: f64) -> String {
     let text = format!("{:.2}", value.abs());
     let (whole, places) = text.split_once('.').unwrap_or((&text, "00"));
     let mut grouped = String::new();
@@ -61,35 +61,35 @@ pub(crate) fn number(value: f64) -> String {
     format!("{sign}{grouped}.{places}")
 }
 
-pub(super) fn table(summary: &Map<String, Value>) -> String {
+pub(super) fn render_latency_table(summary: &Map<String, Value>) -> String {
     let value = |key: &str| summary.get(key).and_then(Value::as_f64);
     // Only requests over HTTP have send times.
     let is_known = |key: &str| !key.contains("_send_") && !key.starts_with("schedule_");
-    let rows: Vec<Vec<String>> = ROWS
+    let rows: Vec<Vec<String>> = LATENCY_ROWS
         .iter()
         .filter(|(_, key, _)| is_known(key) || value(&format!("mean_{key}")).is_some())
         .map(|(label, key, single)| {
-            let cells = COLUMNS.iter().enumerate().map(|(i, (_, kind))| {
+            let cells = STATISTIC_COLUMNS.iter().enumerate().map(|(i, (_, kind))| {
                 let found = match single {
                     true if i == 0 => value(key),
                     true => None,
                     false => value(&format!("{kind}_{key}")),
                 };
-                found.map_or_else(|| "N/A".to_owned(), number)
+                found.map_or_else(|| "N/A".to_owned(), format_with_thousands)
             });
             std::iter::once((*label).to_owned()).chain(cells).collect()
         })
         .collect();
     let heads: Vec<String> = std::iter::once("Metric")
-        .chain(COLUMNS.iter().map(|(head, _)| *head))
+        .chain(STATISTIC_COLUMNS.iter().map(|(head, _)| *head))
         .map(str::to_owned)
         .collect();
-    let mut text = grid("vllm-sim | LLM Metrics", &heads, &rows);
+    let mut text = render_text_grid("vllm-sim | LLM Metrics", &heads, &rows);
     let mut line = |label: &str, shown: String| {
         let _ = writeln!(text, "{label}: {shown}");
     };
     let seconds = value("duration_ms").unwrap_or(0.0) / 1e3;
-    line("Duration (s)", number(seconds));
+    line("Duration (s)", format_with_thousands(seconds));
     let ratio = |key: &str| format!("{:.4}", value(key).unwrap_or(0.0));
     line(
         "Prefix cache reused ratio",
@@ -100,14 +100,17 @@ pub(super) fn table(summary: &Map<String, Value>) -> String {
         ratio("first_admission_prefix_cache_reused_ratio"),
     );
     if let Some(cost) = value("cost") {
-        line("Cost", number(cost));
+        line("Cost", format_with_thousands(cost));
     }
     if let (Some(good), Some(share)) = (
         value("goodput_request_throughput_rps"),
         value("slo_attainment"),
     ) {
-        line("Goodput (requests/sec)", number(good));
-        line("Requests within the SLO (%)", number(share * 100.0));
+        line("Goodput (requests/sec)", format_with_thousands(good));
+        line(
+            "Requests within the SLO (%)",
+            format_with_thousands(share * 100.0),
+        );
     }
     for (label, key) in [
         ("Preemptions", "preemptions"),
@@ -126,7 +129,7 @@ pub(super) fn table(summary: &Map<String, Value>) -> String {
     text
 }
 
-pub(super) fn grid(title: &str, heads: &[String], rows: &[Vec<String>]) -> String {
+pub(super) fn render_text_grid(title: &str, heads: &[String], rows: &[Vec<String>]) -> String {
     let wide = |i: usize| {
         let cells = rows.iter().map(|row| &row[i]).chain([&heads[i]]);
         cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
@@ -158,11 +161,11 @@ pub(super) fn grid(title: &str, heads: &[String], rows: &[Vec<String>]) -> Strin
 
 #[cfg(test)]
 mod tests {
-    use super::number;
+    use super::format_with_thousands;
 
     #[test]
     fn thousands_have_separators() {
-        let shown = [0.0, 999.999, 1234.5, -1_234_567.891].map(number);
+        let shown = [0.0, 999.999, 1234.5, -1_234_567.891].map(format_with_thousands);
         assert_eq!(shown, ["0.00", "1,000.00", "1,234.50", "-1,234,567.89"]);
     }
 }

@@ -2,11 +2,11 @@
 
 use crate::outcome::{PoolRole, WorkerSample};
 
-const MAX_POINTS: usize = 1024;
+const MAX_POINTS_PER_WORKER: usize = 1024;
 
 /// Sampled gauges of all workers over time.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Timeline {
+pub struct WorkerTimeline {
     /// Gauge series of each worker, in order of worker number, prefill workers first.
     pub tracks: Vec<WorkerTrack>,
 }
@@ -41,7 +41,7 @@ pub struct TimelinePoint {
     pub preemptions: f64,
 }
 
-impl Timeline {
+impl WorkerTimeline {
     pub(super) fn push(&mut self, sample: &WorkerSample) {
         let key = (sample.pool, sample.worker);
         let place = self
@@ -68,8 +68,8 @@ impl Timeline {
 impl WorkerTrack {
     fn push(&mut self, sample: &WorkerSample) {
         if self.open == 0 {
-            if self.points.len() == MAX_POINTS {
-                self.halve();
+            if self.points.len() == MAX_POINTS_PER_WORKER {
+                self.halve_resolution();
             }
             self.points.push(TimelinePoint::default());
         }
@@ -91,7 +91,7 @@ impl WorkerTrack {
         self.open = (self.open + 1) % self.per_point;
     }
 
-    fn halve(&mut self) {
+    fn halve_resolution(&mut self) {
         let half = |a: f64, b: f64| (a + b) / 2.0;
         let pairs = self.points.chunks(2).map(|pair| match pair {
             [a, b] => TimelinePoint {

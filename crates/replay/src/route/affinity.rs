@@ -1,19 +1,19 @@
 use std::collections::BTreeMap;
 
 use super::request::RouteRequest;
-use super::scorers::{Scorer, ScorersConfig};
+use super::scorers::{EndpointPickerConfig, EndpointScorer};
 
 #[derive(Debug, Default)]
-pub(super) struct Affinity {
+pub(super) struct AffinityState {
     sessions: BTreeMap<u64, u32>,
     running: Vec<BTreeMap<u64, u32>>,
     slots: BTreeMap<u32, u64>,
 }
 
-impl Affinity {
+impl AffinityState {
     /// Returns the session-affinity score of a worker: 1 if it served the session's last request,
     /// else 0.
-    pub(super) fn session(&self, ask: &RouteRequest, worker: u32) -> f64 {
+    pub(super) fn session_score(&self, ask: &RouteRequest, worker: u32) -> f64 {
         match self.sessions.get(&ask.session) {
             Some(last) if *last == worker => 1.0,
             _ => 0.0,
@@ -22,7 +22,7 @@ impl Affinity {
 
     /// Returns a worker's LoRA-affinity score: 1 if the adapter is active there, 0.8 if one more
     /// fits, else 0.
-    pub(super) fn adapter(&self, ask: &RouteRequest, worker: u32, most: usize) -> f64 {
+    pub(super) fn lora_score(&self, ask: &RouteRequest, worker: u32, most: usize) -> f64 {
         let Some(adapter) = ask.adapter else {
             return 0.0;
         };
@@ -34,11 +34,19 @@ impl Affinity {
         }
     }
 
-    pub(super) fn sent(&mut self, config: &ScorersConfig, ask: &RouteRequest, worker: u32) {
-        if config.weight(Scorer::Session) > 0.0 {
+    pub(super) fn record_sent(
+        &mut self,
+        config: &EndpointPickerConfig,
+        ask: &RouteRequest,
+        worker: u32,
+    ) {
+        if config.weight_of(EndpointScorer::Session) > 0.0 {
             self.sessions.insert(ask.session, worker);
         }
-        if let Some(adapter) = ask.adapter.filter(|_| config.weight(Scorer::Lora) > 0.0) {
+        if let Some(adapter) = ask
+            .adapter
+            .filter(|_| config.weight_of(EndpointScorer::Lora) > 0.0)
+        {
             let at = worker as usize;
             if self.running.len() <= at {
                 self.running.resize(at + 1, BTreeMap::new());
@@ -48,7 +56,7 @@ impl Affinity {
         }
     }
 
-    pub(super) fn finished(&mut self, slot: u32, worker: u32) {
+    pub(super) fn record_finished(&mut self, slot: u32, worker: u32) {
         let Some(adapter) = self.slots.remove(&slot) else {
             return;
         };

@@ -1,7 +1,7 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use vllm_sim_engine::{BlockKey, Event};
+use vllm_sim_engine::{BlockKey, SchedulerEvent};
 
 use super::key_table::KeyTable;
 
@@ -53,7 +53,7 @@ impl Hasher for NodeHasher {
 
 /// Packs an index node and a worker into a key of [`NodeCounts`]; the node, which varies more, is
 /// in the low bits.
-fn pair(node: u32, worker: u32) -> u64 {
+fn pack_node_and_worker(node: u32, worker: u32) -> u64 {
     u64::from(worker) << 32 | u64::from(node)
 }
 
@@ -61,13 +61,13 @@ fn pair(node: u32, worker: u32) -> u64 {
 const READ_AHEAD: usize = 32;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum BlockUse {
+enum BlockUseKind {
     Cached,
     Used,
 }
 
 impl BlockIndex {
-    pub(super) fn add(&mut self, worker: u32) {
+    pub(super) fn add_worker(&mut self, worker: u32) {
         let workers = worker as usize + 1;
         if workers <= self.workers {
             return;
@@ -78,7 +78,7 @@ impl BlockIndex {
         let words = workers.div_ceil(64);
         if words > self.words {
             let old = std::mem::take(&mut self.nodes);
-            for node in old.chunks(self.stride()) {
+            for node in old.chunks(self.words_per_node()) {
                 let (key, bits) = node.split_at(1);
                 let (cached, used) = bits.split_at(self.words);
                 self.nodes.extend_from_slice(key);
@@ -91,103 +91,107 @@ impl BlockIndex {
         }
     }
 
-    pub(super) fn forget(&mut self, worker: u32) {
+    pub(super) fn remove_worker(&mut self, worker: u32) {
         self.copies
             .retain(|pair, _| pair >> 32 != u64::from(worker));
         for node in self.table.nodes() {
-            self.unset(BlockUse::Cached, node, worker);
+            self.clear_worker(BlockUseKind::Cached, node, worker);
             self.drop_unused(node);
         }
     }
 
-    pub(super) fn apply(&mut self, worker: u32, event: &Event) {
+    pub(super) fn apply_kv_event(&mut self, worker: u32, event: &SchedulerEvent) {
         match event {
-            Event::Stored { plan, from, to } => {
+            SchedulerEvent::Stored { plan, from, to } => {
                 let keys = &plan.keys[*from as usize..*to as usize];
                 for some in keys.chunks(READ_AHEAD) {
-                    self.touch(some.iter().copied());
-                    some.iter().for_each(|key| self.store(worker, *key));
+                    self.prefetch_nodes(some.iter().copied());
+                    some.iter().for_each(|key| self.record_cached(worker, *key));
                 }
             }
-            Event::Removed { keys } => {
+            SchedulerEvent::Removed { keys } => {
                 for some in keys.chunks(READ_AHEAD) {
-                    self.touch(some.iter().map(|(key, _)| *key));
-                    some.iter().for_each(|(key, _)| self.evict(worker, *key));
+                    self.prefetch_nodes(some.iter().map(|(key, _)| *key));
+                    some.iter()
+                        .for_each(|(key, _)| self.record_evicted(worker, *key));
                 }
             }
-            Event::Cleared => self.forget(worker),
+            SchedulerEvent::Cleared => self.remove_worker(worker),
             _ => {}
         }
     }
 
-    fn store(&mut self, worker: u32, key: BlockKey) {
-        let node = self.node(key);
-        if self.has(BlockUse::Cached, node, worker) {
-            *self.copies.entry(pair(node, worker)).or_insert(0) += 1;
+    fn record_cached(&mut self, worker: u32, key: BlockKey) {
+        let node = self.find_or_create_node(key);
+        if self.has_worker(BlockUseKind::Cached, node, worker) {
+            *self
+                .copies
+                .entry(pack_node_and_worker(node, worker))
+                .or_insert(0) += 1;
         } else {
-            self.set(BlockUse::Cached, node, worker);
+            self.set_worker(BlockUseKind::Cached, node, worker);
         }
     }
 
-    fn evict(&mut self, worker: u32, key: BlockKey) {
-        let Some(node) = self.find(key) else {
+    fn record_evicted(&mut self, worker: u32, key: BlockKey) {
+        let Some(node) = self.find_node(key) else {
             return;
         };
-        if take_one(&mut self.copies, pair(node, worker)) {
+        if take_extra_copy(&mut self.copies, pack_node_and_worker(node, worker)) {
             return;
         }
-        self.unset(BlockUse::Cached, node, worker);
+        self.clear_worker(BlockUseKind::Cached, node, worker);
         self.drop_unused(node);
     }
 
     /// Prefetches the index nodes of `keys` into the CPU cache, so that their cache misses overlap.
-    fn touch(&self, keys: impl Iterator<Item = BlockKey>) {
-        let stride = self.stride();
-        let nodes = keys.filter_map(|key| self.table.guess(key.0));
+    fn prefetch_nodes(&self, keys: impl Iterator<Item = BlockKey>) {
+        let stride = self.words_per_node();
+        let nodes = keys.filter_map(|key| self.table.node_in_home_slot(key.0));
         let read = nodes.map(|node| self.nodes[node as usize * stride]);
         std::hint::black_box(read.fold(0, |all, key| all ^ key));
     }
 
     /// Returns, per worker, how many leading KV blocks of a prompt it has cached.
-    pub(super) fn overlaps(&mut self, keys: &[BlockKey]) -> &[u32] {
+    pub(super) fn cached_prefix_blocks(&mut self, keys: &[BlockKey]) -> &[u32] {
         let mut overlaps = std::mem::take(&mut self.overlaps);
-        self.walk(BlockUse::Cached, keys, &mut overlaps);
+        self.walk_prefix(BlockUseKind::Cached, keys, &mut overlaps);
         self.overlaps = overlaps;
         &self.overlaps
     }
 
     /// Returns the worker's number of cached blocks in the last lookup of [`BlockIndex::overlaps`].
-    pub(super) fn overlap(&self, worker: u32) -> u32 {
+    pub(super) fn last_cached_blocks_of(&self, worker: u32) -> u32 {
         self.overlaps[worker as usize]
     }
 
     /// Returns, per worker, how many leading KV blocks of a prompt its requests use.
-    pub(super) fn shared(&mut self, keys: &[BlockKey]) -> &[u32] {
+    pub(super) fn used_prefix_blocks(&mut self, keys: &[BlockKey]) -> &[u32] {
         let mut shared = std::mem::take(&mut self.shared);
-        self.walk(BlockUse::Used, keys, &mut shared);
+        self.walk_prefix(BlockUseKind::Used, keys, &mut shared);
         self.shared = shared;
         &self.shared
     }
 
     /// Returns the worker's number of used blocks in the last lookup of [`BlockIndex::shared`].
-    pub(super) fn shared_with(&self, worker: u32) -> u32 {
+    pub(super) fn last_used_blocks_of(&self, worker: u32) -> u32 {
         self.shared[worker as usize]
     }
 
-    fn walk(&mut self, kind: BlockUse, keys: &[BlockKey], depths: &mut [u32]) {
+    fn walk_prefix(&mut self, kind: BlockUseKind, keys: &[BlockKey], depths: &mut [u32]) {
         depths.fill(0);
         let mut alive = std::mem::take(&mut self.alive);
         alive.clear();
         alive.resize(self.words, u64::MAX);
         let mut depth = 0;
         for key in keys {
-            let Some(node) = self.find(*key) else {
+            let Some(node) = self.find_node(*key) else {
                 break;
             };
-            let bits = &self.nodes[self.place(kind, node)..][..self.words];
+            let bits = &self.nodes[self.bitset_offset(kind, node)..][..self.words];
             let mut any = false;
             for (word, (alive, bits)) in alive.iter_mut().zip(bits).enumerate() {
-                each_bit(*alive & !bits, |bit| {
+                for_each_set_bit(*alive & !bits, |bit| {
                     if let Some(found) = depths.get_mut(word * 64 + bit) {
                         *found = depth;
                     }
@@ -201,7 +205,7 @@ impl BlockIndex {
             }
         }
         for (word, alive) in alive.iter().enumerate() {
-            each_bit(*alive, |bit| {
+            for_each_set_bit(*alive, |bit| {
                 if let Some(found) = depths.get_mut(word * 64 + bit) {
                     *found = depth;
                 }
@@ -213,7 +217,7 @@ impl BlockIndex {
     /// Records that a request on a worker uses the KV blocks of `keys`.
     ///
     /// Returns their nodes in the index, and how many of them no other request on the worker used.
-    pub(super) fn enter(
+    pub(super) fn add_request_blocks(
         &mut self,
         worker: u32,
         keys: &[BlockKey],
@@ -222,13 +226,16 @@ impl BlockIndex {
         nodes.clear();
         let mut fresh = 0;
         for some in keys.chunks(READ_AHEAD) {
-            self.touch(some.iter().copied());
+            self.prefetch_nodes(some.iter().copied());
             for key in some {
-                let node = self.node(*key);
-                if self.has(BlockUse::Used, node, worker) {
-                    *self.users.entry(pair(node, worker)).or_insert(0) += 1;
+                let node = self.find_or_create_node(*key);
+                if self.has_worker(BlockUseKind::Used, node, worker) {
+                    *self
+                        .users
+                        .entry(pack_node_and_worker(node, worker))
+                        .or_insert(0) += 1;
                 } else {
-                    self.set(BlockUse::Used, node, worker);
+                    self.set_worker(BlockUseKind::Used, node, worker);
                     fresh += 1;
                 }
                 nodes.push(node);
@@ -239,32 +246,32 @@ impl BlockIndex {
 
     /// Records that a request has ended; returns how many of its blocks no request on the worker
     /// uses after that.
-    pub(super) fn leave(&mut self, worker: u32, nodes: &[u32]) -> u32 {
+    pub(super) fn remove_request_blocks(&mut self, worker: u32, nodes: &[u32]) -> u32 {
         let mut freed = 0;
         for &node in nodes {
-            if take_one(&mut self.users, pair(node, worker)) {
+            if take_extra_copy(&mut self.users, pack_node_and_worker(node, worker)) {
                 continue;
             }
-            self.unset(BlockUse::Used, node, worker);
+            self.clear_worker(BlockUseKind::Used, node, worker);
             self.drop_unused(node);
             freed += 1;
         }
         freed
     }
 
-    fn find(&self, key: BlockKey) -> Option<u32> {
-        let stride = self.stride();
+    fn find_node(&self, key: BlockKey) -> Option<u32> {
+        let stride = self.words_per_node();
         self.table
             .find(key.0, |node| self.nodes[node as usize * stride] == key.0)
     }
 
-    fn node(&mut self, key: BlockKey) -> u32 {
-        let stride = self.stride();
+    fn find_or_create_node(&mut self, key: BlockKey) -> u32 {
+        let stride = self.words_per_node();
         let Self {
             table, nodes, free, ..
         } = self;
         let is = |nodes: &Vec<u64>, node: u32| nodes[node as usize * stride] == key.0;
-        let slot = match table.entry(key.0, |node| is(nodes, node)) {
+        let slot = match table.find_or_free_slot(key.0, |node| is(nodes, node)) {
             Ok(node) => return node,
             Err(slot) => slot,
         };
@@ -273,12 +280,12 @@ impl BlockIndex {
             (nodes.len() / stride - 1) as u32
         });
         nodes[node as usize * stride] = key.0;
-        table.fill(slot, key.0, node);
+        table.fill_slot(slot, key.0, node);
         node
     }
 
     fn drop_unused(&mut self, node: u32) {
-        let at = node as usize * self.stride();
+        let at = node as usize * self.words_per_node();
         let (key, bits) = (self.nodes[at], &self.nodes[at + 1..][..2 * self.words]);
         if bits.iter().all(|&bits| bits == 0) {
             self.table.remove(key, node);
@@ -286,38 +293,38 @@ impl BlockIndex {
         }
     }
 
-    fn stride(&self) -> usize {
+    fn words_per_node(&self) -> usize {
         1 + 2 * self.words
     }
 
-    fn place(&self, kind: BlockUse, node: u32) -> usize {
-        let key = node as usize * self.stride();
+    fn bitset_offset(&self, kind: BlockUseKind, node: u32) -> usize {
+        let key = node as usize * self.words_per_node();
         match kind {
-            BlockUse::Cached => key + 1,
-            BlockUse::Used => key + 1 + self.words,
+            BlockUseKind::Cached => key + 1,
+            BlockUseKind::Used => key + 1 + self.words,
         }
     }
 
-    fn word(&mut self, kind: BlockUse, node: u32, worker: u32) -> &mut u64 {
-        let at = self.place(kind, node) + worker as usize / 64;
+    fn bitset_word(&mut self, kind: BlockUseKind, node: u32, worker: u32) -> &mut u64 {
+        let at = self.bitset_offset(kind, node) + worker as usize / 64;
         &mut self.nodes[at]
     }
 
-    fn has(&self, kind: BlockUse, node: u32, worker: u32) -> bool {
-        let at = self.place(kind, node) + worker as usize / 64;
+    fn has_worker(&self, kind: BlockUseKind, node: u32, worker: u32) -> bool {
+        let at = self.bitset_offset(kind, node) + worker as usize / 64;
         self.nodes[at] >> (worker % 64) & 1 == 1
     }
 
-    fn set(&mut self, kind: BlockUse, node: u32, worker: u32) {
-        *self.word(kind, node, worker) |= 1 << (worker % 64);
+    fn set_worker(&mut self, kind: BlockUseKind, node: u32, worker: u32) {
+        *self.bitset_word(kind, node, worker) |= 1 << (worker % 64);
     }
 
-    fn unset(&mut self, kind: BlockUse, node: u32, worker: u32) {
-        *self.word(kind, node, worker) &= !(1 << (worker % 64));
+    fn clear_worker(&mut self, kind: BlockUseKind, node: u32, worker: u32) {
+        *self.bitset_word(kind, node, worker) &= !(1 << (worker % 64));
     }
 }
 
-fn take_one(extra: &mut NodeCounts, pair: u64) -> bool {
+fn take_extra_copy(extra: &mut NodeCounts, pair: u64) -> bool {
     if extra.is_empty() {
         return false;
     }
@@ -331,7 +338,7 @@ fn take_one(extra: &mut NodeCounts, pair: u64) -> bool {
     }
 }
 
-fn each_bit(mut bits: u64, mut found: impl FnMut(usize)) {
+fn for_each_set_bit(mut bits: u64, mut found: impl FnMut(usize)) {
     while bits != 0 {
         found(bits.trailing_zeros() as usize);
         bits &= bits - 1;
@@ -349,8 +356,8 @@ mod tests {
         of.iter().copied().map(BlockKey).collect()
     }
 
-    fn stored(of: &[u64]) -> Event {
-        Event::Stored {
+    fn stored(of: &[u64]) -> SchedulerEvent {
+        SchedulerEvent::Stored {
             plan: Arc::new(BlockPlan {
                 keys: keys(of),
                 ..BlockPlan::default()
@@ -360,52 +367,58 @@ mod tests {
         }
     }
 
-    fn removed(of: &[u64]) -> Event {
+    fn removed(of: &[u64]) -> SchedulerEvent {
         let keys = keys(of).into_iter().map(|key| (key, None)).collect();
-        Event::Removed { keys }
+        SchedulerEvent::Removed { keys }
     }
 
     #[test]
-    fn the_common_prefix_with_each_worker_is_found() {
+    fn finds_cached_prefix_per_worker() {
         let mut index = BlockIndex::default();
         for worker in [0, 1, 70] {
-            index.add(worker);
+            index.add_worker(worker);
         }
-        index.apply(0, &stored(&[1, 2, 3]));
-        index.apply(70, &stored(&[1, 2, 9]));
-        let found = index.overlaps(&keys(&[1, 2, 3, 4])).to_vec();
+        index.apply_kv_event(0, &stored(&[1, 2, 3]));
+        index.apply_kv_event(70, &stored(&[1, 2, 9]));
+        let found = index.cached_prefix_blocks(&keys(&[1, 2, 3, 4])).to_vec();
         assert_eq!((found[0], found[1], found[70]), (3, 0, 2));
-        index.apply(0, &removed(&[2]));
-        let found = index.overlaps(&keys(&[1, 2, 3, 4])).to_vec();
+        index.apply_kv_event(0, &removed(&[2]));
+        let found = index.cached_prefix_blocks(&keys(&[1, 2, 3, 4])).to_vec();
         assert_eq!((found[0], found[70]), (1, 2));
-        index.forget(70);
-        assert_eq!(index.overlaps(&keys(&[1, 2]))[70], 0);
+        index.remove_worker(70);
+        assert_eq!(index.cached_prefix_blocks(&keys(&[1, 2]))[70], 0);
     }
 
     #[test]
-    fn a_second_copy_outlives_the_first() {
+    fn block_stays_until_last_copy_is_evicted() {
         let mut index = BlockIndex::default();
-        index.add(0);
-        index.apply(0, &stored(&[1]));
-        index.apply(0, &stored(&[1]));
+        index.add_worker(0);
+        index.apply_kv_event(0, &stored(&[1]));
+        index.apply_kv_event(0, &stored(&[1]));
         let mut found = Vec::new();
         for _ in 0..3 {
-            found.push(index.overlaps(&keys(&[1]))[0]);
-            index.apply(0, &removed(&[1]));
+            found.push(index.cached_prefix_blocks(&keys(&[1]))[0]);
+            index.apply_kv_event(0, &removed(&[1]));
         }
         assert_eq!(found, [1, 1, 0]);
         assert!(index.table.nodes().is_empty());
     }
 
     #[test]
-    fn blocks_in_use_count_once_and_are_removed_completely() {
+    fn used_blocks_count_once_and_are_removed() {
         let mut index = BlockIndex::default();
-        index.add(1);
-        let (a, fresh_a) = index.enter(1, &keys(&[1, 2, 3]), Vec::new());
-        let (b, fresh_b) = index.enter(1, &keys(&[1, 2, 4]), Vec::new());
+        index.add_worker(1);
+        let (a, fresh_a) = index.add_request_blocks(1, &keys(&[1, 2, 3]), Vec::new());
+        let (b, fresh_b) = index.add_request_blocks(1, &keys(&[1, 2, 4]), Vec::new());
         assert_eq!((fresh_a, fresh_b), (3, 1));
-        assert_eq!(index.shared(&keys(&[1, 2, 5]))[1], 2);
-        assert_eq!((index.leave(1, &a), index.leave(1, &b)), (1, 3));
+        assert_eq!(index.used_prefix_blocks(&keys(&[1, 2, 5]))[1], 2);
+        assert_eq!(
+            (
+                index.remove_request_blocks(1, &a),
+                index.remove_request_blocks(1, &b)
+            ),
+            (1, 3)
+        );
         assert!(index.table.nodes().is_empty());
     }
 }

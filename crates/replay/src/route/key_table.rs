@@ -33,26 +33,30 @@ impl KeyTable {
         if self.slots.is_empty() {
             return None;
         }
-        self.seek(hash(key), is).ok()
+        self.probe(hash(key), is).ok()
     }
 
     /// Returns the node in the home slot of a block key, usually the key's own node, for
     /// read-ahead.
-    pub(super) fn guess(&self, key: u64) -> Option<u32> {
-        let slot = self.slots.get(self.home(hash(key)))?;
+    pub(super) fn node_in_home_slot(&self, key: u64) -> Option<u32> {
+        let slot = self.slots.get(self.home_slot(hash(key)))?;
         Some(slot.node).filter(|_| !slot.is_empty())
     }
 
     /// Returns the node of a block key, or the free slot for it: call [`KeyTable::fill`] with that
     /// slot first.
-    pub(super) fn entry(&mut self, key: u64, is: impl Fn(u32) -> bool) -> Result<u32, usize> {
+    pub(super) fn find_or_free_slot(
+        &mut self,
+        key: u64,
+        is: impl Fn(u32) -> bool,
+    ) -> Result<u32, usize> {
         if 2 * (self.len + 1) > self.slots.len() {
             self.grow();
         }
-        self.seek(hash(key), is)
+        self.probe(hash(key), is)
     }
 
-    pub(super) fn fill(&mut self, slot: usize, key: u64, node: u32) {
+    pub(super) fn fill_slot(&mut self, slot: usize, key: u64, node: u32) {
         let hash = hash(key);
         self.slots[slot] = KeySlot { hash, node };
         self.len += 1;
@@ -63,7 +67,7 @@ impl KeyTable {
     /// Moves later entries of the probe sequence into the gap, so lookups need no tombstones.
     pub(super) fn remove(&mut self, key: u64, node: u32) {
         let mask = self.slots.len() - 1;
-        let mut hole = self.home(hash(key));
+        let mut hole = self.home_slot(hash(key));
         while self.slots[hole].node != node {
             hole = (hole + 1) & mask;
         }
@@ -74,7 +78,7 @@ impl KeyTable {
             if slot.is_empty() {
                 break;
             }
-            let home = self.home(slot.hash);
+            let home = self.home_slot(slot.hash);
             if at.wrapping_sub(home) & mask >= at.wrapping_sub(hole) & mask {
                 self.slots[hole] = slot;
                 hole = at;
@@ -89,9 +93,9 @@ impl KeyTable {
         filled.map(|slot| slot.node).collect()
     }
 
-    fn seek(&self, hash: u32, is: impl Fn(u32) -> bool) -> Result<u32, usize> {
+    fn probe(&self, hash: u32, is: impl Fn(u32) -> bool) -> Result<u32, usize> {
         let mask = self.slots.len() - 1;
-        let mut at = self.home(hash);
+        let mut at = self.home_slot(hash);
         loop {
             let slot = self.slots[at];
             if slot.is_empty() {
@@ -104,7 +108,7 @@ impl KeyTable {
         }
     }
 
-    fn home(&self, hash: u32) -> usize {
+    fn home_slot(&self, hash: u32) -> usize {
         // The high bits of the hash select the slot.
         ((u64::from(hash) * self.slots.len() as u64) >> 32) as usize
     }
@@ -113,7 +117,7 @@ impl KeyTable {
         let slots = (2 * self.slots.len()).max(16);
         let old = std::mem::replace(&mut self.slots, vec![EMPTY; slots]);
         for slot in old.into_iter().filter(|slot| !slot.is_empty()) {
-            if let Err(at) = self.seek(slot.hash, |_| false) {
+            if let Err(at) = self.probe(slot.hash, |_| false) {
                 self.slots[at] = slot;
             }
         }
@@ -130,18 +134,18 @@ fn hash(key: u64) -> u32 {
 mod tests {
     use std::collections::BTreeMap;
 
-    use vllm_sim_random::{Draw, Purpose, stream};
+    use vllm_sim_random::{DrawRandom, StreamPurpose, request_rng};
 
     use super::*;
 
     #[test]
-    fn it_behaves_as_a_map() {
+    fn key_table_behaves_like_hash_map() {
         let mut table = KeyTable::default();
         let mut keys: Vec<u64> = Vec::new();
         let mut model: BTreeMap<u64, u32> = BTreeMap::new();
-        let mut draws = stream(1, 2, Purpose::Workload);
+        let mut draws = request_rng(1, 2, StreamPurpose::Workload);
         for _ in 0..20_000 {
-            let key = draws.between(0, 400);
+            let key = draws.draw_u64_between(0, 400);
             let found = table.find(key, |node| keys[node as usize] == key);
             assert_eq!(found, model.get(&key).copied(), "{key}");
             match found {
@@ -150,10 +154,10 @@ mod tests {
                     model.remove(&key);
                 }
                 None => {
-                    let slot = table.entry(key, |node| keys[node as usize] == key);
+                    let slot = table.find_or_free_slot(key, |node| keys[node as usize] == key);
                     let node = keys.len() as u32;
                     keys.push(key);
-                    table.fill(slot.expect_err("it is not there"), key, node);
+                    table.fill_slot(slot.expect_err("it is not there"), key, node);
                     model.insert(key, node);
                 }
             }

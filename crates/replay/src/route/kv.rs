@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use vllm_sim_random::Draw;
+use vllm_sim_random::DrawRandom;
 
 use super::index::BlockIndex;
 use super::queue::QueuePolicy;
@@ -17,7 +17,7 @@ use super::request::{RouteChoice, RouteRequest};
 /// blocks of all requests on the worker, and those that this request adds.
 /// Source: dynamo-kv-router `src/scheduling/selector/reference.rs`, 1.6.1.
 #[derive(Debug, Clone, PartialEq)]
-pub struct KvConfig {
+pub struct KvAwareRouterConfig {
     /// Number of prefill blocks saved per cached block. Default 1.
     pub overlap_score_credit: f64,
     /// Decay of the overlap credit with a worker's excess of uncomputed prompt blocks. Default 0:
@@ -46,7 +46,7 @@ pub struct KvConfig {
     pub event_lag: Duration,
 }
 
-impl Default for KvConfig {
+impl Default for KvAwareRouterConfig {
     fn default() -> Self {
         Self {
             overlap_score_credit: 1.0,
@@ -64,7 +64,7 @@ impl Default for KvConfig {
     }
 }
 
-impl KvConfig {
+impl KvAwareRouterConfig {
     /// Returns the router configuration for a prefill pool: decode blocks do not count.
     pub(crate) fn for_prefill(&self) -> Self {
         Self {
@@ -87,14 +87,14 @@ impl KvConfig {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct KvState {
-    workers: Vec<WorkerLoad>,
+pub(super) struct KvRouterState {
+    workers: Vec<RoutedWorkerLoad>,
     requests: Vec<RoutedRequest>,
     costs: Vec<f64>,
 }
 
 #[derive(Debug, Clone, Default)]
-struct WorkerLoad {
+struct RoutedWorkerLoad {
     prefill_tokens: u64,
     blocks: u64,
     requests: u64,
@@ -110,16 +110,16 @@ struct RoutedRequest {
     blocks: u32,
 }
 
-impl KvState {
-    pub(super) fn add(&mut self, worker: u32, batched: u32) {
+impl KvRouterState {
+    pub(super) fn add_worker(&mut self, worker: u32, batched: u32) {
         let at = worker as usize;
         if self.workers.len() <= at {
-            self.workers.resize(at + 1, WorkerLoad::default());
+            self.workers.resize(at + 1, RoutedWorkerLoad::default());
         }
         self.workers[at].batched = batched;
     }
 
-    pub(super) fn all_busy(&self, config: &KvConfig, serving: &[u32]) -> bool {
+    pub(super) fn all_busy(&self, config: &KvAwareRouterConfig, serving: &[u32]) -> bool {
         let Some(threshold) = config.queue_threshold else {
             return false;
         };
@@ -132,19 +132,19 @@ impl KvState {
     /// Returns the routing cost of each serving worker, in blocks.
     ///
     /// `None` for `overlaps` uses the last lookup of the index.
-    pub(super) fn costs(
+    pub(super) fn routing_costs(
         &mut self,
-        config: &KvConfig,
+        config: &KvAwareRouterConfig,
         ask: &RouteRequest,
         serving: &[u32],
         overlaps: Option<&[u32]>,
         index: &mut BlockIndex,
     ) -> &[f64] {
-        let keys = ask.blocks();
+        let keys = ask.block_keys();
         let block = f64::from(ask.block_size());
         let known = config.track_active_blocks && config.assume_kv_reuse;
         if known {
-            index.shared(keys);
+            index.used_prefix_blocks(keys);
         }
         let least = serving
             .iter()
@@ -156,7 +156,7 @@ impl KvState {
             let load = &self.workers[worker as usize];
             let overlap = match overlaps {
                 Some(overlaps) => overlaps.get(worker as usize).copied().unwrap_or(0),
-                None => index.overlap(worker),
+                None => index.last_cached_blocks_of(worker),
             };
             let surplus = (load.prefill_tokens - least) as f64 / block;
             let decay = 1.0 / (1.0 + config.overlap_score_credit_decay * surplus / request_blocks);
@@ -167,7 +167,11 @@ impl KvState {
             };
             let decode = match config.track_active_blocks {
                 true => {
-                    let shared = if known { index.shared_with(worker) } else { 0 };
+                    let shared = if known {
+                        index.last_used_blocks_of(worker)
+                    } else {
+                        0
+                    };
                     load.blocks as f64 + (keys.len() as f64 - f64::from(shared))
                 }
                 false => 0.0,
@@ -180,9 +184,9 @@ impl KvState {
         &self.costs
     }
 
-    pub(super) fn sent(
+    pub(super) fn record_sent(
         &mut self,
-        config: &KvConfig,
+        config: &KvAwareRouterConfig,
         ask: &RouteRequest,
         choice: RouteChoice,
         index: &mut BlockIndex,
@@ -208,10 +212,10 @@ impl KvState {
         if !config.track_active_blocks {
             return;
         }
-        let keys = ask.blocks();
+        let keys = ask.block_keys();
         if config.assume_kv_reuse {
             let nodes = std::mem::take(&mut sent.nodes);
-            let (nodes, fresh) = index.enter(choice.worker, keys, nodes);
+            let (nodes, fresh) = index.add_request_blocks(choice.worker, keys, nodes);
             sent.nodes = nodes;
             load.blocks += u64::from(fresh);
         } else {
@@ -220,19 +224,19 @@ impl KvState {
         }
     }
 
-    pub(super) fn prefilled(&mut self, slot: u32) {
+    pub(super) fn record_prefilled(&mut self, slot: u32) {
         if let Some(sent) = self.requests.get_mut(slot as usize) {
             let tokens = std::mem::take(&mut sent.prefill_tokens);
             self.workers[sent.worker as usize].prefill_tokens -= u64::from(tokens);
         }
     }
 
-    pub(super) fn finished(&mut self, slot: u32, index: &mut BlockIndex) {
-        self.prefilled(slot);
+    pub(super) fn record_finished(&mut self, slot: u32, index: &mut BlockIndex) {
+        self.record_prefilled(slot);
         if let Some(sent) = self.requests.get_mut(slot as usize) {
             let load = &mut self.workers[sent.worker as usize];
             load.requests -= 1;
-            let freed = index.leave(sent.worker, &sent.nodes) + sent.blocks;
+            let freed = index.remove_request_blocks(sent.worker, &sent.nodes) + sent.blocks;
             load.blocks -= u64::from(freed);
             sent.nodes.clear();
             sent.blocks = 0;
@@ -242,7 +246,7 @@ impl KvState {
 
 /// Selects the index of the lowest cost (a random one of several) at temperature 0, else samples
 /// their softmax.
-pub(super) fn pick<D: Draw>(
+pub(super) fn sample_by_cost<D: DrawRandom>(
     costs: &[f64],
     temperature: f64,
     draws: &mut impl FnMut() -> D,
@@ -255,14 +259,14 @@ pub(super) fn pick<D: Draw>(
     if temperature <= 0.0 || low == high {
         let nth = match least {
             0 | 1 => 0,
-            ties => draws().between(0, ties as u64 - 1) as usize,
+            ties => draws().draw_u64_between(0, ties as u64 - 1) as usize,
         };
         let mut least = (0..costs.len()).filter(|&at| costs[at] == low);
         return least.nth(nth).unwrap_or(0);
     }
     let weight = |cost: f64| (-(cost - low) / ((high - low) * temperature)).exp();
     let total: f64 = costs.iter().map(|&cost| weight(cost)).sum();
-    let mut left = draws().unit() * total;
+    let mut left = draws().draw_unit_f64() * total;
     for (at, &cost) in costs.iter().enumerate() {
         left -= weight(cost);
         if left <= 0.0 {

@@ -14,18 +14,18 @@ mod scorers;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use vllm_sim_engine::Event;
+use vllm_sim_engine::SchedulerEvent;
 use vllm_sim_engine::SimTime;
-use vllm_sim_random::{Draw, Purpose, mix, stream};
+use vllm_sim_random::{DrawRandom, StreamPurpose, mix_u64_pair, request_rng};
 
-use affinity::Affinity;
+use affinity::AffinityState;
 use index::BlockIndex;
-pub use kv::KvConfig;
-use kv::KvState;
+pub use kv::KvAwareRouterConfig;
+use kv::KvRouterState;
 pub use queue::QueuePolicy;
 use queue::{QueuedRequest, RouterQueue};
-pub(super) use request::{Gauges, RouteChoice, RouteRequest};
-pub use scorers::{Scorer, ScorersConfig};
+pub(super) use request::{RouteChoice, RouteRequest, WorkerGauges};
+pub use scorers::{EndpointPickerConfig, EndpointScorer};
 
 /// Routing policy: selects the worker of each request.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -42,29 +42,29 @@ pub enum RouterConfig {
     /// Selects the less loaded of two random workers.
     PowerOfTwo,
     /// Selects the worker with the lowest cost in prefill and decode blocks, as in Dynamo.
-    Kv(KvConfig),
+    Kv(KvAwareRouterConfig),
     /// Selects the worker with the highest sum of weighted scores, as in llm-d.
-    Scorers(ScorersConfig),
+    Scorers(EndpointPickerConfig),
 }
 
 impl RouterConfig {
     /// Returns the routing policies of a disaggregated deployment: for the prefill pool and the
     /// decode pool.
-    pub fn split(&self) -> (Self, Self) {
+    pub fn prefill_and_decode_routers(&self) -> (Self, Self) {
         match self {
             Self::Kv(kv) => (Self::Kv(kv.for_prefill()), Self::Kv(kv.for_decode())),
             other => (other.clone(), other.clone()),
         }
     }
 
-    pub(super) fn is_blind(&self) -> bool {
+    pub(super) fn ignores_worker_state(&self) -> bool {
         matches!(self, Self::RoundRobin | Self::Random | Self::SessionHash)
     }
 
-    pub(super) fn wants_events(&self) -> bool {
+    pub(super) fn needs_kv_events(&self) -> bool {
         match self {
             Self::Kv(config) => config.overlap_score_credit > 0.0,
-            Self::Scorers(config) => config.weight(Scorer::Prefix) > 0.0,
+            Self::Scorers(config) => config.weight_of(EndpointScorer::Prefix) > 0.0,
             _ => false,
         }
     }
@@ -80,13 +80,13 @@ pub(super) struct Router {
     loads: Vec<u32>,
     next: usize,
     index: BlockIndex,
-    kv: KvState,
+    kv: KvRouterState,
     queue: RouterQueue,
     /// KV events on the way from workers to the router, with their arrival times.
-    late: VecDeque<(SimTime, u32, Event)>,
+    late: VecDeque<(SimTime, u32, SchedulerEvent)>,
     lag: Duration,
     gauges: scorers::ScrapedGauges,
-    affinity: Affinity,
+    affinity: AffinityState,
 }
 
 impl Router {
@@ -103,56 +103,56 @@ impl Router {
             loads: Vec::new(),
             next: 0,
             index: BlockIndex::default(),
-            kv: KvState::default(),
+            kv: KvRouterState::default(),
             queue: RouterQueue::new(policy),
             late: VecDeque::new(),
             lag,
             gauges: scorers::ScrapedGauges::default(),
-            affinity: Affinity::default(),
+            affinity: AffinityState::default(),
             config,
         }
     }
 
-    pub(super) fn queued(&self) -> usize {
+    pub(super) fn queued_requests(&self) -> usize {
         self.queue.len()
     }
 
     /// Adds a worker that accepts requests. `batched` is the token budget of one of its steps.
-    pub(super) fn add(&mut self, worker: u32, batched: u32) {
+    pub(super) fn add_worker(&mut self, worker: u32, batched: u32) {
         let at = worker as usize;
         if self.loads.len() <= at {
             self.loads.resize(at + 1, 0);
         }
-        self.kv.add(worker, batched);
-        self.index.add(worker);
+        self.kv.add_worker(worker, batched);
+        self.index.add_worker(worker);
         if let Err(place) = self.serving.binary_search(&worker) {
             self.serving.insert(place, worker);
         }
     }
 
-    pub(super) fn drain(&mut self, worker: u32) {
+    pub(super) fn stop_routing_to(&mut self, worker: u32) {
         self.serving.retain(|&other| other != worker);
     }
 
-    pub(super) fn remove(&mut self, worker: u32) {
-        self.drain(worker);
+    pub(super) fn remove_worker(&mut self, worker: u32) {
+        self.stop_routing_to(worker);
         self.late.retain(|(_, other, _)| *other != worker);
-        self.index.forget(worker);
+        self.index.remove_worker(worker);
     }
 
     /// Drops the block index at the end of a replay, which is faster than removing each worker's
     /// blocks.
-    pub(super) fn close(&mut self) {
+    pub(super) fn drop_block_index(&mut self) {
         self.late.clear();
         self.index = BlockIndex::default();
     }
 
     /// Selects a worker for a request, or queues the request and returns `None`.
-    pub(super) fn place(
+    pub(super) fn place_or_queue(
         &mut self,
         ask: RouteRequest,
         now: SimTime,
-        gauges: Gauges<'_>,
+        gauges: WorkerGauges<'_>,
     ) -> Option<RouteChoice> {
         self.apply_events(now);
         let full = match &self.config {
@@ -163,25 +163,25 @@ impl Router {
         };
         if full || self.serving.is_empty() {
             let overlaps = match &self.config {
-                RouterConfig::Kv(_) => self.index.overlaps(ask.blocks()).to_vec(),
+                RouterConfig::Kv(_) => self.index.cached_prefix_blocks(ask.block_keys()).to_vec(),
                 _ => Vec::new(),
             };
             self.queue.push(ask, overlaps, now);
             return None;
         }
         if let RouterConfig::Kv(_) = &self.config {
-            self.index.overlaps(ask.blocks());
+            self.index.cached_prefix_blocks(ask.block_keys());
         }
-        Some(self.choose(&ask, now, gauges, None))
+        Some(self.choose_worker(&ask, now, gauges, None))
     }
 
     /// Removes the next request from the router's queue if a worker has capacity for it.
     ///
     /// Returns its slot, the chosen worker, and the time at which the request was queued.
-    pub(super) fn release(
+    pub(super) fn release_queued(
         &mut self,
         now: SimTime,
-        gauges: Gauges<'_>,
+        gauges: WorkerGauges<'_>,
     ) -> Option<(u32, RouteChoice, SimTime)> {
         if self.queue.is_empty() || self.serving.is_empty() {
             return None;
@@ -197,30 +197,30 @@ impl Router {
             overlaps,
             since,
         } = self.queue.pop()?;
-        let choice = self.choose(&ask, now, gauges, Some(&overlaps));
+        let choice = self.choose_worker(&ask, now, gauges, Some(&overlaps));
         Some((ask.slot, choice, since))
     }
 
     /// Selects a worker for a request by the configured policy; at least one worker must serve.
-    fn choose(
+    fn choose_worker(
         &mut self,
         ask: &RouteRequest,
         now: SimTime,
-        gauges: Gauges<'_>,
+        gauges: WorkerGauges<'_>,
         overlaps: Option<&[u32]>,
     ) -> RouteChoice {
-        let mut draws = || stream(self.seed, ask.number, Purpose::Routing);
+        let mut draws = || request_rng(self.seed, ask.number, StreamPurpose::Routing);
         let serving = &self.serving;
         let choice = match &self.config {
             RouterConfig::Kv(config) => {
                 let costs = self
                     .kv
-                    .costs(config, ask, serving, overlaps, &mut self.index);
-                let at = kv::pick(costs, config.temperature, &mut draws);
+                    .routing_costs(config, ask, serving, overlaps, &mut self.index);
+                let at = kv::sample_by_cost(costs, config.temperature, &mut draws);
                 let worker = serving[at];
                 let overlap = |worker: u32| match overlaps {
                     Some(overlaps) => overlaps.get(worker as usize).copied().unwrap_or(0),
-                    None => self.index.overlap(worker),
+                    None => self.index.last_cached_blocks_of(worker),
                 };
                 RouteChoice {
                     worker,
@@ -229,19 +229,19 @@ impl Router {
                 }
             }
             RouterConfig::Scorers(config) => {
-                let overlaps = match config.weight(Scorer::Prefix) > 0.0 {
-                    true => self.index.overlaps(ask.blocks()),
+                let overlaps = match config.weight_of(EndpointScorer::Prefix) > 0.0 {
+                    true => self.index.cached_prefix_blocks(ask.block_keys()),
                     false => &[],
                 };
-                self.gauges.refresh(config, serving, now, gauges);
-                let scores = self.gauges.scores(
+                self.gauges.scrape_if_due(config, serving, now, gauges);
+                let scores = self.gauges.weighted_scores(
                     config,
                     serving,
                     &self.loads,
                     overlaps,
                     (ask, &self.affinity),
                 );
-                let worker = serving[kv::pick(scores, 0.0, &mut draws)];
+                let worker = serving[kv::sample_by_cost(scores, 0.0, &mut draws)];
                 let overlap = overlaps.get(worker as usize).copied().unwrap_or(0);
                 RouteChoice {
                     worker,
@@ -260,8 +260,8 @@ impl Router {
         };
         self.loads[choice.worker as usize] += 1;
         match &self.config {
-            RouterConfig::Kv(config) => self.kv.sent(config, ask, choice, &mut self.index),
-            RouterConfig::Scorers(config) => self.affinity.sent(config, ask, choice.worker),
+            RouterConfig::Kv(config) => self.kv.record_sent(config, ask, choice, &mut self.index),
+            RouterConfig::Scorers(config) => self.affinity.record_sent(config, ask, choice.worker),
             _ => {}
         }
         choice
@@ -269,7 +269,7 @@ impl Router {
 
     /// Selects a worker for a request without regard to prefix caches.
     fn choose_by_load(&mut self, ask: &RouteRequest) -> u32 {
-        let draws = || stream(self.seed, ask.number, Purpose::Routing);
+        let draws = || request_rng(self.seed, ask.number, StreamPurpose::Routing);
         let serving = &self.serving;
         let load = |worker: u32| self.loads[worker as usize];
         let last = serving.len() as u64 - 1;
@@ -282,10 +282,11 @@ impl Router {
                 let at = (at % workers) * self.ranks + at / workers;
                 serving[at.min(serving.len() - 1)]
             }
-            RouterConfig::Random => serving[draws().between(0, last) as usize],
+            RouterConfig::Random => serving[draws().draw_u64_between(0, last) as usize],
             RouterConfig::SessionHash => {
                 // Rendezvous hashing: adding or removing a worker moves few sessions.
-                let hash = |worker: u32| mix(mix(self.seed, ask.session), worker.into());
+                let hash =
+                    |worker: u32| mix_u64_pair(mix_u64_pair(self.seed, ask.session), worker.into());
                 let most = serving.iter().copied().max_by_key(|&worker| hash(worker));
                 most.unwrap_or(serving[0])
             }
@@ -295,10 +296,10 @@ impl Router {
             }
             RouterConfig::PowerOfTwo => {
                 let mut draws = draws();
-                let one = draws.between(0, last) as usize;
+                let one = draws.draw_u64_between(0, last) as usize;
                 let other = match last {
                     0 => one,
-                    _ => (one + 1 + draws.between(0, last - 1) as usize) % serving.len(),
+                    _ => (one + 1 + draws.draw_u64_between(0, last - 1) as usize) % serving.len(),
                 };
                 let (one, other) = (serving[one], serving[other]);
                 if load(other) < load(one) { other } else { one }
@@ -307,9 +308,9 @@ impl Router {
         }
     }
 
-    pub(super) fn observe(&mut self, worker: u32, at: SimTime, event: Event) {
+    pub(super) fn observe_engine_event(&mut self, worker: u32, at: SimTime, event: SchedulerEvent) {
         if self.lag.is_zero() {
-            self.index.apply(worker, &event);
+            self.index.apply_kv_event(worker, &event);
         } else {
             self.late.push_back((at + self.lag, worker, event));
         }
@@ -320,22 +321,22 @@ impl Router {
             && *at <= now
         {
             if let Some((_, worker, event)) = self.late.pop_front() {
-                self.index.apply(worker, &event);
+                self.index.apply_kv_event(worker, &event);
             }
         }
     }
 
-    pub(super) fn prefilled(&mut self, slot: u32) {
+    pub(super) fn record_prefilled(&mut self, slot: u32) {
         if let RouterConfig::Kv(_) = &self.config {
-            self.kv.prefilled(slot);
+            self.kv.record_prefilled(slot);
         }
     }
 
-    pub(super) fn finished(&mut self, slot: u32, worker: u32) {
+    pub(super) fn record_finished(&mut self, slot: u32, worker: u32) {
         self.loads[worker as usize] -= 1;
-        self.affinity.finished(slot, worker);
+        self.affinity.record_finished(slot, worker);
         if let RouterConfig::Kv(_) = &self.config {
-            self.kv.finished(slot, &mut self.index);
+            self.kv.record_finished(slot, &mut self.index);
         }
     }
 }

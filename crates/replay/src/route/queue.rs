@@ -31,25 +31,25 @@ pub(super) struct QueuedRequest {
 #[derive(Debug, Default)]
 pub(super) struct RouterQueue {
     policy: QueuePolicy,
-    waiting: BTreeMap<(Reverse<u32>, Reverse<QueueScore>, u64), QueuedRequest>,
+    waiting: BTreeMap<(Reverse<u32>, Reverse<OrderedQueueScore>, u64), QueuedRequest>,
     count: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct QueueScore(f64);
+struct OrderedQueueScore(f64);
 
-impl PartialEq for QueueScore {
+impl PartialEq for OrderedQueueScore {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
-impl Eq for QueueScore {}
-impl PartialOrd for QueueScore {
+impl Eq for OrderedQueueScore {}
+impl PartialOrd for OrderedQueueScore {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
-impl Ord for QueueScore {
+impl Ord for OrderedQueueScore {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         self.0.total_cmp(&other.0)
     }
@@ -87,7 +87,7 @@ impl RouterQueue {
         self.count += 1;
         let rank = (
             Reverse(ask.strict_priority),
-            Reverse(QueueScore(score)),
+            Reverse(OrderedQueueScore(score)),
             self.count,
         );
         let waiting = QueuedRequest {
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn each_policy_has_its_order() {
+    fn queue_policies_order_requests() {
         assert_eq!(order(QueuePolicy::Fcfs), [2, 3, 0, 1, 4]);
         assert_eq!(order(QueuePolicy::Lcfs), [2, 3, 4, 1, 0]);
         assert_eq!(order(QueuePolicy::Wspt), [2, 4, 1, 3, 0]);

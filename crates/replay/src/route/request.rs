@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use vllm_sim_engine::{BlockKey, BlockPlan, Stats};
+use vllm_sim_engine::{BlockKey, BlockPlan, EngineStats};
 
 #[derive(Debug, Clone)]
 pub(in super::super) struct RouteRequest {
@@ -17,7 +17,7 @@ pub(in super::super) struct RouteRequest {
 }
 
 impl RouteRequest {
-    pub(super) fn blocks(&self) -> &[BlockKey] {
+    pub(super) fn block_keys(&self) -> &[BlockKey] {
         let Some(plan) = &self.plan else {
             return &[];
         };
@@ -40,4 +40,4 @@ pub(in super::super) struct RouteChoice {
     pub best: Option<u32>,
 }
 
-pub(in super::super) type Gauges<'a> = &'a dyn Fn(u32) -> Stats;
+pub(in super::super) type WorkerGauges<'a> = &'a dyn Fn(u32) -> EngineStats;

@@ -1,16 +1,16 @@
 use std::time::Duration;
 
+use vllm_sim_engine::EngineStats;
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::Stats;
 
-use super::affinity::Affinity;
-use super::request::{Gauges, RouteRequest};
+use super::affinity::AffinityState;
+use super::request::{RouteRequest, WorkerGauges};
 
 /// Scoring criterion of llm-d's endpoint picker for a worker. Every score is between 0 and 1.
 ///
 /// Source: llm-d-router `pkg/epp/framework/plugins/scheduling/scorer`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Scorer {
+pub enum EndpointScorer {
     /// `queue-scorer`: 1 for the shortest waiting queue, 0 for the longest.
     Queue,
     /// `kv-cache-utilization-scorer`: the free fraction of the KV cache.
@@ -29,11 +29,11 @@ pub enum Scorer {
 /// Configuration of llm-d's router, which selects the worker with the highest sum of weighted
 /// scores.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ScorersConfig {
+pub struct EndpointPickerConfig {
     /// Weight of each scorer; a missing scorer has weight 0. Default: queue 2, KV usage 2, prefix
     /// 3.
-    pub weights: Vec<(Scorer, f64)>,
-    /// Maximum number of LoRA adapters active on a worker, for [`Scorer::Lora`]. Default 1.
+    pub weights: Vec<(EndpointScorer, f64)>,
+    /// Maximum number of LoRA adapters active on a worker, for [`EndpointScorer::Lora`]. Default 1.
     pub max_loras: u32,
     /// Scrape interval of the workers' queue and cache usage gauges. Default 50 ms.
     pub scrape: Duration,
@@ -41,13 +41,13 @@ pub struct ScorersConfig {
     pub event_lag: Duration,
 }
 
-impl Default for ScorersConfig {
+impl Default for EndpointPickerConfig {
     fn default() -> Self {
         Self {
             weights: vec![
-                (Scorer::Queue, 2.0),
-                (Scorer::KvUsage, 2.0),
-                (Scorer::Prefix, 3.0),
+                (EndpointScorer::Queue, 2.0),
+                (EndpointScorer::KvUsage, 2.0),
+                (EndpointScorer::Prefix, 3.0),
             ],
             max_loras: 1,
             scrape: Duration::from_millis(50),
@@ -56,9 +56,9 @@ impl Default for ScorersConfig {
     }
 }
 
-impl ScorersConfig {
+impl EndpointPickerConfig {
     /// Returns the weight of a scorer, 0 if it has no weight.
-    pub fn weight(&self, scorer: Scorer) -> f64 {
+    pub fn weight_of(&self, scorer: EndpointScorer) -> f64 {
         let mut found = self.weights.iter().filter(|(name, _)| *name == scorer);
         found.next().map_or(0.0, |(_, weight)| *weight)
     }
@@ -68,18 +68,18 @@ impl ScorersConfig {
 pub(super) struct ScrapedGauges {
     at: Option<SimTime>,
     workers: usize,
-    stats: Vec<Stats>,
+    stats: Vec<EngineStats>,
     /// Negated weighted sums of the scores, so that the lowest is the best.
     scores: Vec<f64>,
 }
 
 impl ScrapedGauges {
-    pub(super) fn refresh(
+    pub(super) fn scrape_if_due(
         &mut self,
-        config: &ScorersConfig,
+        config: &EndpointPickerConfig,
         serving: &[u32],
         now: SimTime,
-        gauges: Gauges<'_>,
+        gauges: WorkerGauges<'_>,
     ) {
         let fresh = self.at.is_some_and(|at| now.since(at) < config.scrape);
         if fresh && self.workers == serving.len() && !config.scrape.is_zero() {
@@ -88,42 +88,47 @@ impl ScrapedGauges {
         (self.at, self.workers) = (Some(now), serving.len());
         let most = serving.last().map_or(0, |&last| last as usize + 1);
         self.stats.clear();
-        self.stats.resize(most, Stats::default());
+        self.stats.resize(most, EngineStats::default());
         for &worker in serving {
             self.stats[worker as usize] = gauges(worker);
         }
     }
 
-    pub(super) fn scores(
+    pub(super) fn weighted_scores(
         &mut self,
-        config: &ScorersConfig,
+        config: &EndpointPickerConfig,
         serving: &[u32],
         loads: &[u32],
         overlaps: &[u32],
-        (ask, affinity): (&RouteRequest, &Affinity),
+        (ask, affinity): (&RouteRequest, &AffinityState),
     ) -> &[f64] {
-        let blocks = ask.blocks().len();
+        let blocks = ask.block_keys().len();
         let stats = &self.stats;
         let of = |worker: u32| stats.get(worker as usize).copied().unwrap_or_default();
-        let waiting = ScoreRange::of(serving.iter().map(|&worker| of(worker).waiting as f64));
-        let running = ScoreRange::of(serving.iter().map(|&worker| loads[worker as usize].into()));
+        let waiting =
+            ScoreNormalizer::from_values(serving.iter().map(|&worker| of(worker).waiting as f64));
+        let running = ScoreNormalizer::from_values(
+            serving.iter().map(|&worker| loads[worker as usize].into()),
+        );
         self.scores.clear();
         for &worker in serving {
             let stats = of(worker);
             let mut sum = 0.0;
             for &(scorer, weight) in &config.weights {
                 let score = match scorer {
-                    Scorer::Queue => waiting.score(stats.waiting as f64),
-                    Scorer::Running => running.score(loads[worker as usize].into()),
-                    Scorer::KvUsage => {
+                    EndpointScorer::Queue => waiting.normalize(stats.waiting as f64),
+                    EndpointScorer::Running => running.normalize(loads[worker as usize].into()),
+                    EndpointScorer::KvUsage => {
                         1.0 - f64::from(stats.used_blocks) / f64::from(stats.total_blocks.max(1))
                     }
-                    Scorer::Prefix => {
+                    EndpointScorer::Prefix => {
                         let hits = overlaps.get(worker as usize).copied().unwrap_or(0);
                         f64::from(hits) / (blocks.max(1) as f64)
                     }
-                    Scorer::Session => affinity.session(ask, worker),
-                    Scorer::Lora => affinity.adapter(ask, worker, config.max_loras as usize),
+                    EndpointScorer::Session => affinity.session_score(ask, worker),
+                    EndpointScorer::Lora => {
+                        affinity.lora_score(ask, worker, config.max_loras as usize)
+                    }
                 };
                 sum += weight * score;
             }
@@ -133,13 +138,13 @@ impl ScrapedGauges {
     }
 }
 
-struct ScoreRange {
+struct ScoreNormalizer {
     low: f64,
     high: f64,
 }
 
-impl ScoreRange {
-    fn of(values: impl Iterator<Item = f64>) -> Self {
+impl ScoreNormalizer {
+    fn from_values(values: impl Iterator<Item = f64>) -> Self {
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
         for value in values {
             (low, high) = (low.min(value), high.max(value));
@@ -149,7 +154,7 @@ impl ScoreRange {
 
     /// Returns a value's score: 1 for the lowest value, 0 for the highest, and 1 for all if they
     /// are equal.
-    fn score(&self, value: f64) -> f64 {
+    fn normalize(&self, value: f64) -> f64 {
         if self.high <= self.low {
             return 1.0;
         }

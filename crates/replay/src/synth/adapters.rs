@@ -1,11 +1,11 @@
 use std::sync::Arc;
 
-use crate::workload::{Session, WorkloadError, WorkloadSource};
-use vllm_sim_random::mix;
+use crate::workload::{ClientSession, WorkloadError, WorkloadSource};
+use vllm_sim_random::mix_u64_pair;
 
 /// Assigns LoRA adapters to some sessions of another workload.
 #[derive(Debug)]
-pub struct WithAdapters<S> {
+pub struct LoraAdapterSource<S> {
     source: S,
     names: Vec<Arc<str>>,
     share: f64,
@@ -13,7 +13,7 @@ pub struct WithAdapters<S> {
     given: u64,
 }
 
-impl<S: WorkloadSource> WithAdapters<S> {
+impl<S: WorkloadSource> LoraAdapterSource<S> {
     /// Assigns a random LoRA adapter to a fraction `share` (0 to 1) of the sessions of `source`.
     ///
     /// Each adapter is equally likely.
@@ -27,21 +27,21 @@ impl<S: WorkloadSource> WithAdapters<S> {
         }
     }
 
-    fn draw(&self, session: u64) -> Option<Arc<str>> {
-        let draw = mix(mix(self.seed, u64::from(u32::MAX)), session);
+    fn draw_adapter(&self, session: u64) -> Option<Arc<str>> {
+        let draw = mix_u64_pair(mix_u64_pair(self.seed, u64::from(u32::MAX)), session);
         let unit = (draw >> 11) as f64 / (1u64 << 53) as f64;
-        let which = mix(draw, 1) % (self.names.len() as u64).max(1);
+        let which = mix_u64_pair(draw, 1) % (self.names.len() as u64).max(1);
         let name = self.names.get(usize::try_from(which).ok()?)?;
         (unit < self.share).then(|| name.clone())
     }
 }
 
-impl<S: WorkloadSource> WorkloadSource for WithAdapters<S> {
-    fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
-        let Some(mut session) = self.source.next()? else {
+impl<S: WorkloadSource> WorkloadSource for LoraAdapterSource<S> {
+    fn next_session(&mut self) -> Result<Option<ClientSession>, WorkloadError> {
+        let Some(mut session) = self.source.next_session()? else {
             return Ok(None);
         };
-        let adapter = self.draw(self.given);
+        let adapter = self.draw_adapter(self.given);
         self.given += 1;
         if adapter.is_some() {
             for turn in &mut session.turns {
@@ -51,7 +51,7 @@ impl<S: WorkloadSource> WorkloadSource for WithAdapters<S> {
         Ok(Some(session))
     }
 
-    fn inner(&self) -> Option<&dyn WorkloadSource> {
+    fn wrapped_source(&self) -> Option<&dyn WorkloadSource> {
         Some(&self.source)
     }
 }

@@ -3,11 +3,11 @@
 use std::str::FromStr;
 
 use vllm_sim_random::std_rng::StdRng;
-use vllm_sim_random::{Draw, Purpose, stream};
+use vllm_sim_random::{DrawRandom, StreamPurpose, request_rng};
 
 /// Random process of the start times of sessions.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Arrivals {
+pub enum ArrivalProcess {
     /// All sessions arrive at time 0; in a closed loop each starts as soon as a slot is free.
     Burst,
     /// Constant gap between session arrivals, in milliseconds.
@@ -26,9 +26,9 @@ pub enum Arrivals {
     },
 }
 
-impl Arrivals {
+impl ArrivalProcess {
     /// Creates gamma-distributed arrivals, which are Poisson arrivals at burstiness 1.
-    pub fn at_rate(rate: f64, burstiness: f64) -> Self {
+    pub fn gamma_at_rate(rate: f64, burstiness: f64) -> Self {
         Self::Gamma { rate, burstiness }
     }
 
@@ -36,7 +36,7 @@ impl Arrivals {
     ///
     /// # Errors
     /// Returns a message that names the invalid parameter.
-    pub fn check(self) -> Result<Self, String> {
+    pub fn check_parameters(self) -> Result<Self, String> {
         let positive = |what: &str, value: f64| {
             if value.is_finite() && value > 0.0 {
                 return Ok(());
@@ -63,11 +63,11 @@ impl Arrivals {
     /// Returns the start times of `count` sessions.
     ///
     /// If `count` is 0 (unknown), gamma-distributed gaps are not scaled.
-    pub fn starts(self, seed: u64, count: u64) -> StartTimes {
+    pub fn start_times(self, seed: u64, count: u64) -> StartTimes {
         let scale = match self {
             Self::Gamma { rate, burstiness } => {
-                let mut rng = stream(seed, 0, Purpose::Workload);
-                let total: f64 = (0..count).map(|_| gamma(&mut rng, burstiness)).sum();
+                let mut rng = request_rng(seed, 0, StreamPurpose::Workload);
+                let total: f64 = (0..count).map(|_| draw_gamma(&mut rng, burstiness)).sum();
                 if total > 0.0 {
                     count as f64 / rate * 1e3 / total
                 } else {
@@ -80,7 +80,7 @@ impl Arrivals {
         StartTimes {
             arrivals: self,
             peer: StdRng::new(seed),
-            rng: stream(seed, 0, Purpose::Workload),
+            rng: request_rng(seed, 0, StreamPurpose::Workload),
             scale,
             at_ms: 0.0,
             first: !first_gap,
@@ -89,7 +89,7 @@ impl Arrivals {
 }
 
 /// Parses `burst`, `interval:MS`, `constant:RATE`, `poisson:RATE` or `gamma:RATE:BURSTINESS`.
-impl FromStr for Arrivals {
+impl FromStr for ArrivalProcess {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -117,14 +117,14 @@ impl FromStr for Arrivals {
                 ));
             }
         };
-        arrivals.check()
+        arrivals.check_parameters()
     }
 }
 
 /// Endless sequence of session start times, in milliseconds.
 #[derive(Debug, Clone)]
 pub struct StartTimes {
-    arrivals: Arrivals,
+    arrivals: ArrivalProcess,
     peer: StdRng,
     rng: rand_chacha::ChaCha8Rng,
     scale: f64,
@@ -141,28 +141,30 @@ impl StartTimes {
             return self.at_ms;
         }
         self.at_ms += match self.arrivals {
-            Arrivals::Burst => 0.0,
-            Arrivals::Interval(ms) => ms,
-            Arrivals::Poisson(rate) => self.peer.exponential(1000.0 / rate),
-            Arrivals::Gamma { burstiness, .. } => gamma(&mut self.rng, burstiness) * self.scale,
+            ArrivalProcess::Burst => 0.0,
+            ArrivalProcess::Interval(ms) => ms,
+            ArrivalProcess::Poisson(rate) => self.peer.draw_exponential(1000.0 / rate),
+            ArrivalProcess::Gamma { burstiness, .. } => {
+                draw_gamma(&mut self.rng, burstiness) * self.scale
+            }
         };
         self.at_ms
     }
 }
 
 /// Draws a gamma variate of scale 1 (Marsaglia and Tsang, 2000).
-fn gamma(rng: &mut impl Draw, shape: f64) -> f64 {
+fn draw_gamma(rng: &mut impl DrawRandom, shape: f64) -> f64 {
     let boost = if shape < 1.0 {
-        (1.0 - rng.unit()).powf(1.0 / shape)
+        (1.0 - rng.draw_unit_f64()).powf(1.0 / shape)
     } else {
         1.0
     };
     let d = if shape < 1.0 { shape + 1.0 } else { shape } - 1.0 / 3.0;
     let c = 1.0 / (9.0 * d).sqrt();
     loop {
-        let x = rng.normal();
+        let x = rng.draw_standard_normal();
         let v = (1.0 + c * x).powi(3);
-        let u = 1.0 - rng.unit();
+        let u = 1.0 - rng.draw_unit_f64();
         if v > 0.0 && u.ln() < 0.5 * x * x + d - d * v + d * v.ln() {
             return boost * d * v;
         }
@@ -177,7 +179,7 @@ mod tests {
     fn gamma_gaps_have_their_mean_and_spread() {
         for burstiness in [0.25, 1.0, 4.0] {
             let n = 20_000;
-            let mut starts = Arrivals::at_rate(10.0, burstiness).starts(7, n);
+            let mut starts = ArrivalProcess::gamma_at_rate(10.0, burstiness).start_times(7, n);
             let at: Vec<f64> = (0..n).map(|_| starts.next_ms()).collect();
             let gaps: Vec<f64> = at.windows(2).map(|pair| pair[1] - pair[0]).collect();
             let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
@@ -194,10 +196,15 @@ mod tests {
 
     #[test]
     fn arrivals_parse_from_text() {
-        assert_eq!("poisson:12".parse(), Ok(Arrivals::Poisson(12.0)));
-        assert_eq!("constant:4".parse(), Ok(Arrivals::Interval(250.0)));
-        let error = "gamma:3:0".parse::<Arrivals>().unwrap_err();
+        assert_eq!("poisson:12".parse(), Ok(ArrivalProcess::Poisson(12.0)));
+        assert_eq!("constant:4".parse(), Ok(ArrivalProcess::Interval(250.0)));
+        let error = "gamma:3:0".parse::<ArrivalProcess>().unwrap_err();
         assert_eq!(error, "burstiness is 0, must be a number above 0");
-        assert!("soon".parse::<Arrivals>().unwrap_err().contains("\"soon\""));
+        assert!(
+            "soon"
+                .parse::<ArrivalProcess>()
+                .unwrap_err()
+                .contains("\"soon\"")
+        );
     }
 }

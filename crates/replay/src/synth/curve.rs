@@ -1,6 +1,6 @@
 use std::str::FromStr;
 
-use crate::workload::{Session, WorkloadError, WorkloadSource};
+use crate::workload::{ClientSession, WorkloadError, WorkloadSource};
 use vllm_sim_engine::SimTime;
 
 /// Factor of the request rate over time, linear between points.
@@ -85,8 +85,8 @@ impl<S: WorkloadSource> RateCurveSource<S> {
 }
 
 impl<S: WorkloadSource> WorkloadSource for RateCurveSource<S> {
-    fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
-        let Some(mut session) = self.source.next()? else {
+    fn next_session(&mut self) -> Result<Option<ClientSession>, WorkloadError> {
+        let Some(mut session) = self.source.next_session()? else {
             return Ok(None);
         };
         let start = self.curve.warp_time(session.start.nanos() as f64 / 1e9);
@@ -97,7 +97,7 @@ impl<S: WorkloadSource> WorkloadSource for RateCurveSource<S> {
         Ok(Some(session))
     }
 
-    fn inner(&self) -> Option<&dyn WorkloadSource> {
+    fn wrapped_source(&self) -> Option<&dyn WorkloadSource> {
         Some(&self.source)
     }
 }
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ramps_and_bursts_move_starts() {
+    fn rate_curve_moves_session_starts() {
         // Ten seconds from zero to the full rate equal five seconds at the full rate.
         let ramp: RateCurve = "0=0,10=1".parse().expect("is a curve");
         assert_eq!(ramp.warp_time(0.0), 0.0);

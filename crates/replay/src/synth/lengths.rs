@@ -3,12 +3,12 @@
 use std::path::Path;
 use std::str::FromStr;
 
-use crate::workload::MAX_TOKENS;
-use vllm_sim_random::Draw;
+use crate::workload::MAX_TOKENS_PER_LENGTH;
+use vllm_sim_random::DrawRandom;
 
 /// Distribution of prompt or output lengths, in tokens.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Lengths {
+pub enum TokenLengthDistribution {
     /// Constant length in tokens.
     Constant(u32),
     /// Uniform distribution between two lengths in tokens, inclusive.
@@ -36,18 +36,18 @@ pub enum Lengths {
     Histogram(Vec<(u32, f64)>),
 }
 
-impl Lengths {
+impl TokenLengthDistribution {
     /// Draws one random length in tokens, at least `least`.
-    pub fn draw(&self, rng: &mut impl Draw, least: u32) -> u32 {
+    pub fn draw_tokens(&self, rng: &mut impl DrawRandom, least: u32) -> u32 {
         let within = |x: f64, range: &(u32, u32)| (x.round() as u32).clamp(range.0, range.1);
         let length = match self {
             Self::Constant(n) => *n,
-            Self::Uniform(low, high) => rng.between((*low).into(), (*high).into()) as u32,
+            Self::Uniform(low, high) => rng.draw_u64_between((*low).into(), (*high).into()) as u32,
             Self::Normal {
                 mean,
                 std_dev,
                 range,
-            } => within(mean + std_dev * rng.normal(), range),
+            } => within(mean + std_dev * rng.draw_standard_normal(), range),
             Self::LogNormal {
                 mean,
                 std_dev,
@@ -55,11 +55,14 @@ impl Lengths {
             } => {
                 let variance = (1.0 + (std_dev / mean).powi(2)).ln();
                 let location = mean.ln() - variance / 2.0;
-                within((location + variance.sqrt() * rng.normal()).exp(), range)
+                within(
+                    (location + variance.sqrt() * rng.draw_standard_normal()).exp(),
+                    range,
+                )
             }
             Self::Histogram(bins) => {
                 let total = bins.last().map_or(0.0, |(_, sum)| *sum);
-                let at = rng.unit() * total;
+                let at = rng.draw_unit_f64() * total;
                 let bin = bins.partition_point(|(_, sum)| *sum <= at);
                 bins.get(bin.min(bins.len().saturating_sub(1)))
                     .map_or(least, |(n, _)| *n)
@@ -69,7 +72,7 @@ impl Lengths {
     }
 
     /// Returns the length in tokens if the distribution is constant.
-    pub fn constant(&self) -> Option<u32> {
+    pub fn constant_tokens(&self) -> Option<u32> {
         match self {
             Self::Constant(n) => Some(*n),
             _ => None,
@@ -81,7 +84,7 @@ impl Lengths {
     ///
     /// # Errors
     /// Returns a message with the unreadable line.
-    pub fn histogram(path: &Path) -> Result<Self, String> {
+    pub fn read_histogram(path: &Path) -> Result<Self, String> {
         let shown = path.display();
         let text = std::fs::read_to_string(path).map_err(|error| format!("{shown}: {error}"))?;
         let (mut bins, mut sum) = (Vec::new(), 0.0);
@@ -91,7 +94,8 @@ impl Lengths {
                 continue;
             }
             let (length, weight) = line.split_once([',', '\t', ' ']).unwrap_or((line, "1"));
-            let length = tokens(length).map_err(|e| format!("{shown}:{}: {e}", i + 1))?;
+            let length =
+                parse_token_count(length).map_err(|e| format!("{shown}:{}: {e}", i + 1))?;
             let weight: Option<f64> = weight.trim().parse().ok();
             let weight = weight.filter(|w| w.is_finite() && *w >= 0.0);
             sum += weight.ok_or_else(|| {
@@ -106,20 +110,20 @@ impl Lengths {
     }
 }
 
-fn tokens(text: &str) -> Result<u32, String> {
+fn parse_token_count(text: &str) -> Result<u32, String> {
     let n: Option<u32> = text.trim().parse().ok();
-    n.filter(|n| u64::from(*n) <= MAX_TOKENS)
-        .ok_or_else(|| format!("{text:?} is not a whole number from 0 to {MAX_TOKENS}"))
+    n.filter(|n| u64::from(*n) <= MAX_TOKENS_PER_LENGTH)
+        .ok_or_else(|| format!("{text:?} is not a whole number from 0 to {MAX_TOKENS_PER_LENGTH}"))
 }
 
 /// Parses a distribution of lengths: `N`, `uniform:LOW:HIGH`, `normal:MEAN:STD[:MIN:MAX]`,
 /// `lognormal:MEAN:STD[:MIN:MAX]` or `histogram:FILE`.
-impl FromStr for Lengths {
+impl FromStr for TokenLengthDistribution {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         if let Some(path) = text.strip_prefix("histogram:") {
-            return Self::histogram(Path::new(path));
+            return Self::read_histogram(Path::new(path));
         }
         let (kind, rest) = text.split_once(':').unwrap_or(("constant", text));
         let parts: Vec<&str> = rest.split(':').collect();
@@ -130,8 +134,8 @@ impl FromStr for Lengths {
         };
         let range = |parts: &[&str]| -> Result<(u32, u32), String> {
             let (low, high) = match parts {
-                [] => (1, MAX_TOKENS as u32),
-                [low, high] => (tokens(low)?, tokens(high)?),
+                [] => (1, MAX_TOKENS_PER_LENGTH as u32),
+                [low, high] => (parse_token_count(low)?, parse_token_count(high)?),
                 _ => return Err(format!("{text:?} must have both MIN and MAX, or neither")),
             };
             if low > high {
@@ -140,7 +144,7 @@ impl FromStr for Lengths {
             Ok((low, high))
         };
         match (kind, &parts[..]) {
-            ("constant", [n]) => Ok(Self::Constant(tokens(n)?)),
+            ("constant", [n]) => Ok(Self::Constant(parse_token_count(n)?)),
             ("uniform", [_, _]) => range(&parts).map(|(low, high)| Self::Uniform(low, high)),
             ("normal", [mean, std_dev, rest @ ..]) => Ok(Self::Normal {
                 mean: number(mean)?,
@@ -169,13 +173,13 @@ impl FromStr for Lengths {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vllm_sim_random::{Purpose, stream};
+    use vllm_sim_random::{StreamPurpose, request_rng};
 
     fn mean(lengths: &str) -> f64 {
-        let lengths: Lengths = lengths.parse().expect("is known");
-        let mut rng = stream(1, 2, Purpose::Workload);
+        let lengths: TokenLengthDistribution = lengths.parse().expect("is known");
+        let mut rng = request_rng(1, 2, StreamPurpose::Workload);
         (0..20_000)
-            .map(|_| f64::from(lengths.draw(&mut rng, 0)))
+            .map(|_| f64::from(lengths.draw_tokens(&mut rng, 0)))
             .sum::<f64>()
             / 20_000.0
     }
@@ -198,7 +202,7 @@ mod tests {
             ("abc", "not a whole number"),
             ("normal:x:1", "not a number"),
         ] {
-            let error = text.parse::<Lengths>().expect_err(text);
+            let error = text.parse::<TokenLengthDistribution>().expect_err(text);
             assert!(error.contains(part), "{text}: {error}");
         }
     }

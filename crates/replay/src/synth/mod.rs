@@ -8,21 +8,23 @@ mod arrivals;
 mod curve;
 mod lengths;
 
-use crate::workload::{Prompt, Session, TokenRun, Turn, WorkloadError, WorkloadSource};
+use crate::workload::{
+    ClientSession, PromptTokenRun, SessionTurn, TurnPrompt, WorkloadError, WorkloadSource,
+};
 use vllm_sim_engine::SimTime;
-use vllm_sim_random::{Draw, Purpose, mix, stream};
+use vllm_sim_random::{DrawRandom, StreamPurpose, mix_u64_pair, request_rng};
 
-pub use adapters::WithAdapters;
-pub use arrivals::{Arrivals, StartTimes};
+pub use adapters::LoraAdapterSource;
+pub use arrivals::{ArrivalProcess, StartTimes};
 pub use curve::{RateCurve, RateCurveSource};
-pub use lengths::Lengths;
+pub use lengths::TokenLengthDistribution;
 use vllm_sim_random::std_rng::StdRng;
 
 /// High bits of the content ids of prompt blocks that sessions share.
-pub(crate) const SHARED: u64 = 0xD00D << 48;
+pub(crate) const SHARED_CONTENT_ID_BITS: u64 = 0xD00D << 48;
 
 /// Maximum number of sessions of a synthetic workload, a guard against mistyped counts.
-pub const MAX_REQUESTS: u64 = 100_000_000;
+pub const MAX_SYNTHETIC_SESSIONS: u64 = 100_000_000;
 
 /// Parameters of a synthetic workload.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,11 +32,11 @@ pub struct SyntheticWorkload {
     /// Number of sessions; each session with one turn is one request.
     pub sessions: u64,
     /// Prompt length in tokens; for sessions that grow, that of the first turn.
-    pub input: Lengths,
+    pub input: TokenLengthDistribution,
     /// Output length in tokens.
-    pub output: Lengths,
+    pub output: TokenLengthDistribution,
     /// Arrival process of the sessions.
-    pub arrivals: Arrivals,
+    pub arrivals: ArrivalProcess,
     /// Seed of the arrivals. Default 42.
     pub arrival_seed: u64,
     /// Seed of the lengths and of the pauses between turns. Default 42.
@@ -44,11 +46,11 @@ pub struct SyntheticWorkload {
     /// Number of prefix groups; each session is in a random one. 0 disables shared prefixes.
     pub prefix_groups: u32,
     /// Distribution of the number of turns per session.
-    pub turns: Lengths,
+    pub turns: TokenLengthDistribution,
     /// Number of tokens that each further turn adds to the previous prompt and output.
     ///
     /// `None`: each turn has a separate prompt that shares only the group's prefix, as in Dynamo.
-    pub grows_by: Option<Lengths>,
+    pub grows_by: Option<TokenLengthDistribution>,
     /// Pause between the end of a turn and the next one, in milliseconds.
     pub think_ms: f64,
     /// Whether pauses are exponentially distributed, with mean `think_ms`.
@@ -61,14 +63,14 @@ impl Default for SyntheticWorkload {
     fn default() -> Self {
         Self {
             sessions: 1,
-            input: Lengths::Constant(1024),
-            output: Lengths::Constant(128),
-            arrivals: Arrivals::Burst,
+            input: TokenLengthDistribution::Constant(1024),
+            output: TokenLengthDistribution::Constant(128),
+            arrivals: ArrivalProcess::Burst,
             arrival_seed: 42,
             seed: 42,
             shared_prefix_ratio: 0.0,
             prefix_groups: 0,
-            turns: Lengths::Constant(1),
+            turns: TokenLengthDistribution::Constant(1),
             grows_by: None,
             think_ms: 0.0,
             think_varies: false,
@@ -82,13 +84,13 @@ impl SyntheticWorkload {
     ///
     /// # Errors
     /// Returns [`WorkloadError::Bad`] with the name of the invalid option.
-    pub fn source(self) -> Result<SyntheticSource, WorkloadError> {
+    pub fn into_source(self) -> Result<SyntheticSource, WorkloadError> {
         let bad = |place: &str, problem: String| WorkloadError::Bad {
             place: place.to_owned(),
             problem,
         };
-        if self.sessions > MAX_REQUESTS {
-            let problem = format!("{} is more than {MAX_REQUESTS}", self.sessions);
+        if self.sessions > MAX_SYNTHETIC_SESSIONS {
+            let problem = format!("{} is more than {MAX_SYNTHETIC_SESSIONS}", self.sessions);
             return Err(bad("number of requests", problem));
         }
         if !(0.0..=1.0).contains(&self.shared_prefix_ratio) {
@@ -102,9 +104,12 @@ impl SyntheticWorkload {
         if self.block == 0 {
             return Err(bad("block size", "0, must be at least 1".to_owned()));
         }
-        let arrivals = self.arrivals.check().map_err(|e| bad("arrivals", e))?;
+        let arrivals = self
+            .arrivals
+            .check_parameters()
+            .map_err(|e| bad("arrivals", e))?;
         Ok(SyntheticSource {
-            starts: arrivals.starts(self.arrival_seed, self.sessions),
+            starts: arrivals.start_times(self.arrival_seed, self.sessions),
             groups: StdRng::new(42),
             made: 0,
             next_block: 0,
@@ -113,8 +118,8 @@ impl SyntheticWorkload {
     }
 
     /// Returns whether sessions are single requests without shared prefixes and pauses.
-    fn is_plain(&self) -> bool {
-        self.turns == Lengths::Constant(1)
+    fn is_single_independent_turns(&self) -> bool {
+        self.turns == TokenLengthDistribution::Constant(1)
             && self.shared_prefix_ratio == 0.0
             && self.prefix_groups == 0
             && self.think_ms == 0.0
@@ -132,7 +137,7 @@ pub struct SyntheticSource {
 }
 
 impl SyntheticSource {
-    fn prompt(&mut self, input: u32, group: u32) -> Vec<TokenRun> {
+    fn draw_prompt(&mut self, input: u32, group: u32) -> Vec<PromptTokenRun> {
         let block = self.what.block;
         let blocks = input.div_ceil(block);
         let shared = match self.what.prefix_groups {
@@ -145,8 +150,8 @@ impl SyntheticSource {
         for b in 0..blocks {
             let len = block.min(input - b * block);
             if b < shared {
-                let id = SHARED | u64::from(group) << 32 | u64::from(b);
-                runs.push(TokenRun {
+                let id = SHARED_CONTENT_ID_BITS | u64::from(group) << 32 | u64::from(b);
+                runs.push(PromptTokenRun {
                     id,
                     len,
                     same: true,
@@ -155,14 +160,14 @@ impl SyntheticSource {
             }
             self.next_block += 1;
             if single {
-                runs.push(TokenRun {
-                    id: mix(4, self.next_block),
+                runs.push(PromptTokenRun {
+                    id: mix_u64_pair(4, self.next_block),
                     len: input - b * block,
                     same: false,
                 });
                 break;
             }
-            runs.push(TokenRun {
+            runs.push(PromptTokenRun {
                 id: self.next_block,
                 len,
                 same: true,
@@ -173,58 +178,58 @@ impl SyntheticSource {
 }
 
 impl WorkloadSource for SyntheticSource {
-    fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
+    fn next_session(&mut self) -> Result<Option<ClientSession>, WorkloadError> {
         let i = self.made;
         if i == self.what.sessions {
             return Ok(None);
         }
         self.made += 1;
         let start = (self.starts.next_ms() * 1e6).round() as u64;
-        let mut rng = stream(self.what.seed, i, Purpose::Workload);
+        let mut rng = request_rng(self.what.seed, i, StreamPurpose::Workload);
         let (ratio, groups) = (self.what.shared_prefix_ratio, self.what.prefix_groups);
         let group = match groups {
-            n if n > 0 && ratio > 0.0 => self.groups.below(n),
+            n if n > 0 && ratio > 0.0 => self.groups.draw_u32_below(n),
             _ => 0,
         };
-        let plain = self.what.is_plain();
-        let count = self.what.turns.draw(&mut rng, 1);
+        let plain = self.what.is_single_independent_turns();
+        let count = self.what.turns.draw_tokens(&mut rng, 1);
         let mut turns = Vec::with_capacity(count as usize);
         for n in 0..count {
-            let output = self.what.output.draw(&mut rng, 0);
+            let output = self.what.output.draw_tokens(&mut rng, 0);
             let prompt = match &self.what.grows_by {
                 Some(more) if n > 0 => {
-                    let len = more.draw(&mut rng, 1);
+                    let len = more.draw_tokens(&mut rng, 1);
                     self.next_block += 1;
-                    Prompt::Grown(vec![TokenRun {
-                        id: mix(4, self.next_block),
+                    TurnPrompt::Grown(vec![PromptTokenRun {
+                        id: mix_u64_pair(4, self.next_block),
                         len,
                         same: false,
                     }])
                 }
                 _ => {
-                    let input = self.what.input.draw(&mut rng, 1);
-                    Prompt::Whole(if plain {
-                        vec![TokenRun {
-                            id: mix(1, i),
+                    let input = self.what.input.draw_tokens(&mut rng, 1);
+                    TurnPrompt::Whole(if plain {
+                        vec![PromptTokenRun {
+                            id: mix_u64_pair(1, i),
                             len: input,
                             same: false,
                         }]
                     } else {
-                        self.prompt(input, group)
+                        self.draw_prompt(input, group)
                     })
                 }
             };
-            let mut turn = Turn::new(prompt, output);
+            let mut turn = SessionTurn::new(prompt, output);
             if n > 0 {
                 let factor = match self.what.think_varies {
-                    true => -(1.0 - rng.unit()).ln(),
+                    true => -(1.0 - rng.draw_unit_f64()).ln(),
                     false => 1.0,
                 };
                 turn.delay_ns = (self.what.think_ms * factor * 1e6).round() as u64;
             }
             turns.push(turn);
         }
-        Ok(Some(Session {
+        Ok(Some(ClientSession {
             id: (!plain).then(|| format!("session_{i}").into()),
             start: SimTime::from_nanos(start),
             turns,
@@ -234,11 +239,11 @@ impl WorkloadSource for SyntheticSource {
     }
 
     fn is_single_turn(&self) -> bool {
-        self.what.turns == Lengths::Constant(1)
+        self.what.turns == TokenLengthDistribution::Constant(1)
     }
 
-    fn requests(&self) -> Option<u64> {
-        let turns = self.what.turns.constant()?;
+    fn max_requests(&self) -> Option<u64> {
+        let turns = self.what.turns.constant_tokens()?;
         Some(self.what.sessions * u64::from(turns.max(1)))
     }
 }
@@ -252,32 +257,32 @@ pub struct RescheduledSource<S> {
 
 impl<S: WorkloadSource> RescheduledSource<S> {
     /// Replaces the start times of the sessions of `source`, and keeps their order.
-    pub fn new(source: S, arrivals: Arrivals, seed: u64) -> Self {
+    pub fn new(source: S, arrivals: ArrivalProcess, seed: u64) -> Self {
         Self {
-            starts: arrivals.starts(seed, 0),
+            starts: arrivals.start_times(seed, 0),
             source,
         }
     }
 }
 
 impl<S: WorkloadSource> WorkloadSource for RescheduledSource<S> {
-    fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
-        let Some(mut session) = self.source.next()? else {
+    fn next_session(&mut self) -> Result<Option<ClientSession>, WorkloadError> {
+        let Some(mut session) = self.source.next_session()? else {
             return Ok(None);
         };
         session.start = SimTime::from_nanos((self.starts.next_ms() * 1e6).round() as u64);
         Ok(Some(session))
     }
 
-    fn inner(&self) -> Option<&dyn WorkloadSource> {
+    fn wrapped_source(&self) -> Option<&dyn WorkloadSource> {
         Some(&self.source)
     }
 
-    fn untimed(&self) -> bool {
+    fn has_no_start_times(&self) -> bool {
         false
     }
 
-    fn concurrency(&self) -> Option<u32> {
+    fn recorded_concurrency(&self) -> Option<u32> {
         None
     }
 }

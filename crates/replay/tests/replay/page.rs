@@ -3,17 +3,18 @@
 use std::time::Duration;
 
 use vllm_sim_engine::latency::LatencyModel;
-use vllm_sim_engine::sched::EngineSpec;
+use vllm_sim_engine::sched::SchedulerSpec;
 use vllm_sim_engine::sched::vllm::VllmConfig;
-use vllm_sim_replay::html::{escape, page};
+use vllm_sim_replay::html::{escape_html, render_report_page};
 use vllm_sim_replay::report::{
-    Collector, KeptRecords, Report, ReportOptions, RunTotals, Slo, SpanPhase,
+    KeptRecords, LatencySlo, ReplayReport, ReplayRunTotals, ReportCollector, ReportOptions,
+    RequestPhase,
 };
-use vllm_sim_replay::synth::{Arrivals, Lengths, SyntheticWorkload};
-use vllm_sim_replay::{PoolSpec, RouterConfig, Settings, run};
+use vllm_sim_replay::synth::{ArrivalProcess, SyntheticWorkload, TokenLengthDistribution};
+use vllm_sim_replay::{PoolSpec, ReplaySettings, RouterConfig, run_replay};
 
 /// Runs a workload with queues and preemptions.
-fn report(sessions: u64, workers: u32) -> Report {
+fn report(sessions: u64, workers: u32) -> ReplayReport {
     let engine = VllmConfig {
         latency: LatencyModel::Constant {
             prefill: Duration::from_millis(60),
@@ -23,11 +24,11 @@ fn report(sessions: u64, workers: u32) -> Report {
         max_num_seqs: 48,
         ..VllmConfig::default()
     };
-    let settings = Settings {
+    let settings = ReplaySettings {
         seed: 1,
         sample_every: Some(Duration::from_millis(100)),
-        ..Settings::new(PoolSpec::new(
-            EngineSpec::Vllm(Box::new(engine)),
+        ..ReplaySettings::new(PoolSpec::new(
+            SchedulerSpec::Vllm(Box::new(engine)),
             workers,
             RouterConfig::RoundRobin,
         ))
@@ -35,25 +36,25 @@ fn report(sessions: u64, workers: u32) -> Report {
     let mut source = SyntheticWorkload {
         sessions,
         input: "lognormal:700:500".parse().expect("is known"),
-        output: Lengths::Uniform(50, 300),
-        arrivals: Arrivals::at_rate(30.0, 0.4),
+        output: TokenLengthDistribution::Uniform(50, 300),
+        arrivals: ArrivalProcess::gamma_at_rate(30.0, 0.4),
         shared_prefix_ratio: 0.3,
         prefix_groups: 8,
         ..SyntheticWorkload::default()
     }
-    .source()
+    .into_source()
     .expect("makes sense");
-    let mut collector = Collector::new(ReportOptions {
-        slo: Slo {
+    let mut collector = ReportCollector::new(ReportOptions {
+        slo: LatencySlo {
             ttft_ms: Some(500.0),
-            ..Slo::default()
+            ..LatencySlo::default()
         },
         records: KeptRecords::None,
         drawn_requests: 2000,
         ..ReportOptions::default()
     });
-    let totals = run(&settings, &mut source, &mut collector).expect("is played");
-    collector.finish(&RunTotals {
+    let totals = run_replay(&settings, &mut source, &mut collector).expect("is played");
+    collector.finish(&ReplayRunTotals {
         prefill_tokens: None,
         requests: totals.requests,
         prefill_worker_seconds: 0.0,
@@ -98,14 +99,14 @@ fn balanced(html: &str) {
 fn a_page_is_self_contained_and_shows_the_run() {
     let report = report(600, 4);
     let about = [("model".to_owned(), "a <b> & \"c\"".to_owned())];
-    let html = page(&report, "Four workers <1>", &about, "vllm-sim replay");
+    let html = render_report_page(&report, "Four workers <1>", &about, "vllm-sim replay");
     keep("four", &html);
     balanced(&html);
     for outside in ["http:", "https:", "src=", "@import", "url("] {
         assert!(!html.contains(outside), "{outside} leads outside");
     }
     assert!(html.contains("<title>Four workers &lt;1&gt;</title>"));
-    assert!(html.contains(&escape("a <b> & \"c\"")));
+    assert!(html.contains(&escape_html("a <b> & \"c\"")));
     for part in [
         "Time to first token",
         "KV cache in use",
@@ -117,14 +118,14 @@ fn a_page_is_self_contained_and_shows_the_run() {
     }
     // Four distributions, good requests, prefix reuse, four timelines, three heat maps.
     assert_eq!(html.matches("<svg").count(), 13);
-    let spans = report.spans.kept();
-    assert_eq!((spans.len(), report.spans.one_of()), (600, 1));
+    let spans = report.spans.kept_spans();
+    assert_eq!((spans.len(), report.spans.sampling_interval()), (600, 1));
     assert!(html.contains("All 600 requests") && html.contains("[\"worker 3\","));
-    for (name, phase) in SpanPhase::NAMES {
+    for (name, phase) in RequestPhase::NAMES {
         let seen = spans
             .iter()
             .any(|span| span.phases.iter().any(|(_, p)| *p == phase));
-        assert_eq!(seen, phase != SpanPhase::Transfer, "{name}");
+        assert_eq!(seen, phase != RequestPhase::Transfer, "{name}");
     }
     for span in spans {
         assert!(span.phases.is_sorted_by_key(|(at, _)| *at), "{span:?}");
@@ -137,14 +138,14 @@ fn a_page_is_self_contained_and_shows_the_run() {
     assert!(!html.contains("NaN") && !html.contains(">inf"));
     assert_eq!(
         html,
-        page(&report, "Four workers <1>", &about, "vllm-sim replay")
+        render_report_page(&report, "Four workers <1>", &about, "vllm-sim replay")
     );
 }
 
 #[test]
 fn a_page_of_one_worker_or_of_nothing_is_a_page_too() {
     for (name, sessions) in [("one", 40), ("none", 0)] {
-        let html = page(&report(sessions, 1), name, &[], "vllm-sim replay");
+        let html = render_report_page(&report(sessions, 1), name, &[], "vllm-sim replay");
         keep(name, &html);
         balanced(&html);
         assert!(!html.contains("NaN"), "{name}");
@@ -153,7 +154,7 @@ fn a_page_of_one_worker_or_of_nothing_is_a_page_too() {
 
 #[test]
 fn many_workers_fit_on_a_page() {
-    let html = page(&report(3000, 40), "Forty workers", &[], "vllm-sim replay");
+    let html = render_report_page(&report(3000, 40), "Forty workers", &[], "vllm-sim replay");
     keep("forty", &html);
     assert!(html.contains("One in 2 of the 3000 requests"));
     balanced(&html);

@@ -5,10 +5,13 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use vllm_sim_engine::SimTime;
-use vllm_sim_replay::load::{self, Format};
-use vllm_sim_replay::outcome::{Admission, Outcome, PoolRole, Sink, Status, WorkerSample};
+use vllm_sim_replay::load::{self, WorkloadFormat};
+use vllm_sim_replay::outcome::{
+    AdmissionOutcome, PoolRole, ReplaySink, RequestOutcome, RequestStatus, WorkerSample,
+};
 use vllm_sim_replay::report::{
-    Collector, KeptRecords, Report, ReportOptions, RowForm, Rows, RunTotals, Slo, UserRate, compare,
+    KeptRecords, LatencySlo, PerUserRateSamples, ReplayReport, ReplayRunTotals, ReportCollector,
+    ReportOptions, RequestRowWriter, RowFileFormat, compare_two_reports,
 };
 
 fn at(ms: u64) -> SimTime {
@@ -16,15 +19,21 @@ fn at(ms: u64) -> SimTime {
 }
 
 /// Reports a request that arrived at `arrival` and received its tokens at `tokens`, all in ms.
-fn end(sink: &mut dyn Sink, number: u64, arrival: u64, tokens: &[u64], status: Status) {
-    let admissions = [Admission {
+fn end(
+    sink: &mut dyn ReplaySink,
+    number: u64,
+    arrival: u64,
+    tokens: &[u64],
+    status: RequestStatus,
+) {
+    let admissions = [AdmissionOutcome {
         at: at(arrival),
         reused: 16,
         host: None,
         again: false,
         pool: PoolRole::Serving,
     }];
-    sink.request(&Outcome {
+    sink.on_request_finished(&RequestOutcome {
         session: number,
         session_id: None,
         turn: 0,
@@ -55,15 +64,15 @@ fn end(sink: &mut dyn Sink, number: u64, arrival: u64, tokens: &[u64], status: S
         ranks: 1,
         decode_first: false,
         queued_ns: 0,
-        error: (status == Status::Failed).then_some("went, \"away\""),
+        error: (status == RequestStatus::Failed).then_some("went, \"away\""),
     });
     for pair in tokens.windows(2) {
-        sink.gaps((pair[1] - pair[0]) * 1_000_000, 1);
+        sink.on_token_gaps((pair[1] - pair[0]) * 1_000_000, 1);
     }
 }
 
-fn facts(requests: u64) -> RunTotals {
-    RunTotals {
+fn facts(requests: u64) -> ReplayRunTotals {
+    ReplayRunTotals {
         prefill_tokens: None,
         requests,
         prefill_worker_seconds: 0.0,
@@ -73,17 +82,29 @@ fn facts(requests: u64) -> RunTotals {
     }
 }
 
-fn run(slo: Slo) -> Report {
-    let mut collector = Collector::new(ReportOptions {
+fn run(slo: LatencySlo) -> ReplayReport {
+    let mut collector = ReportCollector::new(ReportOptions {
         slo,
         ..ReportOptions::default()
     });
-    end(&mut collector, 1, 100, &[150, 160, 180], Status::Completed);
-    end(&mut collector, 0, 0, &[20, 30, 50, 90], Status::Completed);
-    end(&mut collector, 2, 120, &[], Status::Rejected);
-    end(&mut collector, 3, 130, &[140], Status::Failed);
+    end(
+        &mut collector,
+        1,
+        100,
+        &[150, 160, 180],
+        RequestStatus::Completed,
+    );
+    end(
+        &mut collector,
+        0,
+        0,
+        &[20, 30, 50, 90],
+        RequestStatus::Completed,
+    );
+    end(&mut collector, 2, 120, &[], RequestStatus::Rejected);
+    end(&mut collector, 3, 130, &[140], RequestStatus::Failed);
     for i in 0..5000 {
-        collector.sample(&WorkerSample {
+        collector.on_worker_sample(&WorkerSample {
             at: at(i),
             worker: (i % 2) as u32,
             pool: PoolRole::Serving,
@@ -98,10 +119,10 @@ fn run(slo: Slo) -> Report {
 }
 
 #[test]
-fn requests_add_up() {
-    let report = run(Slo {
+fn report_totals_match_outcomes() {
+    let report = run(LatencySlo {
         ttft_ms: Some(30.0),
-        ..Slo::default()
+        ..LatencySlo::default()
     });
     for (key, value) in [
         ("num_requests", 5.0),
@@ -128,7 +149,10 @@ fn requests_add_up() {
         let found = report.summary[key].as_f64().expect(key);
         assert!((found - value).abs() < 1e-9, "{key}: {found}, not {value}");
     }
-    let arrivals: Vec<f64> = report.records().map(|r| r.arrival_time_ms).collect();
+    let arrivals: Vec<f64> = report
+        .request_records()
+        .map(|r| r.arrival_time_ms)
+        .collect();
     assert_eq!(arrivals, [0.0, 100.0, 120.0, 130.0]);
     let track = &report.timeline.tracks[0];
     assert!(
@@ -141,27 +165,27 @@ fn requests_add_up() {
 }
 
 #[test]
-fn several_tokens_a_step_raise_the_rate_per_user() {
+fn multi_token_steps_raise_per_user_rate() {
     let rate = |tokens: &[u64], user_rate| {
-        let mut collector = Collector::new(ReportOptions {
+        let mut collector = ReportCollector::new(ReportOptions {
             user_rate,
             ..ReportOptions::default()
         });
-        end(&mut collector, 0, 0, tokens, Status::Completed);
+        end(&mut collector, 0, 0, tokens, RequestStatus::Completed);
         collector
             .finish(&facts(1))
-            .number("mean_output_token_throughput_per_user")
+            .summary_number("mean_output_token_throughput_per_user")
     };
     let (slow, fast) = ([10, 20, 30, 40, 50], [10, 20, 20, 30, 30]);
-    let per_request = [&slow, &fast].map(|tokens| rate(tokens, UserRate::PerRequest));
+    let per_request = [&slow, &fast].map(|tokens| rate(tokens, PerUserRateSamples::PerRequest));
     assert_eq!(per_request, [100.0, 200.0]);
-    let per_gap = [&slow, &fast].map(|tokens| rate(tokens, UserRate::PerGap));
+    let per_gap = [&slow, &fast].map(|tokens| rate(tokens, PerUserRateSamples::PerGap));
     assert_eq!(per_gap, [100.0, 100.0]);
 }
 
 #[test]
-fn a_report_has_dynamos_keys() {
-    let json = serde_json::to_value(run(Slo::default())).expect("is JSON");
+fn report_has_dynamo_keys() {
+    let json = serde_json::to_value(run(LatencySlo::default())).expect("is JSON");
     let peers = include_str!("../../../../tests/golden/report_keys.json");
     let peers: Value = serde_json::from_str(peers).expect("is JSON");
     for part in ["summary", "per_request"] {
@@ -179,12 +203,12 @@ fn a_report_has_dynamos_keys() {
 }
 
 #[test]
-fn the_table_has_the_rows_that_users_know() {
-    let report = run(Slo {
+fn table_has_expected_rows() {
+    let report = run(LatencySlo {
         e2e_ms: Some(1000.0),
-        ..Slo::default()
+        ..LatencySlo::default()
     });
-    let table = report.table();
+    let table = report.render_text_table();
     for line in [
         "│ Time to First Token (ms)                           │ 35.00 │ 20.00 │ 50.00 │ 50.00 │ 50.00 │ 50.00 │ 50.00 │ 15.00 │",
         "│ Inter Token Latency (ms)                           │ 19.17 │ 15.00 │ 23.33 │",
@@ -221,19 +245,26 @@ impl Shared {
 }
 
 #[test]
-fn rows_can_be_read_again_as_a_workload() {
+fn per_request_rows_can_be_replayed() {
     let shared = Shared::default();
-    let mut rows = Rows::new(Box::new(shared.clone()), RowForm::Csv).expect("is written");
-    end(&mut rows, 0, 0, &[20, 30, 50, 90], Status::Completed);
-    end(&mut rows, 1, 7, &[9], Status::Failed);
-    end(&mut rows, 2, 100, &[150, 160, 180], Status::Completed);
+    let mut rows =
+        RequestRowWriter::new(Box::new(shared.clone()), RowFileFormat::Csv).expect("is written");
+    end(&mut rows, 0, 0, &[20, 30, 50, 90], RequestStatus::Completed);
+    end(&mut rows, 1, 7, &[9], RequestStatus::Failed);
+    end(
+        &mut rows,
+        2,
+        100,
+        &[150, 160, 180],
+        RequestStatus::Completed,
+    );
     rows.finish().expect("is written");
     let text = shared.text();
     assert!(text.contains(",\"went, \"\"away\"\"\"\n"), "{text}");
     let dir = tempfile::TempDir::new().expect("a folder");
     let path = dir.path().join("rows.csv");
     std::fs::write(&path, text).expect("is written");
-    let runs = load::bench_runs(&path, Format::Auto).expect("are rows");
+    let runs = load::bench_runs(&path, WorkloadFormat::Auto).expect("are rows");
     let seen: Vec<_> = runs[0]
         .requests
         .iter()
@@ -247,35 +278,36 @@ fn rows_can_be_read_again_as_a_workload() {
         ]
     );
     let shared = Shared::default();
-    let mut rows = Rows::new(Box::new(shared.clone()), RowForm::Jsonl).expect("is written");
-    end(&mut rows, 0, 0, &[20, 30], Status::Completed);
+    let mut rows =
+        RequestRowWriter::new(Box::new(shared.clone()), RowFileFormat::Jsonl).expect("is written");
+    end(&mut rows, 0, 0, &[20, 30], RequestStatus::Completed);
     rows.finish().expect("is written");
     let row: Value = serde_json::from_str(&shared.text()).expect("is one line");
     assert_eq!(row["ttft_ms"], json!(20.0));
-    assert!(RowForm::of("x.txt".as_ref()).is_err());
+    assert!(RowFileFormat::from_file_extension("x.txt".as_ref()).is_err());
 }
 
 #[test]
-fn a_report_can_be_read_again_as_a_workload() {
+fn report_can_be_replayed_as_workload() {
     let dir = tempfile::TempDir::new().expect("a folder");
     let path = dir.path().join("report.json");
     let mut file = std::fs::File::create(&path).expect("is made");
-    let report = run(Slo::default());
+    let report = run(LatencySlo::default());
     report.write_json(&mut file).expect("is written");
-    let runs = load::bench_runs(&path, Format::Auto).expect("is a report");
+    let runs = load::bench_runs(&path, WorkloadFormat::Auto).expect("is a report");
     assert_eq!(runs[0].requests.len(), 2, "those that completed");
     assert_eq!(runs[0].stats.ttft_mean, Some(35.0));
 }
 
 #[test]
-fn two_reports_are_compared_line_by_line() {
-    let report = serde_json::to_value(run(Slo::default())).expect("is JSON");
+fn comparison_lists_each_metric_change() {
+    let report = serde_json::to_value(run(LatencySlo::default())).expect("is JSON");
     let mut other = report.clone();
     other["summary"]["mean_ttft_ms"] = json!(70.0);
     other["summary"]["request_throughput_rps"] = json!(22.222);
-    let table = compare(&report, &other, ("a.json", "b.json"))
+    let table = compare_two_reports(&report, &other, ("a.json", "b.json"))
         .expect("are reports")
-        .table();
+        .render_text_table();
     let line = |start: &str| {
         let mut lines = table.lines().filter(|line| line.contains(start));
         let line = lines.next().expect(start);
@@ -287,32 +319,32 @@ fn two_reports_are_compared_line_by_line() {
     );
     assert!(line("Request throughput").ends_with("|better|"));
     assert_eq!(line("E2E mean"), "|E2E mean (ms)|85.00|85.00|0.00|+0.0|=|");
-    let error = compare(&report, &json!({"a": 1}), ("a", "b")).expect_err("is none");
+    let error = compare_two_reports(&report, &json!({"a": 1}), ("a", "b")).expect_err("is none");
     assert_eq!(error, "b is not a report: it has no summary");
 }
 
 #[test]
-fn an_empty_run_has_a_report_of_zeros() {
-    let report = Collector::new(ReportOptions::default()).finish(&facts(0));
-    assert_eq!(report.number("mean_ttft_ms"), 0.0);
-    assert_eq!(report.number("request_throughput_rps"), 0.0);
-    assert!(report.table().contains("N/A"));
+fn empty_run_reports_zeros() {
+    let report = ReportCollector::new(ReportOptions::default()).finish(&facts(0));
+    assert_eq!(report.summary_number("mean_ttft_ms"), 0.0);
+    assert_eq!(report.summary_number("request_throughput_rps"), 0.0);
+    assert!(report.render_text_table().contains("N/A"));
 }
 
 #[test]
-fn from_a_number_of_requests_on_records_are_left_out() {
+fn records_are_omitted_above_request_limit() {
     let of = |requests: u64| {
-        let mut collector = Collector::new(ReportOptions {
+        let mut collector = ReportCollector::new(ReportOptions {
             records: KeptRecords::Below(3),
             ..ReportOptions::default()
         });
         for n in 0..requests {
-            end(&mut collector, n, n, &[n + 5], Status::Completed);
+            end(&mut collector, n, n, &[n + 5], RequestStatus::Completed);
         }
         let report = collector.finish(&facts(requests));
         (
             serde_json::to_value(&report).expect("is JSON"),
-            report.table(),
+            report.render_text_table(),
         )
     };
     let (json, table) = of(2);

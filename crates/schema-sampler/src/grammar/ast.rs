@@ -2,21 +2,21 @@
 
 use std::sync::OnceLock;
 
-use crate::regex::{RegexGenerator, WholeRegex};
+use crate::regex::{RegexGenerator, WholeTextRegex};
 use crate::schema::Schema;
 
 /// Maximum nesting of grammar expressions in a text; a rule that needs more counts as infinite.
-pub(super) const MAX_HEIGHT: u32 = 400;
+pub(super) const MAX_EXPR_HEIGHT: u32 = 400;
 
-pub(super) const MAX_RULES: usize = 5_000;
+pub(super) const MAX_GRAMMAR_RULES: usize = 5_000;
 
-pub(super) const MAX_NESTING: u32 = 60;
+pub(super) const MAX_GRAMMAR_NESTING: u32 = 60;
 
 #[derive(Debug)]
 pub(super) enum GrammarExpr {
     Literal(String),
     Class(RegexGenerator),
-    Pattern(Box<WholeRegex>),
+    Pattern(Box<WholeTextRegex>),
     Sequence(Vec<GrammarExpr>),
     /// Alternatives, of which a text has one; with their heights (minimum nesting) once computed.
     Alternatives(Vec<GrammarExpr>, OnceLock<Box<[u32]>>),
@@ -58,12 +58,12 @@ pub(crate) struct Grammar {
 
 impl Grammar {
     /// Computes the minimum nesting of each grammar rule by fixpoint iteration.
-    pub(super) fn measure(&mut self) {
-        for _ in 0..MAX_HEIGHT {
+    pub(super) fn compute_rule_heights(&mut self) {
+        for _ in 0..MAX_EXPR_HEIGHT {
             let mut changed = false;
             for i in (0..self.rules.len()).rev() {
-                let height = self.height(&self.rules[i].body);
-                if height <= MAX_HEIGHT && height < self.rules[i].height {
+                let height = self.expr_height(&self.rules[i].body);
+                if height <= MAX_EXPR_HEIGHT && height < self.rules[i].height {
                     self.rules[i].height = height;
                     changed = true;
                 }
@@ -74,19 +74,21 @@ impl Grammar {
         }
     }
 
-    pub(super) fn height(&self, expr: &GrammarExpr) -> u32 {
+    pub(super) fn expr_height(&self, expr: &GrammarExpr) -> u32 {
         let inner = match expr {
             GrammarExpr::Literal(_)
             | GrammarExpr::Class(_)
             | GrammarExpr::Pattern(_)
             | GrammarExpr::Json(_) => 0,
             GrammarExpr::Nested(grammar) => grammar.rules[grammar.start].height,
-            GrammarExpr::Sequence(parts) => parts.iter().map(|p| self.height(p)).max().unwrap_or(0),
+            GrammarExpr::Sequence(parts) => {
+                parts.iter().map(|p| self.expr_height(p)).max().unwrap_or(0)
+            }
             GrammarExpr::Alternatives(parts, _) => {
-                parts.iter().map(|p| self.height(p)).min().unwrap_or(0)
+                parts.iter().map(|p| self.expr_height(p)).min().unwrap_or(0)
             }
             GrammarExpr::Repeat(_, 0, ..) => 0,
-            GrammarExpr::Repeat(part, ..) => self.height(part),
+            GrammarExpr::Repeat(part, ..) => self.expr_height(part),
             GrammarExpr::Rule(index) => self.rules[*index].height,
         };
         inner.saturating_add(1)

@@ -3,7 +3,7 @@
 //! Source: `lark/grammars/common.lark`. Each pattern matches only a readable subset of its
 //! terminal.
 
-const COMMON: &[(&str, &str)] = &[
+const LARK_COMMON_TERMINALS: &[(&str, &str)] = &[
     ("DIGIT", "[0-9]"),
     ("HEXDIGIT", "[0-9a-f]"),
     ("INT", "[1-9][0-9]{0,2}"),
@@ -35,12 +35,15 @@ const COMMON: &[(&str, &str)] = &[
 ///
 /// # Errors
 /// An error message with the available names.
-pub(super) fn pattern(name: &str) -> Result<&'static str, String> {
-    COMMON
+pub(super) fn common_terminal_regex(name: &str) -> Result<&'static str, String> {
+    LARK_COMMON_TERMINALS
         .iter()
         .find_map(|(known, pattern)| (*known == name).then_some(*pattern))
         .ok_or_else(|| {
-            let names: Vec<String> = COMMON.iter().map(|(n, _)| format!("common.{n}")).collect();
+            let names: Vec<String> = LARK_COMMON_TERMINALS
+                .iter()
+                .map(|(n, _)| format!("common.{n}"))
+                .collect();
             format!(
                 "Unknown common regex: common.{name}; following are available: {}",
                 names.join(", ")

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 
-use super::ast::{Grammar, GrammarExpr, GrammarRule, MAX_NESTING, MAX_RULES};
+use super::ast::{Grammar, GrammarExpr, GrammarRule, MAX_GRAMMAR_NESTING, MAX_GRAMMAR_RULES};
 use super::scanner::GrammarScanner;
 use crate::regex::RegexGenerator;
 
@@ -15,16 +15,16 @@ struct EbnfParser {
     rules: Vec<Option<GrammarExpr>>,
 }
 
-pub(super) fn read(source: &str) -> Result<Grammar, String> {
+pub(super) fn parse_ebnf(source: &str) -> Result<Grammar, String> {
     let mut parser = EbnfParser {
         scanner: GrammarScanner::new(source),
         names: HashMap::new(),
         rules: Vec::new(),
     };
-    parser.skip();
+    parser.skip_blanks_and_comments();
     while parser.scanner.peek(0).is_some() {
-        parser.rule()?;
-        parser.skip();
+        parser.parse_rule()?;
+        parser.skip_blanks_and_comments();
     }
     let Some(&start) = parser.names.get("root") else {
         return Err("No 'root' rule found".to_owned());
@@ -49,12 +49,12 @@ pub(super) fn read(source: &str) -> Result<Grammar, String> {
     })
 }
 
-fn in_name(c: char) -> bool {
+fn is_name_char(c: char) -> bool {
     c.is_alphanumeric() || matches!(c, '_' | '-' | '.')
 }
 
 impl EbnfParser {
-    fn skip(&mut self) {
+    fn skip_blanks_and_comments(&mut self) {
         loop {
             self.scanner.take_while(char::is_whitespace);
             if self.scanner.peek(0) != Some('#') {
@@ -64,50 +64,50 @@ impl EbnfParser {
         }
     }
 
-    fn error<T>(&self, message: &str) -> Result<T, String> {
+    fn syntax_error<T>(&self, message: &str) -> Result<T, String> {
         Err(self.scanner.gbnf_error(self.scanner.at, message))
     }
 
-    fn index(&mut self, name: String) -> Result<usize, String> {
+    fn rule_index(&mut self, name: String) -> Result<usize, String> {
         if let Some(&index) = self.names.get(&name) {
             return Ok(index);
         }
-        if self.rules.len() >= MAX_RULES {
-            return self.error("too many rules");
+        if self.rules.len() >= MAX_GRAMMAR_RULES {
+            return self.syntax_error("too many rules");
         }
         self.rules.push(None);
         self.names.insert(name, self.rules.len() - 1);
         Ok(self.rules.len() - 1)
     }
 
-    fn rule(&mut self) -> Result<(), String> {
+    fn parse_rule(&mut self) -> Result<(), String> {
         let at = self.scanner.at;
-        let name = self.scanner.take_while(in_name);
+        let name = self.scanner.take_while(is_name_char);
         if name.is_empty() {
-            return self.error("Expected name");
+            return self.syntax_error("Expected name");
         }
-        self.skip();
-        if !self.scanner.eat("::=") {
-            return self.error("Expected ::=");
+        self.skip_blanks_and_comments();
+        if !self.scanner.skip_if_next("::=") {
+            return self.syntax_error("Expected ::=");
         }
-        let index = self.index(name.clone())?;
+        let index = self.rule_index(name.clone())?;
         if self.rules[index].is_some() {
             return Err(self
                 .scanner
                 .gbnf_error(at, &format!("Rule '{name}' already exists")));
         }
-        let body = self.alternatives(0)?;
+        let body = self.parse_alternatives(0)?;
         self.rules[index] = Some(body);
         Ok(())
     }
 
-    fn alternatives(&mut self, nesting: u32) -> Result<GrammarExpr, String> {
-        if nesting > MAX_NESTING {
-            return self.error("the grammar nests too deep");
+    fn parse_alternatives(&mut self, nesting: u32) -> Result<GrammarExpr, String> {
+        if nesting > MAX_GRAMMAR_NESTING {
+            return self.syntax_error("the grammar nests too deep");
         }
-        let mut parts = vec![self.sequence(nesting)?];
-        while self.scanner.eat("|") {
-            parts.push(self.sequence(nesting)?);
+        let mut parts = vec![self.parse_sequence(nesting)?];
+        while self.scanner.skip_if_next("|") {
+            parts.push(self.parse_sequence(nesting)?);
         }
         Ok(match parts.len() {
             1 => parts.remove(0),
@@ -115,23 +115,23 @@ impl EbnfParser {
         })
     }
 
-    fn sequence(&mut self, nesting: u32) -> Result<GrammarExpr, String> {
+    fn parse_sequence(&mut self, nesting: u32) -> Result<GrammarExpr, String> {
         let mut parts = Vec::new();
         loop {
-            self.skip();
+            self.skip_blanks_and_comments();
             match self.scanner.peek(0) {
                 None | Some('|' | ')') => break,
-                Some(c) if in_name(c) && c != '.' && self.starts_rule() => break,
+                Some(c) if is_name_char(c) && c != '.' && self.is_at_rule_start() => break,
                 Some(_) => {}
             }
-            if self.scanner.eat("(=") {
+            if self.scanner.skip_if_next("(=") {
                 // Look-ahead only guides xgrammar's matcher.
-                self.alternatives(nesting + 1)?;
-                self.close()?;
+                self.parse_alternatives(nesting + 1)?;
+                self.expect_closing_parenthesis()?;
                 continue;
             }
-            let part = self.primary(nesting)?;
-            let part = self.repeated(part)?;
+            let part = self.parse_primary(nesting)?;
+            let part = self.parse_repetition(part)?;
             parts.push(part);
         }
         Ok(match parts.len() {
@@ -141,25 +141,25 @@ impl EbnfParser {
     }
 
     /// Returns whether a rule definition (a name and `::=`) comes next in the grammar.
-    fn starts_rule(&mut self) -> bool {
+    fn is_at_rule_start(&mut self) -> bool {
         let at = self.scanner.at;
-        self.scanner.take_while(in_name);
-        self.skip();
+        self.scanner.take_while(is_name_char);
+        self.skip_blanks_and_comments();
         let found = self.scanner.starts_with("::=");
         self.scanner.at = at;
         found
     }
 
-    fn close(&mut self) -> Result<(), String> {
-        self.skip();
-        if self.scanner.eat(")") {
+    fn expect_closing_parenthesis(&mut self) -> Result<(), String> {
+        self.skip_blanks_and_comments();
+        if self.scanner.skip_if_next(")") {
             Ok(())
         } else {
-            self.error("Expected ')'")
+            self.syntax_error("Expected ')'")
         }
     }
 
-    fn primary(&mut self, nesting: u32) -> Result<GrammarExpr, String> {
+    fn parse_primary(&mut self, nesting: u32) -> Result<GrammarExpr, String> {
         let at = self.scanner.at;
         match self.scanner.peek(0) {
             Some('"') => {
@@ -168,52 +168,52 @@ impl EbnfParser {
                 loop {
                     match self.scanner.next() {
                         Some('"') => return Ok(GrammarExpr::Literal(text)),
-                        Some('\\') => text.push(self.scanner.escape()?),
+                        Some('\\') => text.push(self.scanner.parse_escape()?),
                         Some('\n') | None => {
-                            return self.error("Unexpected end of input");
+                            return self.syntax_error("Unexpected end of input");
                         }
                         Some(c) => text.push(c),
                     }
                 }
             }
-            Some('[') => self.class(),
+            Some('[') => self.parse_character_class(),
             Some('(') => {
                 self.scanner.at += 1;
-                let inner = self.alternatives(nesting + 1)?;
-                self.close()?;
+                let inner = self.parse_alternatives(nesting + 1)?;
+                self.expect_closing_parenthesis()?;
                 Ok(inner)
             }
             Some('.') => {
                 self.scanner.at += 1;
-                Ok(GrammarExpr::Class(RegexGenerator::class(vec![(
+                Ok(GrammarExpr::Class(RegexGenerator::character_class(vec![(
                     ' ',
                     char::MAX,
                 )])))
             }
-            Some(c) if in_name(c) => {
-                let name = self.scanner.take_while(in_name);
+            Some(c) if is_name_char(c) => {
+                let name = self.scanner.take_while(is_name_char);
                 if self.scanner.peek(0) == Some('(') {
                     return Err(self
                         .scanner
                         .gbnf_error(at, &format!("the macro {name}(…) is not supported")));
                 }
-                Ok(GrammarExpr::Rule(self.index(name)?))
+                Ok(GrammarExpr::Rule(self.rule_index(name)?))
             }
-            _ => self.error("Expected name"),
+            _ => self.syntax_error("Expected name"),
         }
     }
 
-    fn class(&mut self) -> Result<GrammarExpr, String> {
+    fn parse_character_class(&mut self) -> Result<GrammarExpr, String> {
         let at = self.scanner.at;
         self.scanner.at += 1;
-        let negated = self.scanner.eat("^");
+        let negated = self.scanner.skip_if_next("^");
         let mut ranges = Vec::new();
         loop {
             let low = match self.scanner.next() {
                 Some(']') => break,
-                Some('\\') => self.scanner.escape()?,
+                Some('\\') => self.scanner.parse_escape()?,
                 Some('\n') | None => {
-                    return self.error("Unexpected end of input");
+                    return self.syntax_error("Unexpected end of input");
                 }
                 Some(c) => c,
             };
@@ -221,7 +221,7 @@ impl EbnfParser {
             if self.scanner.peek(0) == Some('-') && self.scanner.peek(1).is_some_and(|c| c != ']') {
                 self.scanner.at += 1;
                 high = match self.scanner.next() {
-                    Some('\\') => self.scanner.escape()?,
+                    Some('\\') => self.scanner.parse_escape()?,
                     Some(c) => c,
                     None => continue,
                 };
@@ -234,14 +234,18 @@ impl EbnfParser {
             }
             ranges.push((low, high));
         }
-        let ranges = if negated { complement(ranges) } else { ranges };
+        let ranges = if negated {
+            complement_ranges(ranges)
+        } else {
+            ranges
+        };
         if ranges.is_empty() {
             return Err(self.scanner.gbnf_error(at, "the character class is empty"));
         }
-        Ok(GrammarExpr::Class(RegexGenerator::class(ranges)))
+        Ok(GrammarExpr::Class(RegexGenerator::character_class(ranges)))
     }
 
-    fn repeated(&mut self, part: GrammarExpr) -> Result<GrammarExpr, String> {
+    fn parse_repetition(&mut self, part: GrammarExpr) -> Result<GrammarExpr, String> {
         let mut part = part;
         loop {
             let (min, max) = match self.scanner.peek(0) {
@@ -250,7 +254,7 @@ impl EbnfParser {
                 Some('?') => (0, Some(1)),
                 Some('{') => {
                     self.scanner.at += 1;
-                    let bounds = bounds(&mut self.scanner)?;
+                    let bounds = parse_repetition_bounds(&mut self.scanner)?;
                     part = GrammarExpr::repeat(part, bounds.0, bounds.1);
                     continue;
                 }
@@ -263,20 +267,22 @@ impl EbnfParser {
 }
 
 /// Parses the bounds of a repetition after `{`: `n}`, `n,}`, `,m}` or `n,m}`.
-pub(super) fn bounds(scanner: &mut GrammarScanner) -> Result<(u32, Option<u32>), String> {
+pub(super) fn parse_repetition_bounds(
+    scanner: &mut GrammarScanner,
+) -> Result<(u32, Option<u32>), String> {
     let at = scanner.at;
     scanner.take_while(char::is_whitespace);
-    let low = scanner.number();
+    let low = scanner.parse_number();
     scanner.take_while(char::is_whitespace);
-    let high = if scanner.eat(",") {
+    let high = if scanner.skip_if_next(",") {
         scanner.take_while(char::is_whitespace);
-        let high = scanner.number();
+        let high = scanner.parse_number();
         scanner.take_while(char::is_whitespace);
         high
     } else {
         low
     };
-    if !scanner.eat("}") || (low.is_none() && high.is_none()) {
+    if !scanner.skip_if_next("}") || (low.is_none() && high.is_none()) {
         return Err(scanner.gbnf_error(at, "Expect {n}, {n,} or {n,m}"));
     }
     let low = low.unwrap_or(0);
@@ -287,7 +293,7 @@ pub(super) fn bounds(scanner: &mut GrammarScanner) -> Result<(u32, Option<u32>),
 }
 
 /// Returns the characters that are in none of `ranges`.
-fn complement(mut ranges: Vec<(char, char)>) -> Vec<(char, char)> {
+fn complement_ranges(mut ranges: Vec<(char, char)>) -> Vec<(char, char)> {
     ranges.sort_unstable();
     let mut left = Vec::new();
     // Control characters are valid but unlikely to be intended.

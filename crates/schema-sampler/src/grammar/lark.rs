@@ -8,14 +8,14 @@ use std::collections::HashMap;
 
 use serde_json::Value;
 
-use super::ast::{Grammar, GrammarExpr, GrammarRule, MAX_NESTING, MAX_RULES};
+use super::ast::{Grammar, GrammarExpr, GrammarRule, MAX_GRAMMAR_NESTING, MAX_GRAMMAR_RULES};
 use super::scanner::GrammarScanner;
 use super::{common, ebnf};
-use crate::regex::{RegexGenerator, WholeRegex};
+use crate::regex::{RegexGenerator, WholeTextRegex};
 use crate::schema::Schema;
 
 /// Maximum nesting of `%lark { … }` blocks in a grammar.
-const MAX_BLOCKS: u32 = 8;
+const MAX_NESTED_LARK_BLOCKS: u32 = 8;
 
 struct LarkParser {
     scanner: GrammarScanner,
@@ -32,8 +32,8 @@ struct LarkRule {
     mentioned: usize,
 }
 
-pub(super) fn read(source: &str, blocks: u32) -> Result<Grammar, String> {
-    if blocks > MAX_BLOCKS {
+pub(super) fn parse_lark(source: &str, blocks: u32) -> Result<Grammar, String> {
+    if blocks > MAX_NESTED_LARK_BLOCKS {
         return Err("lark grammar too deeply nested".to_owned());
     }
     let mut parser = LarkParser {
@@ -45,7 +45,7 @@ pub(super) fn read(source: &str, blocks: u32) -> Result<Grammar, String> {
     };
     parser.skip_lines();
     while parser.scanner.peek(0).is_some() {
-        parser.item()?;
+        parser.parse_item()?;
         parser.skip_lines();
     }
     let Some(&start) = parser.names.get("start") else {
@@ -55,12 +55,12 @@ pub(super) fn read(source: &str, blocks: u32) -> Result<Grammar, String> {
         let message = format!("unknown name: {:?}", rule.name);
         return Err(parser.scanner.lark_error(rule.mentioned, &message));
     }
-    let is_spaced = parser.ignored.iter().any(|e| parser.matches_blank(e, 0));
+    let is_spaced = parser.ignored.iter().any(|e| parser.may_match_space(e, 0));
     let rules = parser.rules.into_iter().filter_map(|rule| {
         rule.body.map(|body| GrammarRule {
             body,
             height: u32::MAX,
-            is_lexeme: is_terminal(&rule.name),
+            is_lexeme: is_terminal_name(&rule.name),
         })
     });
     let mut grammar = Grammar {
@@ -69,7 +69,7 @@ pub(super) fn read(source: &str, blocks: u32) -> Result<Grammar, String> {
         is_spaced,
     };
     if blocks > 0 {
-        grammar.measure();
+        grammar.compute_rule_heights();
         if grammar.rules[start].height == u32::MAX {
             return Err("a nested grammar has no finite text".to_owned());
         }
@@ -77,24 +77,24 @@ pub(super) fn read(source: &str, blocks: u32) -> Result<Grammar, String> {
     Ok(grammar)
 }
 
-fn is_terminal(name: &str) -> bool {
+fn is_terminal_name(name: &str) -> bool {
     name.trim_start_matches('_')
         .chars()
         .next()
         .is_some_and(char::is_uppercase)
 }
 
-fn in_name(c: char) -> bool {
+fn is_name_char(c: char) -> bool {
     c.is_alphanumeric() || matches!(c, '_' | '-')
 }
 
 impl LarkParser {
-    fn error<T>(&self, message: &str) -> Result<T, String> {
+    fn syntax_error<T>(&self, message: &str) -> Result<T, String> {
         Err(self.scanner.lark_error(self.scanner.at, message))
     }
 
     /// Skips spaces and comments up to the end of the line.
-    fn skip(&mut self) {
+    fn skip_blanks_and_comment(&mut self) {
         loop {
             self.scanner.take_while(|c| c.is_whitespace() && c != '\n');
             let comment = self.scanner.peek(0) == Some('#') || self.scanner.starts_with("//");
@@ -109,15 +109,15 @@ impl LarkParser {
     }
 
     fn skip_lines(&mut self) {
-        self.skip();
-        while self.scanner.eat("\n") {
-            self.skip();
+        self.skip_blanks_and_comment();
+        while self.scanner.skip_if_next("\n") {
+            self.skip_blanks_and_comment();
         }
     }
 
     /// Skips spaces; also skips line ends inside brackets or before `|`.
-    fn skip_within(&mut self, nesting: u32) {
-        self.skip();
+    fn skip_inside_expression(&mut self, nesting: u32) {
+        self.skip_blanks_and_comment();
         if self.scanner.peek(0) != Some('\n') {
             return;
         }
@@ -128,54 +128,54 @@ impl LarkParser {
         }
     }
 
-    fn item(&mut self) -> Result<(), String> {
+    fn parse_item(&mut self) -> Result<(), String> {
         if self.scanner.peek(0) == Some('%') {
-            return self.directive();
+            return self.parse_directive();
         }
         self.scanner.take_while(|c| c == '?' || c == '!');
         let at = self.scanner.at;
-        let name = self.scanner.take_while(in_name);
+        let name = self.scanner.take_while(is_name_char);
         if name.is_empty() {
-            return self.error("expected a rule, a terminal or a directive");
+            return self.syntax_error("expected a rule, a terminal or a directive");
         }
-        self.skip();
+        self.skip_blanks_and_comment();
         match self.scanner.peek(0) {
-            Some('{') => return self.error("template usage not supported yet"),
+            Some('{') => return self.syntax_error("template usage not supported yet"),
             Some('[') => {
                 // Attributes such as [capture, lazy] do not change the language.
                 self.scanner.take_while(|c| c != ']' && c != '\n');
-                self.scanner.eat("]");
-                self.skip();
+                self.scanner.skip_if_next("]");
+                self.skip_blanks_and_comment();
             }
             Some('.') => {
                 self.scanner.at += 1;
                 self.scanner.take_while(|c| c == '-' || c.is_ascii_digit());
-                self.skip();
+                self.skip_blanks_and_comment();
             }
             _ => {}
         }
-        if !self.scanner.eat(":") {
-            return self.error("expected ':' after rule name");
+        if !self.scanner.skip_if_next(":") {
+            return self.syntax_error("expected ':' after rule name");
         }
-        let body = self.alternatives(0)?;
-        self.define(name, at, body)?;
-        self.end_of_line()
+        let body = self.parse_alternatives(0)?;
+        self.define_rule(name, at, body)?;
+        self.expect_end_of_line()
     }
 
-    fn end_of_line(&mut self) -> Result<(), String> {
-        self.skip();
+    fn expect_end_of_line(&mut self) -> Result<(), String> {
+        self.skip_blanks_and_comment();
         match self.scanner.peek(0) {
             None | Some('\n') => Ok(()),
-            Some(c) => self.error(&format!("unexpected {c:?}")),
+            Some(c) => self.syntax_error(&format!("unexpected {c:?}")),
         }
     }
 
-    fn index(&mut self, name: &str, at: usize) -> Result<usize, String> {
+    fn rule_index(&mut self, name: &str, at: usize) -> Result<usize, String> {
         if let Some(&index) = self.names.get(name) {
             return Ok(index);
         }
-        if self.rules.len() >= MAX_RULES {
-            return self.error("too many rules");
+        if self.rules.len() >= MAX_GRAMMAR_RULES {
+            return self.syntax_error("too many rules");
         }
         self.rules.push(LarkRule {
             name: name.to_owned(),
@@ -186,8 +186,8 @@ impl LarkParser {
         Ok(self.rules.len() - 1)
     }
 
-    fn define(&mut self, name: String, at: usize, body: GrammarExpr) -> Result<(), String> {
-        let index = self.index(&name, at)?;
+    fn define_rule(&mut self, name: String, at: usize, body: GrammarExpr) -> Result<(), String> {
+        let index = self.rule_index(&name, at)?;
         if self.rules[index].body.is_some() {
             return Err(self
                 .scanner
@@ -197,19 +197,19 @@ impl LarkParser {
         Ok(())
     }
 
-    fn directive(&mut self) -> Result<(), String> {
+    fn parse_directive(&mut self) -> Result<(), String> {
         let at = self.scanner.at;
         self.scanner.at += 1;
-        let name = self.scanner.take_while(in_name);
-        self.skip();
+        let name = self.scanner.take_while(is_name_char);
+        self.skip_blanks_and_comment();
         match name.as_str() {
             "ignore" => {
-                let body = self.alternatives(0)?;
+                let body = self.parse_alternatives(0)?;
                 self.ignored.push(body);
             }
-            "import" => self.import(at)?,
+            "import" => self.parse_import(at)?,
             "grammar_options" | "llguidance" => {
-                self.json()?;
+                self.parse_json()?;
             }
             "declare" | "override" => {
                 let message = format!("{name} statement not supported yet");
@@ -217,46 +217,47 @@ impl LarkParser {
             }
             _ => return Err(self.scanner.lark_error(at, "lexer error")),
         }
-        self.end_of_line()
+        self.expect_end_of_line()
     }
 
-    fn import(&mut self, at: usize) -> Result<(), String> {
-        if !self.scanner.eat("common") {
-            return self.error("only the library 'common' can be imported");
+    fn parse_import(&mut self, at: usize) -> Result<(), String> {
+        if !self.scanner.skip_if_next("common") {
+            return self.syntax_error("only the library 'common' can be imported");
         }
-        self.skip();
+        self.skip_blanks_and_comment();
         let mut wanted = Vec::new();
-        if self.scanner.eat(".") {
-            wanted.push(self.scanner.take_while(in_name));
-        } else if self.scanner.eat("(") {
+        if self.scanner.skip_if_next(".") {
+            wanted.push(self.scanner.take_while(is_name_char));
+        } else if self.scanner.skip_if_next("(") {
             loop {
-                self.skip_within(1);
-                wanted.push(self.scanner.take_while(in_name));
-                self.skip_within(1);
-                if self.scanner.eat(")") {
+                self.skip_inside_expression(1);
+                wanted.push(self.scanner.take_while(is_name_char));
+                self.skip_inside_expression(1);
+                if self.scanner.skip_if_next(")") {
                     break;
                 }
-                if !self.scanner.eat(",") {
-                    return self.error("expected ',' or ')' in the list of imports");
+                if !self.scanner.skip_if_next(",") {
+                    return self.syntax_error("expected ',' or ')' in the list of imports");
                 }
             }
         }
-        self.skip();
-        let alias = self.scanner.eat("->").then(|| {
-            self.skip();
-            self.scanner.take_while(in_name)
+        self.skip_blanks_and_comment();
+        let alias = self.scanner.skip_if_next("->").then(|| {
+            self.skip_blanks_and_comment();
+            self.scanner.take_while(is_name_char)
         });
         for name in wanted {
-            let pattern = common::pattern(&name).map_err(|e| self.scanner.lark_error(at, &e))?;
-            let body = self.regex(pattern, at)?;
+            let pattern = common::common_terminal_regex(&name)
+                .map_err(|e| self.scanner.lark_error(at, &e))?;
+            let body = self.regex_expr(pattern, at)?;
             let name = alias.clone().unwrap_or(name);
-            self.define(name, at, body)?;
+            self.define_rule(name, at, body)?;
         }
         Ok(())
     }
 
-    fn regex(&self, source: &str, at: usize) -> Result<GrammarExpr, String> {
-        match WholeRegex::new(source) {
+    fn regex_expr(&self, source: &str, at: usize) -> Result<GrammarExpr, String> {
+        match WholeTextRegex::new(source) {
             Ok(regex) => Ok(GrammarExpr::Pattern(Box::new(regex))),
             Err(_) => {
                 let reason = regex_syntax::parse(source).err().map(|e| e.to_string());
@@ -267,19 +268,19 @@ impl LarkParser {
         }
     }
 
-    fn alternatives(&mut self, nesting: u32) -> Result<GrammarExpr, String> {
-        if nesting > MAX_NESTING {
-            return self.error("lark grammar too deeply nested");
+    fn parse_alternatives(&mut self, nesting: u32) -> Result<GrammarExpr, String> {
+        if nesting > MAX_GRAMMAR_NESTING {
+            return self.syntax_error("lark grammar too deeply nested");
         }
         let mut parts = Vec::new();
         loop {
-            parts.push(self.sequence(nesting)?);
-            if self.scanner.eat("->") {
-                self.skip();
-                self.scanner.take_while(in_name);
-                self.skip_within(nesting);
+            parts.push(self.parse_sequence(nesting)?);
+            if self.scanner.skip_if_next("->") {
+                self.skip_blanks_and_comment();
+                self.scanner.take_while(is_name_char);
+                self.skip_inside_expression(nesting);
             }
-            if !self.scanner.eat("|") {
+            if !self.scanner.skip_if_next("|") {
                 break;
             }
         }
@@ -289,10 +290,10 @@ impl LarkParser {
         })
     }
 
-    fn sequence(&mut self, nesting: u32) -> Result<GrammarExpr, String> {
+    fn parse_sequence(&mut self, nesting: u32) -> Result<GrammarExpr, String> {
         let mut parts = Vec::new();
         loop {
-            self.skip_within(nesting);
+            self.skip_inside_expression(nesting);
             if self.scanner.starts_with("->") {
                 break;
             }
@@ -302,8 +303,8 @@ impl LarkParser {
             ) {
                 break;
             }
-            let part = self.atom(nesting)?;
-            let part = self.repeated(part)?;
+            let part = self.parse_atom(nesting)?;
+            let part = self.parse_repetition(part)?;
             parts.push(part);
         }
         Ok(match parts.len() {
@@ -312,54 +313,54 @@ impl LarkParser {
         })
     }
 
-    fn bracket(&mut self, close: &str, nesting: u32) -> Result<GrammarExpr, String> {
+    fn parse_bracketed(&mut self, close: &str, nesting: u32) -> Result<GrammarExpr, String> {
         self.scanner.at += 1;
-        let inner = self.alternatives(nesting + 1)?;
-        self.skip_within(nesting + 1);
-        if !self.scanner.eat(close) {
-            return self.error(&format!("expected '{close}'"));
+        let inner = self.parse_alternatives(nesting + 1)?;
+        self.skip_inside_expression(nesting + 1);
+        if !self.scanner.skip_if_next(close) {
+            return self.syntax_error(&format!("expected '{close}'"));
         }
         Ok(inner)
     }
 
-    fn atom(&mut self, nesting: u32) -> Result<GrammarExpr, String> {
+    fn parse_atom(&mut self, nesting: u32) -> Result<GrammarExpr, String> {
         let at = self.scanner.at;
         match self.scanner.peek(0) {
-            Some('(') => self.bracket(")", nesting),
+            Some('(') => self.parse_bracketed(")", nesting),
             Some('[') => {
-                let inner = self.bracket("]", nesting)?;
+                let inner = self.parse_bracketed("]", nesting)?;
                 Ok(GrammarExpr::repeat(inner, 0, Some(1)))
             }
-            Some('"') => self.string_or_range(),
-            Some('/') => self.slashed(),
-            Some('%') => self.block(),
+            Some('"') => self.parse_string_or_range(),
+            Some('/') => self.parse_slashed_regex(),
+            Some('%') => self.parse_inline_block(),
             Some('<') => {
                 let text = self.scanner.take_while(|c| c != '>' && !c.is_whitespace());
-                if !self.scanner.eat(">") || text.starts_with("<[") {
+                if !self.scanner.skip_if_next(">") || text.starts_with("<[") {
                     return Err(self
                         .scanner
                         .lark_error(at, "token ids cannot be written without a tokenizer"));
                 }
                 Ok(GrammarExpr::Literal(text + ">"))
             }
-            Some(c) if in_name(c) => {
-                let name = self.scanner.take_while(in_name);
-                Ok(GrammarExpr::Rule(self.index(&name, at)?))
+            Some(c) if is_name_char(c) => {
+                let name = self.scanner.take_while(is_name_char);
+                Ok(GrammarExpr::Rule(self.rule_index(&name, at)?))
             }
-            Some('@') => self.error("references to other grammars are not supported"),
-            Some(c) => self.error(&format!("unexpected {c:?}")),
-            None => self.error("unexpected end of the grammar"),
+            Some('@') => self.syntax_error("references to other grammars are not supported"),
+            Some(c) => self.syntax_error(&format!("unexpected {c:?}")),
+            None => self.syntax_error("unexpected end of the grammar"),
         }
     }
 
-    fn string(&mut self) -> Result<String, String> {
+    fn parse_string(&mut self) -> Result<String, String> {
         let at = self.scanner.at;
         self.scanner.at += 1;
         let mut text = String::new();
         loop {
             match self.scanner.next() {
                 Some('"') => return Ok(text),
-                Some('\\') => text.push(self.scanner.escape()?),
+                Some('\\') => text.push(self.scanner.parse_escape()?),
                 Some('\n') | None => {
                     return Err(self.scanner.lark_error(at, "unterminated string"));
                 }
@@ -368,33 +369,33 @@ impl LarkParser {
         }
     }
 
-    fn string_or_range(&mut self) -> Result<GrammarExpr, String> {
+    fn parse_string_or_range(&mut self) -> Result<GrammarExpr, String> {
         let at = self.scanner.at;
-        let text = self.string()?;
-        if self.scanner.peek(0) == Some('i') && !self.scanner.peek(1).is_some_and(in_name) {
+        let text = self.parse_string()?;
+        if self.scanner.peek(0) == Some('i') && !self.scanner.peek(1).is_some_and(is_name_char) {
             // The case-insensitive flag allows any case; the literal is used as written.
             self.scanner.at += 1;
             return Ok(GrammarExpr::Literal(text));
         }
         let before = self.scanner.at;
-        self.skip();
-        if !self.scanner.eat("..") {
+        self.skip_blanks_and_comment();
+        if !self.scanner.skip_if_next("..") {
             self.scanner.at = before;
             return Ok(GrammarExpr::Literal(text));
         }
-        self.skip();
+        self.skip_blanks_and_comment();
         if self.scanner.peek(0) != Some('"') {
-            return self.error("expected a string after '..'");
+            return self.syntax_error("expected a string after '..'");
         }
-        let end = self.string()?;
+        let end = self.parse_string()?;
         let one = |text: &str| {
             let mut chars = text.chars();
             chars.next().filter(|_| chars.next().is_none())
         };
         match (one(&text), one(&end)) {
-            (Some(low), Some(high)) if low <= high => {
-                Ok(GrammarExpr::Class(RegexGenerator::class(vec![(low, high)])))
-            }
+            (Some(low), Some(high)) if low <= high => Ok(GrammarExpr::Class(
+                RegexGenerator::character_class(vec![(low, high)]),
+            )),
             (Some(low), Some(high)) => Err(self
                 .scanner
                 .lark_error(at, &format!("invalid range order: {low:?}..{high:?}"))),
@@ -404,7 +405,7 @@ impl LarkParser {
         }
     }
 
-    fn slashed(&mut self) -> Result<GrammarExpr, String> {
+    fn parse_slashed_regex(&mut self) -> Result<GrammarExpr, String> {
         let at = self.scanner.at;
         self.scanner.at += 1;
         let mut source = String::new();
@@ -423,14 +424,14 @@ impl LarkParser {
         let flags = self.scanner.take_while(|c| "imslux".contains(c));
         let flags: String = flags.chars().filter(|c| "imsx".contains(*c)).collect();
         if flags.is_empty() {
-            self.regex(&source, at)
+            self.regex_expr(&source, at)
         } else {
-            self.regex(&format!("(?{flags}:{source})"), at)
+            self.regex_expr(&format!("(?{flags}:{source})"), at)
         }
     }
 
-    fn json(&mut self) -> Result<Value, String> {
-        let rest = self.scanner.rest();
+    fn parse_json(&mut self) -> Result<Value, String> {
+        let rest = self.scanner.remaining_text();
         let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Value>();
         match values.next() {
             Some(Ok(value)) => {
@@ -438,29 +439,29 @@ impl LarkParser {
                 self.scanner.at += read;
                 Ok(value)
             }
-            Some(Err(error)) => self.error(&format!("invalid JSON: {error}")),
-            None => self.error("expected a JSON object"),
+            Some(Err(error)) => self.syntax_error(&format!("invalid JSON: {error}")),
+            None => self.syntax_error("expected a JSON object"),
         }
     }
 
     /// Parses an inline `%json { … }` schema or `%lark { … }` grammar.
-    fn block(&mut self) -> Result<GrammarExpr, String> {
+    fn parse_inline_block(&mut self) -> Result<GrammarExpr, String> {
         let at = self.scanner.at;
         self.scanner.at += 1;
-        let name = self.scanner.take_while(in_name);
-        self.skip_within(1);
+        let name = self.scanner.take_while(is_name_char);
+        self.skip_inside_expression(1);
         match name.as_str() {
             "json" => {
-                let value = self.json()?;
-                let schema = Schema::read(&value).map_err(|bad| {
+                let value = self.parse_json()?;
+                let schema = Schema::parse(&value).map_err(|bad| {
                     self.scanner
                         .lark_error(at, &format!("{} ({})", bad.reason, bad.path))
                 })?;
                 Ok(GrammarExpr::Json(Box::new(schema)))
             }
             "lark" => {
-                let inner = self.braces()?;
-                let grammar = read(&inner, self.blocks + 1)?;
+                let inner = self.take_braced_text()?;
+                let grammar = parse_lark(&inner, self.blocks + 1)?;
                 Ok(GrammarExpr::Nested(Box::new(grammar)))
             }
             _ => Err(self
@@ -471,10 +472,10 @@ impl LarkParser {
 
     /// Returns the text between a pair of braces; braces inside strings and regular expressions do
     /// not count.
-    fn braces(&mut self) -> Result<String, String> {
+    fn take_braced_text(&mut self) -> Result<String, String> {
         let at = self.scanner.at;
-        if !self.scanner.eat("{") {
-            return self.error("expected '{'");
+        if !self.scanner.skip_if_next("{") {
+            return self.syntax_error("expected '{'");
         }
         let mut depth = 1;
         let mut text = String::new();
@@ -504,29 +505,29 @@ impl LarkParser {
         Err(self.scanner.lark_error(at, "unterminated '{'"))
     }
 
-    fn repeated(&mut self, part: GrammarExpr) -> Result<GrammarExpr, String> {
+    fn parse_repetition(&mut self, part: GrammarExpr) -> Result<GrammarExpr, String> {
         let (min, max) = match self.scanner.peek(0) {
             Some('*') => (0, None),
             Some('+') => (1, None),
             Some('?') => (0, Some(1)),
             Some('{') => {
                 self.scanner.at += 1;
-                let (min, max) = ebnf::bounds(&mut self.scanner)?;
+                let (min, max) = ebnf::parse_repetition_bounds(&mut self.scanner)?;
                 return Ok(GrammarExpr::repeat(part, min, max));
             }
             Some('~') => {
                 self.scanner.at += 1;
-                self.skip();
-                let Some(min) = self.scanner.number() else {
-                    return self.error("expected a number after '~'");
+                self.skip_blanks_and_comment();
+                let Some(min) = self.scanner.parse_number() else {
+                    return self.syntax_error("expected a number after '~'");
                 };
-                let max = if self.scanner.eat("..") {
-                    self.scanner.number()
+                let max = if self.scanner.skip_if_next("..") {
+                    self.scanner.parse_number()
                 } else {
                     Some(min)
                 };
                 if max.is_none_or(|max| max < min) {
-                    return self.error("range end must be >= start");
+                    return self.syntax_error("range end must be >= start");
                 }
                 return Ok(GrammarExpr::repeat(part, min, max));
             }
@@ -537,28 +538,28 @@ impl LarkParser {
     }
 
     /// Returns whether an `%ignore`d expression may match a single space.
-    fn matches_blank(&self, expr: &GrammarExpr, depth: u32) -> bool {
-        if depth > MAX_NESTING {
+    fn may_match_space(&self, expr: &GrammarExpr, depth: u32) -> bool {
+        if depth > MAX_GRAMMAR_NESTING {
             return false;
         }
         match expr {
             GrammarExpr::Literal(text) => text == " ",
             GrammarExpr::Pattern(regex) => regex.is_match(" "),
-            GrammarExpr::Class(class) => class.has(' '),
+            GrammarExpr::Class(class) => class.can_produce(' '),
             GrammarExpr::Alternatives(parts, _) => {
-                parts.iter().any(|p| self.matches_blank(p, depth + 1))
+                parts.iter().any(|p| self.may_match_space(p, depth + 1))
             }
             GrammarExpr::Sequence(parts) => match parts.as_slice() {
-                [only] => self.matches_blank(only, depth + 1),
+                [only] => self.may_match_space(only, depth + 1),
                 _ => false,
             },
             GrammarExpr::Repeat(part, min, max, _) => {
-                *min <= 1 && *max != Some(0) && self.matches_blank(part, depth + 1)
+                *min <= 1 && *max != Some(0) && self.may_match_space(part, depth + 1)
             }
             GrammarExpr::Rule(index) => self.rules[*index]
                 .body
                 .as_ref()
-                .is_some_and(|body| self.matches_blank(body, depth + 1)),
+                .is_some_and(|body| self.may_match_space(body, depth + 1)),
             GrammarExpr::Json(_) | GrammarExpr::Nested(_) => false,
         }
     }

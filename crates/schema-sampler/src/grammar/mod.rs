@@ -21,11 +21,11 @@ impl Grammar {
     ///
     /// # Errors
     /// [`ConstraintError::BadGrammar`] with the position of the syntax error.
-    pub(crate) fn read(source: &str) -> Result<Self, ConstraintError> {
-        let mut grammar = if is_lark(source) {
-            lark::read(source, 0).map_err(|error| format!("Grammar error: {error}"))
+    pub(crate) fn parse(source: &str) -> Result<Self, ConstraintError> {
+        let mut grammar = if is_lark_source(source) {
+            lark::parse_lark(source, 0).map_err(|error| format!("Grammar error: {error}"))
         } else {
-            ebnf::read(source).map_err(|error| {
+            ebnf::parse_ebnf(source).map_err(|error| {
                 format!(
                     "Invalid grammar specification: Failed to convert the grammar from GBNF to \
                      Lark: {error}"
@@ -33,7 +33,7 @@ impl Grammar {
             })
         }
         .map_err(ConstraintError::BadGrammar)?;
-        grammar.measure();
+        grammar.compute_rule_heights();
         if grammar.rules[grammar.start].height == u32::MAX {
             return Err(ConstraintError::BadGrammar(
                 "Grammar error: the start rule has no finite text: every way through it leads \
@@ -45,7 +45,7 @@ impl Grammar {
     }
 }
 
-fn is_lark(source: &str) -> bool {
+fn is_lark_source(source: &str) -> bool {
     !source.lines().any(|line| {
         let end = line.find('#').or_else(|| line.find("//"));
         line[..end.unwrap_or(line.len())].contains("::=")

@@ -1,7 +1,7 @@
 //! A scanner over the characters of a grammar, with positions for error messages.
 
 /// Number of source characters that an error message shows before and after the error.
-const SHOWN: usize = 20;
+const ERROR_CONTEXT_CHARS: usize = 20;
 
 pub(super) struct GrammarScanner {
     source: String,
@@ -38,7 +38,7 @@ impl GrammarScanner {
     }
 
     /// Skips `text` if it comes next in the source; returns whether it did.
-    pub(super) fn eat(&mut self, text: &str) -> bool {
+    pub(super) fn skip_if_next(&mut self, text: &str) -> bool {
         let found = self.starts_with(text);
         if found {
             self.at += text.chars().count();
@@ -46,7 +46,7 @@ impl GrammarScanner {
         found
     }
 
-    pub(super) fn rest(&self) -> &str {
+    pub(super) fn remaining_text(&self) -> &str {
         let start = self.starts.get(self.at);
         &self.source[start.copied().unwrap_or(self.source.len())..]
     }
@@ -59,14 +59,14 @@ impl GrammarScanner {
         self.chars[start..self.at].iter().collect()
     }
 
-    pub(super) fn number(&mut self) -> Option<u32> {
+    pub(super) fn parse_number(&mut self) -> Option<u32> {
         let digits = self.take_while(|c| c.is_ascii_digit());
         digits.parse().ok()
     }
 
     /// Parses the rest of an escape sequence after its backslash, in EBNF or Lark: `\n`, `\xHH`,
     /// `\uHHHH`, `\UHHHHHHHH`.
-    pub(super) fn escape(&mut self) -> Result<char, String> {
+    pub(super) fn parse_escape(&mut self) -> Result<char, String> {
         let start = self.at.saturating_sub(1);
         let Some(c) = self.next() else {
             return Err(self.lark_error(start, "the grammar ends in an escape"));
@@ -86,20 +86,20 @@ impl GrammarScanner {
             _ => return Err(self.lark_error(start, &format!("unknown escape '\\{c}'"))),
         };
         let code = self
-            .hex(digits)
+            .parse_hex_digits(digits)
             .ok_or_else(|| self.lark_error(start, "bad hexadecimal escape"))?;
         // JSON writes characters beyond U+FFFF as two escapes.
         let low = (0xd800..0xdc00).contains(&code) && self.starts_with("\\u");
         if low {
             self.at += 2;
-            let low = self.hex(4).unwrap_or(0);
+            let low = self.parse_hex_digits(4).unwrap_or(0);
             let code = 0x10000 + ((code - 0xd800) << 10) + (low & 0x3ff);
             return Ok(char::from_u32(code).unwrap_or('\u{fffd}'));
         }
         char::from_u32(code).ok_or_else(|| self.lark_error(start, "the escape is no character"))
     }
 
-    fn hex(&mut self, digits: usize) -> Option<u32> {
+    fn parse_hex_digits(&mut self, digits: usize) -> Option<u32> {
         let mut code: u32 = 0;
         for i in 0..digits {
             code = code
@@ -114,12 +114,14 @@ impl GrammarScanner {
     pub(super) fn gbnf_error(&self, at: usize, message: &str) -> String {
         let at = at.min(self.chars.len());
         let line = self.chars[..at].iter().filter(|&&c| c == '\n').count() + 1;
-        let before: String = self.chars[at.saturating_sub(SHOWN)..at].iter().collect();
-        let after: String = self.chars[at..].iter().take(SHOWN).collect();
+        let before: String = self.chars[at.saturating_sub(ERROR_CONTEXT_CHARS)..at]
+            .iter()
+            .collect();
+        let after: String = self.chars[at..].iter().take(ERROR_CONTEXT_CHARS).collect();
         format!(
             "{message} at line {line}, {} ^ {}",
-            quoted(&before),
-            quoted(&after)
+            python_repr(&before),
+            python_repr(&after)
         )
     }
 
@@ -144,7 +146,7 @@ impl GrammarScanner {
 }
 
 /// Quotes text for error messages like Python's `repr`.
-fn quoted(text: &str) -> String {
+fn python_repr(text: &str) -> String {
     let quote = if text.contains('\'') && !text.contains('"') {
         '"'
     } else {

@@ -1,35 +1,39 @@
 use super::*;
-use crate::limits::Limits;
+use crate::limits::SampleLimits;
 use crate::work::WorkBudget;
-use vllm_sim_random::{Purpose, stream};
+use vllm_sim_random::{StreamPurpose, request_rng};
 
-fn samples(source: &str) -> Vec<String> {
-    let grammar = Grammar::read(source).unwrap_or_else(|error| panic!("{source}: {error}"));
+fn sample_texts(source: &str) -> Vec<String> {
+    let grammar = Grammar::parse(source).unwrap_or_else(|error| panic!("{source}: {error}"));
     (0..60)
         .map(|seed| {
-            let mut rng = stream(seed, 0, Purpose::Structured);
+            let mut rng = request_rng(seed, 0, StreamPurpose::Structured);
             grammar
-                .sample(&Limits::default(), &mut rng, &mut WorkBudget::default())
+                .sample_text(
+                    &SampleLimits::default(),
+                    &mut rng,
+                    &mut WorkBudget::default(),
+                )
                 .unwrap_or_else(|error| panic!("{source}: {error}"))
         })
         .collect()
 }
 
-fn all_match(source: &str, pattern: &str) {
+fn assert_samples_match(source: &str, pattern: &str) {
     let whole = regex::Regex::new(&format!("(?s)^(?:{pattern})$")).expect("a pattern");
-    for text in samples(source) {
+    for text in sample_texts(source) {
         assert!(whole.is_match(&text), "{source}\n-> {text:?}");
     }
 }
 
-fn error(source: &str) -> String {
-    Grammar::read(source)
+fn grammar_error(source: &str) -> String {
+    Grammar::parse(source)
         .expect_err(&format!("{source} should be refused"))
         .to_string()
 }
 
 #[test]
-fn ebnf_texts_keep_the_grammar() {
+fn ebnf_samples_match_the_grammar() {
     for (source, pattern) in [
         ("root ::= \"yes\" | \"no\"", "yes|no"),
         ("root ::= [a-c]+ [^a-z]", "[a-c]+[^a-z]"),
@@ -52,13 +56,13 @@ fn ebnf_texts_keep_the_grammar() {
         ("root ::= \"(\" root \")\" | \"x\"", r"\(*x\)*"),
         ("root ::= [\\]\\-a^]", r"[\]\-a^]"),
     ] {
-        all_match(source, pattern);
+        assert_samples_match(source, pattern);
     }
 }
 
 /// The grammar from vLLM's documentation of structured outputs.
 #[test]
-fn the_sql_example_of_vllm_is_read() {
+fn vllm_sql_grammar_example_is_parsed() {
     let source = r#"
         root ::= select_statement
 
@@ -72,14 +76,14 @@ fn the_sql_example_of_vllm_is_read() {
 
         number ::= "1 " | "2 "
     "#;
-    all_match(
+    assert_samples_match(
         source,
         "SELECT col_[12]  from table_[12]  where col_[12] = [12] ",
     );
 }
 
 #[test]
-fn lark_texts_keep_the_grammar() {
+fn lark_samples_match_the_grammar() {
     for (source, pattern) in [
         ("start: \"a\" | \"b\"", "a|b"),
         ("start: \"a\"\n     | \"b\"\n     | \"c\"\n", "[abc]"),
@@ -116,31 +120,31 @@ fn lark_texts_keep_the_grammar() {
             r"[1+()]+",
         ),
     ] {
-        all_match(source, pattern);
+        assert_samples_match(source, pattern);
     }
 }
 
 #[test]
-fn words_of_a_spaced_grammar_do_not_run_together() {
+fn ignored_spaces_separate_words_in_samples() {
     let source = "%import common (CNAME, WS)\n%ignore WS\nstart: \"select\" CNAME \"from\" CNAME";
-    all_match(source, "select [a-z]+ from [a-z]+");
+    assert_samples_match(source, "select [a-z]+ from [a-z]+");
 }
 
 #[test]
-fn recursion_ends() {
+fn recursive_grammar_samples_terminate() {
     for source in [
         "root ::= \"a\" root | \"b\" root root | \"c\"",
         "root ::= x x x x\nx ::= root | y\ny ::= \"y\" | x x",
         "start: \"(\" start \")\" start | \"x\"",
         "root ::= value\nvalue ::= \"{\" pair (\",\" pair)* \"}\" | \"1\"\npair ::= \"k:\" value",
     ] {
-        let longest = samples(source).iter().map(String::len).max();
+        let longest = sample_texts(source).iter().map(String::len).max();
         assert!(longest.is_some_and(|n| n > 0 && n < 20_000), "{source}");
     }
 }
 
 #[test]
-fn bad_grammars_name_the_place() {
+fn grammar_errors_name_the_position() {
     for (source, words) in [
         ("root ::= missing", "Rule 'missing' not found"),
         ("other ::= \"a\"", "No 'root' rule found"),
@@ -183,28 +187,28 @@ fn bad_grammars_name_the_place() {
         ),
         ("", "no start rule found"),
     ] {
-        let text = error(source);
+        let text = grammar_error(source);
         assert!(text.contains(words), "{source}: {text}");
     }
 }
 
 /// Recorded from llguidance 1.9 (`LLMatcher.validate_grammar`, `grammar_from`).
 #[test]
-fn errors_use_the_words_of_llguidance() {
+fn grammar_errors_have_llguidance_wording() {
     assert_eq!(
-        error("start: \"a\"\n     | missing"),
+        grammar_error("start: \"a\"\n     | missing"),
         "Grammar error: at 2(8): unknown name: \"missing\"\n   1 | start: \"a\"\n   2 |      | \
          missing\n              ^"
     );
     assert_eq!(
-        error("root ::= \"a\" ]"),
+        grammar_error("root ::= \"a\" ]"),
         "Invalid grammar specification: Failed to convert the grammar from GBNF to Lark: \
          Expected name at line 1, 'root ::= \"a\" ' ^ ']'"
     );
 }
 
 #[test]
-fn hostile_grammars_end() {
+fn hostile_grammars_have_bounded_work() {
     let mut doubling = "root ::= r0\n".to_owned();
     let mut chain = "root ::= r0\n".to_owned();
     for i in 0..40 {
@@ -218,9 +222,13 @@ fn hostile_grammars_end() {
     let nested = format!("root ::= {}\"x\"{}", "(".repeat(5000), ")".repeat(5000));
     let counted = "root ::= ((\"a\"{1000}){1000}){1000}".to_owned();
     for source in [doubling, chain, nested, counted] {
-        if let Ok(grammar) = Grammar::read(&source) {
-            let mut rng = stream(1, 0, Purpose::Structured);
-            let text = grammar.sample(&Limits::default(), &mut rng, &mut WorkBudget::default());
+        if let Ok(grammar) = Grammar::parse(&source) {
+            let mut rng = request_rng(1, 0, StreamPurpose::Structured);
+            let text = grammar.sample_text(
+                &SampleLimits::default(),
+                &mut rng,
+                &mut WorkBudget::default(),
+            );
             assert!(matches!(text, Err(ConstraintError::TooLong(_))), "{text:?}");
         }
     }

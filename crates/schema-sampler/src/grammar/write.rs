@@ -2,13 +2,13 @@
 
 use rand_chacha::ChaCha8Rng;
 
-use super::ast::{Grammar, GrammarExpr, MAX_HEIGHT};
+use super::ast::{Grammar, GrammarExpr, MAX_EXPR_HEIGHT};
 use crate::constraint::ConstraintError;
-use crate::limits::Limits;
+use crate::limits::SampleLimits;
 use crate::sample;
 use crate::schema::JsonTypes;
 use crate::work::WorkBudget;
-use vllm_sim_random::Draw;
+use vllm_sim_random::DrawRandom;
 
 /// Maximum nesting of expressions before only the shortest derivation is used.
 const MAX_RANDOM_NESTING: u32 = 24;
@@ -24,16 +24,16 @@ impl Grammar {
     ///
     /// # Errors
     /// [`ConstraintError::TooLong`] if no generated text is short enough.
-    pub(crate) fn sample(
+    pub(crate) fn sample_text(
         &self,
-        limits: &Limits,
+        limits: &SampleLimits,
         rng: &mut ChaCha8Rng,
         work: &mut WorkBudget,
     ) -> Result<String, ConstraintError> {
         for is_shortest in [false, true] {
             // The first attempt may use half of the budget.
-            let share = work.left() >> u32::from(!is_shortest);
-            let mut own = WorkBudget::of(share);
+            let share = work.remaining_steps() >> u32::from(!is_shortest);
+            let mut own = WorkBudget::from_steps(share);
             let mut writer = GrammarWriter {
                 grammar: self,
                 limits,
@@ -43,16 +43,16 @@ impl Grammar {
                 half: share / 2,
                 is_shortest,
             };
-            let written = writer.rule(self.start, 0);
+            let written = writer.write_rule(self.start, 0);
             let out = writer.out;
             // Cannot fail: the attempt spent at most its share.
-            let _ = work.spend(share - own.left());
+            let _ = work.spend_steps(share - own.remaining_steps());
             match written {
                 Ok(()) if out.chars().count() <= limits.max_chars as usize => {
                     return Ok(out);
                 }
-                Err(WriteError::Constraint(error)) => return Err(error),
-                Ok(()) | Err(WriteError::TooLong) => {}
+                Err(GrammarWriteError::Constraint(error)) => return Err(error),
+                Ok(()) | Err(GrammarWriteError::TooLong) => {}
             }
         }
         Err(ConstraintError::TooLong(limits.max_chars))
@@ -60,19 +60,19 @@ impl Grammar {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum LexemePlace {
     InLexeme,
     Between,
 }
 
-enum WriteError {
+enum GrammarWriteError {
     TooLong,
     Constraint(ConstraintError),
 }
 
 struct GrammarWriter<'g> {
     grammar: &'g Grammar,
-    limits: &'g Limits,
+    limits: &'g SampleLimits,
     rng: &'g mut ChaCha8Rng,
     out: String,
     work: &'g mut WorkBudget,
@@ -82,33 +82,37 @@ struct GrammarWriter<'g> {
 }
 
 impl GrammarWriter<'_> {
-    fn is_shortest(&self, depth: u32) -> bool {
+    fn must_be_shortest(&self, depth: u32) -> bool {
         self.is_shortest
             || depth > MAX_RANDOM_NESTING
             || self.out.len() > MAX_RANDOM_BYTES
-            || self.work.left() < self.half
+            || self.work.remaining_steps() < self.half
     }
 
-    fn spend(&mut self, steps: usize) -> Result<(), WriteError> {
+    fn spend_work(&mut self, steps: usize) -> Result<(), GrammarWriteError> {
         let steps = u32::try_from(steps).unwrap_or(u32::MAX);
-        self.work.spend(steps).ok_or(WriteError::TooLong)
+        self.work
+            .spend_steps(steps)
+            .ok_or(GrammarWriteError::TooLong)
     }
 
-    fn rule(&mut self, index: usize, depth: u32) -> Result<(), WriteError> {
+    fn write_rule(&mut self, index: usize, depth: u32) -> Result<(), GrammarWriteError> {
         let grammar = self.grammar;
         let rule = &grammar.rules[index];
         if rule.is_lexeme {
-            self.lexeme(|writer| writer.expr(&rule.body, depth + 1, Place::InLexeme))
+            self.write_lexeme(|writer| {
+                writer.write_expr(&rule.body, depth + 1, LexemePlace::InLexeme)
+            })
         } else {
-            self.expr(&rule.body, depth + 1, Place::Between)
+            self.write_expr(&rule.body, depth + 1, LexemePlace::Between)
         }
     }
 
     /// Appends the text of one lexeme, with a space before it if two words would run together.
-    fn lexeme(
+    fn write_lexeme(
         &mut self,
-        write: impl FnOnce(&mut Self) -> Result<(), WriteError>,
-    ) -> Result<(), WriteError> {
+        write: impl FnOnce(&mut Self) -> Result<(), GrammarWriteError>,
+    ) -> Result<(), GrammarWriteError> {
         let start = self.out.len();
         write(self)?;
         if self.grammar.is_spaced {
@@ -122,10 +126,15 @@ impl GrammarWriter<'_> {
         Ok(())
     }
 
-    fn expr(&mut self, expr: &GrammarExpr, depth: u32, place: Place) -> Result<(), WriteError> {
-        self.spend(1)?;
+    fn write_expr(
+        &mut self,
+        expr: &GrammarExpr,
+        depth: u32,
+        place: LexemePlace,
+    ) -> Result<(), GrammarWriteError> {
+        self.spend_work(1)?;
         if self.out.len() > self.limits.max_chars as usize * 4 {
-            return Err(WriteError::TooLong);
+            return Err(GrammarWriteError::TooLong);
         }
         let grammar = self.grammar;
         match expr {
@@ -133,63 +142,72 @@ impl GrammarWriter<'_> {
             | GrammarExpr::Class(_)
             | GrammarExpr::Pattern(_)
             | GrammarExpr::Json(_)
-                if place == Place::Between && grammar.is_spaced =>
+                if place == LexemePlace::Between && grammar.is_spaced =>
             {
-                self.lexeme(|writer| writer.expr(expr, depth, Place::InLexeme))
+                self.write_lexeme(|writer| writer.write_expr(expr, depth, LexemePlace::InLexeme))
             }
             GrammarExpr::Literal(text) => {
                 self.out.push_str(text);
                 Ok(())
             }
             GrammarExpr::Class(class) => class
-                .sample(1, 1, self.rng, &mut self.out)
-                .ok_or(WriteError::TooLong),
+                .append_match(1, 1, self.rng, &mut self.out)
+                .ok_or(GrammarWriteError::TooLong),
             GrammarExpr::Pattern(regex) => {
-                let text = regex.sample(self.limits.max_chars, self.rng, self.work);
-                self.out.push_str(&text.ok_or(WriteError::TooLong)?);
+                let text = regex.sample_text(self.limits.max_chars, self.rng, self.work);
+                self.out.push_str(&text.ok_or(GrammarWriteError::TooLong)?);
                 Ok(())
             }
             GrammarExpr::Json(schema) => {
                 let (limits, want) = (self.limits, JsonTypes::NONE);
-                let text = sample::json(schema, limits, want, self.rng, self.work);
-                self.out.push_str(&text.map_err(WriteError::Constraint)?);
+                let text = sample::sample_json_text(schema, limits, want, self.rng, self.work);
+                self.out
+                    .push_str(&text.map_err(GrammarWriteError::Constraint)?);
                 Ok(())
             }
             GrammarExpr::Nested(inner) => {
-                let text = inner.sample(self.limits, self.rng, self.work);
-                self.out.push_str(&text.map_err(WriteError::Constraint)?);
+                let text = inner.sample_text(self.limits, self.rng, self.work);
+                self.out
+                    .push_str(&text.map_err(GrammarWriteError::Constraint)?);
                 Ok(())
             }
             GrammarExpr::Sequence(parts) => parts
                 .iter()
-                .try_for_each(|part| self.expr(part, depth + 1, place)),
+                .try_for_each(|part| self.write_expr(part, depth + 1, place)),
             GrammarExpr::Alternatives(parts, heights) => {
-                self.spend(parts.len() / ALTERNATIVES_PER_STEP)?;
-                let measured = || parts.iter().map(|part| grammar.height(part)).collect();
-                match self.choose(parts, heights.get_or_init(measured), depth) {
-                    Some(part) => self.expr(part, depth + 1, place),
+                self.spend_work(parts.len() / ALTERNATIVES_PER_STEP)?;
+                let measured = || parts.iter().map(|part| grammar.expr_height(part)).collect();
+                match self.choose_alternative(parts, heights.get_or_init(measured), depth) {
+                    Some(part) => self.write_expr(part, depth + 1, place),
                     None => Ok(()),
                 }
             }
             GrammarExpr::Repeat(part, min, max, height) => {
-                let height = *height.get_or_init(|| grammar.height(part));
-                let count = self.count(*min, *max, height, depth);
-                (0..count).try_for_each(|_| self.expr(part, depth + 1, place))
+                let height = *height.get_or_init(|| grammar.expr_height(part));
+                let count = self.choose_repetition_count(*min, *max, height, depth);
+                (0..count).try_for_each(|_| self.write_expr(part, depth + 1, place))
             }
-            GrammarExpr::Rule(index) if place == Place::InLexeme => {
-                self.expr(&grammar.rules[*index].body, depth + 1, Place::InLexeme)
-            }
-            GrammarExpr::Rule(index) => self.rule(*index, depth),
+            GrammarExpr::Rule(index) if place == LexemePlace::InLexeme => self.write_expr(
+                &grammar.rules[*index].body,
+                depth + 1,
+                LexemePlace::InLexeme,
+            ),
+            GrammarExpr::Rule(index) => self.write_rule(*index, depth),
         }
     }
 
     /// Selects a random alternative among those whose height the nesting depth allows.
-    fn choose<'p, T>(&mut self, parts: &'p [T], heights: &[u32], depth: u32) -> Option<&'p T> {
+    fn choose_alternative<'p, T>(
+        &mut self,
+        parts: &'p [T],
+        heights: &[u32],
+        depth: u32,
+    ) -> Option<&'p T> {
         let least = heights.iter().copied().min().unwrap_or(0);
-        let most = if self.is_shortest(depth) {
+        let most = if self.must_be_shortest(depth) {
             least
         } else {
-            MAX_HEIGHT.max(least)
+            MAX_EXPR_HEIGHT.max(least)
         };
         let open: Vec<&T> = parts
             .iter()
@@ -197,18 +215,26 @@ impl GrammarWriter<'_> {
             .filter(|&(_, &height)| height <= most)
             .map(|(part, _)| part)
             .collect();
-        let index = self.rng.between(0, open.len().saturating_sub(1) as u64) as usize;
+        let index = self
+            .rng
+            .draw_u64_between(0, open.len().saturating_sub(1) as u64) as usize;
         open.get(index).copied()
     }
 
     /// Selects a random repetition count for an expression of this height.
-    fn count(&mut self, min: u32, max: Option<u32>, height: u32, depth: u32) -> u64 {
+    fn choose_repetition_count(
+        &mut self,
+        min: u32,
+        max: Option<u32>,
+        height: u32,
+        depth: u32,
+    ) -> u64 {
         let extra = match depth {
-            _ if self.is_shortest(depth) || height > MAX_HEIGHT => 0,
+            _ if self.must_be_shortest(depth) || height > MAX_EXPR_HEIGHT => 0,
             0..10 => 3,
             _ => 1,
         };
         let most = min.saturating_add(extra).min(max.unwrap_or(u32::MAX));
-        self.rng.between(u64::from(min), u64::from(most))
+        self.rng.draw_u64_between(u64::from(min), u64::from(most))
     }
 }

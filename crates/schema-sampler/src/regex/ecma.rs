@@ -13,29 +13,29 @@ pub(super) struct TranslatedPattern {
 
 /// Translates a regular expression; unsupported syntax is copied, and `regex-syntax` then rejects
 /// it.
-pub(super) fn translate(source: &str) -> TranslatedPattern {
-    let mut translator = Translator {
+pub(super) fn translate_ecma_regex(source: &str) -> TranslatedPattern {
+    let mut translator = EcmaTranslator {
         chars: source.chars().collect(),
         at: 0,
         out: TranslatedPattern::default(),
     };
-    translator.pattern();
+    translator.translate_pattern();
     translator.out
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum RegexPlace {
     InClass,
     Outside,
 }
 
-struct Translator {
+struct EcmaTranslator {
     chars: Vec<char>,
     at: usize,
     out: TranslatedPattern,
 }
 
-impl Translator {
+impl EcmaTranslator {
     fn peek(&self, ahead: usize) -> Option<char> {
         self.chars.get(self.at + ahead).copied()
     }
@@ -46,26 +46,26 @@ impl Translator {
             .all(|(i, c)| self.peek(i) == Some(c))
     }
 
-    fn push(&mut self, text: &str) {
+    fn push_text(&mut self, text: &str) {
         self.out.rust.push_str(text);
     }
 
-    fn literal(&mut self, c: char) {
+    fn push_literal(&mut self, c: char) {
         if regex_syntax::is_meta_character(c) {
             self.out.rust.push('\\');
         }
         self.out.rust.push(c);
     }
 
-    fn pattern(&mut self) {
+    fn translate_pattern(&mut self) {
         while let Some(c) = self.peek(0) {
             match c {
-                '\\' => self.escape(Place::Outside),
-                '[' => self.class(),
-                '(' => self.group(),
-                '{' => self.brace(),
+                '\\' => self.translate_escape(RegexPlace::Outside),
+                '[' => self.translate_class(),
+                '(' => self.translate_group(),
+                '{' => self.translate_brace(),
                 '}' | ']' => {
-                    self.literal(c);
+                    self.push_literal(c);
                     self.at += 1;
                 }
                 _ => {
@@ -78,7 +78,7 @@ impl Translator {
 
     /// Translates `{`, which is a literal in ECMA-262 (Annex B) and Python unless it opens a
     /// quantifier.
-    fn brace(&mut self) {
+    fn translate_brace(&mut self) {
         let mut i = 1;
         let mut digits = 0;
         while self.peek(i).is_some_and(|c| c.is_ascii_digit()) {
@@ -94,15 +94,15 @@ impl Translator {
         let quantifier = self.peek(i) == Some('}') && digits > 0;
         if quantifier {
             let text: String = self.chars[self.at..=self.at + i].iter().collect();
-            self.push(&text);
+            self.push_text(&text);
             self.at += i + 1;
         } else {
-            self.push("\\{");
+            self.push_text("\\{");
             self.at += 1;
         }
     }
 
-    fn group(&mut self) {
+    fn translate_group(&mut self) {
         for (open, positive) in [
             ("(?=", true),
             ("(?!", false),
@@ -116,21 +116,21 @@ impl Translator {
                 }
                 self.out.lossy = true;
                 // An empty group keeps a following quantifier valid.
-                self.push("(?:)");
+                self.push_text("(?:)");
                 return;
             }
         }
         if self.starts_with("(?#") {
             self.skip_group(3);
         } else if self.starts_with("(?>") {
-            self.push("(?:");
+            self.push_text("(?:");
             self.at += 3;
         } else if self.starts_with("(?P=") {
             self.skip_group(4);
             self.out.lossy = true;
-            self.push("(?:)");
+            self.push_text("(?:)");
         } else {
-            self.push("(");
+            self.push_text("(");
             self.at += 1;
         }
     }
@@ -159,11 +159,11 @@ impl Translator {
         }
         self.at = self.chars.len();
         // Leaves the group unclosed, so that the parser reports the right error.
-        self.push("(");
+        self.push_text("(");
         String::new()
     }
 
-    fn class(&mut self) {
+    fn translate_class(&mut self) {
         self.at += 1;
         let negated = self.peek(0) == Some('^');
         if negated {
@@ -172,31 +172,31 @@ impl Translator {
         if self.peek(0) == Some(']') {
             // `[]` matches nothing, `[^]` matches any character.
             self.at += 1;
-            self.push(if negated {
+            self.push_text(if negated {
                 "(?s:.)"
             } else {
                 "[^\\x00-\\x{10FFFF}]"
             });
             return;
         }
-        self.push(if negated { "[^" } else { "[" });
+        self.push_text(if negated { "[^" } else { "[" });
         let mut after_set = false;
         while let Some(c) = self.peek(0) {
             let set_next =
                 self.peek(1) == Some('\\') && self.peek(2).is_some_and(|c| "dDwWsSpP".contains(c));
             match c {
                 ']' => {
-                    self.push("]");
+                    self.push_text("]");
                     self.at += 1;
                     return;
                 }
                 '\\' => {
                     after_set = self.peek(1).is_some_and(|c| "dDwWsSpP".contains(c));
-                    self.escape(Place::InClass);
+                    self.translate_escape(RegexPlace::InClass);
                     continue;
                 }
-                '-' if after_set || set_next => self.push("\\-"),
-                '-' if self.peek(1) == Some('-') => self.push("\\-"),
+                '-' if after_set || set_next => self.push_text("\\-"),
+                '-' if self.peek(1) == Some('-') => self.push_text("\\-"),
                 '[' | '&' | '~' => {
                     self.out.rust.push('\\');
                     self.out.rust.push(c);
@@ -208,69 +208,69 @@ impl Translator {
         }
     }
 
-    fn escape(&mut self, place: Place) {
+    fn translate_escape(&mut self, place: RegexPlace) {
         let Some(c) = self.peek(1) else {
-            self.push("\\");
+            self.push_text("\\");
             self.at += 1;
             return;
         };
         self.at += 2;
         match c {
-            'd' => self.set("0-9", place),
-            'w' => self.set("0-9A-Za-z_", place),
-            's' => self.set(" \\t\\n\\r\\f\\v", place),
-            'D' => self.push("[^0-9]"),
-            'W' => self.push("[^0-9A-Za-z_]"),
-            'S' => self.push("[^ \\t\\n\\r\\f\\v\\x{a0}\\x{feff}\\x{2028}\\x{2029}\\p{Zs}]"),
-            'b' if place == Place::InClass => self.push("\\x08"),
+            'd' => self.push_character_set("0-9", place),
+            'w' => self.push_character_set("0-9A-Za-z_", place),
+            's' => self.push_character_set(" \\t\\n\\r\\f\\v", place),
+            'D' => self.push_text("[^0-9]"),
+            'W' => self.push_text("[^0-9A-Za-z_]"),
+            'S' => self.push_text("[^ \\t\\n\\r\\f\\v\\x{a0}\\x{feff}\\x{2028}\\x{2029}\\p{Zs}]"),
+            'b' if place == RegexPlace::InClass => self.push_text("\\x08"),
             'b' | 'B' | 'f' | 'n' | 'r' | 't' | 'v' | 'x' | 'p' | 'P' | 'A' | 'z' => {
                 self.out.rust.push('\\');
                 self.out.rust.push(c);
-                self.braced();
+                self.copy_braced();
             }
-            'Z' => self.push("\\z"),
-            '0' => self.push("\\x00"),
-            '1'..='9' if place == Place::Outside => {
+            'Z' => self.push_text("\\z"),
+            '0' => self.push_text("\\x00"),
+            '1'..='9' if place == RegexPlace::Outside => {
                 while self.peek(0).is_some_and(|c| c.is_ascii_digit()) {
                     self.at += 1;
                 }
                 self.out.lossy = true;
-                self.push("(?:)");
+                self.push_text("(?:)");
             }
-            'k' if place == Place::Outside && self.peek(0) == Some('<') => {
+            'k' if place == RegexPlace::Outside && self.peek(0) == Some('<') => {
                 while self.peek(0).is_some_and(|c| c != '>') {
                     self.at += 1;
                 }
                 self.at += 1;
                 self.out.lossy = true;
-                self.push("(?:)");
+                self.push_text("(?:)");
             }
             'c' => {
                 let control = self.peek(0).map_or(0, |c| c as u32 % 32);
                 self.at += 1;
-                self.push(&format!("\\x{control:02x}"));
+                self.push_text(&format!("\\x{control:02x}"));
             }
-            'u' => self.unicode(),
+            'u' => self.translate_unicode_escape(),
             _ if regex_syntax::is_meta_character(c) || c == '/' => {
                 self.out.rust.push('\\');
                 self.out.rust.push(c);
             }
-            _ => self.literal(c),
+            _ => self.push_literal(c),
         }
     }
 
-    fn set(&mut self, ranges: &str, place: Place) {
-        if place == Place::InClass {
-            self.push(ranges);
+    fn push_character_set(&mut self, ranges: &str, place: RegexPlace) {
+        if place == RegexPlace::InClass {
+            self.push_text(ranges);
         } else {
-            self.push("[");
-            self.push(ranges);
-            self.push("]");
+            self.push_text("[");
+            self.push_text(ranges);
+            self.push_text("]");
         }
     }
 
     /// Copies the braces of `\p{…}` or `\x{…}` to the translated pattern.
-    fn braced(&mut self) {
+    fn copy_braced(&mut self) {
         if self.peek(0) != Some('{') {
             return;
         }
@@ -284,19 +284,19 @@ impl Translator {
     }
 
     /// Translates an escape `\uXXXX`, a surrogate pair, or `\u{X…}`.
-    fn unicode(&mut self) {
+    fn translate_unicode_escape(&mut self) {
         if self.peek(0) == Some('{') {
-            self.push("\\x");
-            self.braced();
+            self.push_text("\\x");
+            self.copy_braced();
             return;
         }
-        let Some(high) = self.hex4(0) else {
-            self.push("u");
+        let Some(high) = self.parse_hex4(0) else {
+            self.push_text("u");
             return;
         };
         self.at += 4;
         let low = (self.starts_with("\\u"))
-            .then(|| self.hex4(2))
+            .then(|| self.parse_hex4(2))
             .flatten()
             .filter(|low| (0xdc00..0xe000).contains(low));
         let code = match low {
@@ -309,13 +309,13 @@ impl Translator {
         if char::from_u32(code).is_none() {
             // An unpaired surrogate, which no Rust string can contain.
             self.out.lossy = true;
-            self.push("\\x{fffd}");
+            self.push_text("\\x{fffd}");
         } else {
-            self.push(&format!("\\x{{{code:x}}}"));
+            self.push_text(&format!("\\x{{{code:x}}}"));
         }
     }
 
-    fn hex4(&self, from: usize) -> Option<u32> {
+    fn parse_hex4(&self, from: usize) -> Option<u32> {
         (0..4).try_fold(0, |code, i| {
             Some(code * 16 + self.peek(from + i)?.to_digit(16)?)
         })
@@ -347,7 +347,7 @@ mod tests {
             r"[+--]",
             r"^\p{Lu}\p{Ll}+\u{1F600}$",
         ] {
-            let rust = translate(source).rust;
+            let rust = translate_ecma_regex(source).rust;
             assert!(
                 regex_syntax::parse(&rust).is_ok(),
                 "{source} became {rust}: {:?}",
@@ -358,7 +358,7 @@ mod tests {
 
     #[test]
     fn look_around_is_removed_and_reported() {
-        let t = translate(r"^(?=.*[A-Z])(?!x(y)z).{8,}$");
+        let t = translate_ecma_regex(r"^(?=.*[A-Z])(?!x(y)z).{8,}$");
         assert_eq!(t.rust, "^(?:)(?:).{8,}$");
         assert_eq!(t.look_aheads, [".*[A-Z]"]);
         assert!(t.lossy);

@@ -4,10 +4,10 @@ use rand_chacha::ChaCha8Rng;
 use regex_syntax::hir::{Class, Hir, HirKind};
 
 use crate::words;
-use vllm_sim_random::Draw;
+use vllm_sim_random::DrawRandom;
 
 /// Maximum number of repetitions beyond the minimum when a pattern sets no maximum, as in `a*`.
-const EXTRA: u32 = 8;
+const MAX_EXTRA_REPETITIONS: u32 = 8;
 
 /// A part of a regular expression, with the range of its match lengths in characters.
 #[derive(Debug)]
@@ -36,11 +36,11 @@ impl RegexGenerator {
     /// empty text, so the caller must check matches.
     pub(crate) fn new(hir: &Hir) -> Self {
         match hir.kind() {
-            HirKind::Empty | HirKind::Look(_) => Self::of(RegexNode::Empty, 0, 0),
+            HirKind::Empty | HirKind::Look(_) => Self::with_length_range(RegexNode::Empty, 0, 0),
             HirKind::Literal(literal) => {
                 let text = String::from_utf8_lossy(&literal.0).into_owned();
-                let n = saturate(text.chars().count());
-                Self::of(RegexNode::Literal(text), n, n)
+                let n = saturating_u32(text.chars().count());
+                Self::with_length_range(RegexNode::Literal(text), n, n)
             }
             HirKind::Class(class) => {
                 let ranges: Vec<(char, char)> = match class {
@@ -52,53 +52,53 @@ impl RegexGenerator {
                 };
                 if ranges.is_empty() {
                     // An empty class matches nothing: no length fits this range.
-                    return Self::of(RegexNode::Class(ranges), u32::MAX, 0);
+                    return Self::with_length_range(RegexNode::Class(ranges), u32::MAX, 0);
                 }
-                Self::of(RegexNode::Class(ranges), 1, 1)
+                Self::with_length_range(RegexNode::Class(ranges), 1, 1)
             }
             HirKind::Capture(capture) => Self::new(&capture.sub),
             HirKind::Concat(parts) => {
                 let parts: Vec<Self> = parts.iter().map(Self::new).collect();
                 let min = parts.iter().fold(0u32, |n, p| n.saturating_add(p.min));
                 let max = parts.iter().fold(0u32, |n, p| n.saturating_add(p.max));
-                Self::of(RegexNode::Concat(parts), min, max)
+                Self::with_length_range(RegexNode::Concat(parts), min, max)
             }
             HirKind::Alternation(parts) => {
                 let parts: Vec<Self> = parts.iter().map(Self::new).collect();
                 let min = parts.iter().map(|p| p.min).min().unwrap_or(0);
                 let max = parts.iter().map(|p| p.max).max().unwrap_or(0);
-                Self::of(RegexNode::Alternation(parts), min, max)
+                Self::with_length_range(RegexNode::Alternation(parts), min, max)
             }
             HirKind::Repetition(rep) => {
-                Self::repeat(Self::new(&rep.sub), rep.min, rep.max.unwrap_or(u32::MAX))
+                Self::repeat_node(Self::new(&rep.sub), rep.min, rep.max.unwrap_or(u32::MAX))
             }
         }
     }
 
-    fn of(node: RegexNode, min: u32, max: u32) -> Self {
+    fn with_length_range(node: RegexNode, min: u32, max: u32) -> Self {
         Self { node, min, max }
     }
 
-    fn repeat(sub: Self, min: u32, max: u32) -> Self {
+    fn repeat_node(sub: Self, min: u32, max: u32) -> Self {
         let (low, high) = if min == 0 && sub.min > sub.max {
             (0, 0)
         } else {
             (sub.min.saturating_mul(min), sub.max.saturating_mul(max))
         };
         let sub = Box::new(sub);
-        Self::of(RegexNode::Repeat { sub, min, max }, low, high)
+        Self::with_length_range(RegexNode::Repeat { sub, min, max }, low, high)
     }
 
-    pub(crate) fn class(ranges: Vec<(char, char)>) -> Self {
-        Self::of(RegexNode::Class(ranges), 1, 1)
+    pub(crate) fn character_class(ranges: Vec<(char, char)>) -> Self {
+        Self::with_length_range(RegexNode::Class(ranges), 1, 1)
     }
 
-    pub(crate) fn has(&self, c: char) -> bool {
-        matches!(&self.node, RegexNode::Class(ranges) if contains(ranges, c))
+    pub(crate) fn can_produce(&self, c: char) -> bool {
+        matches!(&self.node, RegexNode::Class(ranges) if class_contains(ranges, c))
     }
 
     /// Appends a random match of `low..=high` characters to `out`; `None` if none was found.
-    pub(crate) fn sample(
+    pub(crate) fn append_match(
         &self,
         low: u32,
         high: u32,
@@ -111,29 +111,29 @@ impl RegexGenerator {
         match &self.node {
             RegexNode::Empty => {}
             RegexNode::Literal(text) => out.push_str(text),
-            RegexNode::Class(ranges) => out.push(pick(ranges, rng)?),
+            RegexNode::Class(ranges) => out.push(pick_plausible_char(ranges, rng)?),
             RegexNode::Concat(parts) => {
                 let sizes = parts.iter().map(|p| (p.min, p.max));
-                let mut window = LengthWindow::new(sizes, low, high);
+                let mut window = LengthWindow::split_range(sizes, low, high);
                 for part in parts {
-                    let (low, high) = window.next((part.min, part.max))?;
+                    let (low, high) = window.next_range((part.min, part.max))?;
                     let before = out.len();
-                    part.sample(low, high, rng, out)?;
-                    window.used += saturate(out[before..].chars().count());
+                    part.append_match(low, high, rng, out)?;
+                    window.used += saturating_u32(out[before..].chars().count());
                 }
             }
             RegexNode::Alternation(parts) => {
-                let first = rng.between(0, parts.len() as u64 - 1) as usize;
+                let first = rng.draw_u64_between(0, parts.len() as u64 - 1) as usize;
                 let before = out.len();
                 let done = (0..parts.len()).any(|i| {
                     out.truncate(before);
                     let part = &parts[(first + i) % parts.len()];
-                    part.sample(low, high, rng, out).is_some()
+                    part.append_match(low, high, rng, out).is_some()
                 });
                 return done.then_some(());
             }
             RegexNode::Repeat { sub, min, max } => {
-                return sample_repeat(sub, (*min, *max), (low, high), rng, out);
+                return append_repetition(sub, (*min, *max), (low, high), rng, out);
             }
         }
         Some(())
@@ -150,7 +150,7 @@ struct LengthWindow {
 }
 
 impl LengthWindow {
-    fn new(sizes: impl Iterator<Item = (u32, u32)>, low: u32, high: u32) -> Self {
+    fn split_range(sizes: impl Iterator<Item = (u32, u32)>, low: u32, high: u32) -> Self {
         let (min, max) = sizes.fold((0u32, 0u64), |(min, max), (a, b)| {
             (min.saturating_add(a), max.saturating_add(u64::from(b)))
         });
@@ -164,7 +164,7 @@ impl LengthWindow {
     }
 
     /// Returns the length range of the next part, in characters, given its own minimum and maximum.
-    fn next(&mut self, (min, max): (u32, u32)) -> Option<(u32, u32)> {
+    fn next_range(&mut self, (min, max): (u32, u32)) -> Option<(u32, u32)> {
         self.rest_min = self.rest_min.saturating_sub(min);
         self.rest_max = self.rest_max.saturating_sub(u64::from(max));
         let rest_max = u32::try_from(self.rest_max).unwrap_or(u32::MAX);
@@ -177,7 +177,7 @@ impl LengthWindow {
     }
 }
 
-fn sample_repeat(
+fn append_repetition(
     sub: &RegexGenerator,
     (min, max): (u32, u32),
     (low, high): (u32, u32),
@@ -200,7 +200,11 @@ fn sample_repeat(
         RegexNode::Class(ranges) => Some(ranges),
         _ => None,
     };
-    let natural = if class.is_some() { EXTRA } else { 2 };
+    let natural = if class.is_some() {
+        MAX_EXTRA_REPETITIONS
+    } else {
+        2
+    };
     // Prefers a non-empty text for an unbounded repetition of characters.
     let from = if class.is_some() && most > least && max > 1 {
         least.max(1)
@@ -209,12 +213,12 @@ fn sample_repeat(
     };
     let to = most.min(from.saturating_add(natural));
     if let Some(ranges) = class
-        && let Some(word) = word_of(ranges, from, to, rng)
+        && let Some(word) = random_word_of_class(ranges, from, to, rng)
     {
         out.push_str(word);
         return Some(());
     }
-    let count = rng.between(u64::from(from), u64::from(to)) as u32;
+    let count = rng.draw_u64_between(u64::from(from), u64::from(to)) as u32;
     let each = (sub.min, sub.max);
     let mut window = LengthWindow {
         low,
@@ -224,36 +228,41 @@ fn sample_repeat(
         rest_max: u64::from(sub.max) * u64::from(count),
     };
     for _ in 0..count {
-        let (low, high) = window.next(each)?;
+        let (low, high) = window.next_range(each)?;
         let before = out.len();
-        sub.sample(low, high, rng, out)?;
-        window.used += saturate(out[before..].chars().count());
+        sub.append_match(low, high, rng, out)?;
+        window.used += saturating_u32(out[before..].chars().count());
     }
     Some(())
 }
 
 /// Returns an English word of only these characters, in three of four cases.
-fn word_of(
+fn random_word_of_class(
     ranges: &[(char, char)],
     low: u32,
     high: u32,
     rng: &mut ChaCha8Rng,
 ) -> Option<&'static str> {
-    if high < 3 || !contains(ranges, 'a') || !contains(ranges, 'z') || rng.percent(25) {
+    if high < 3
+        || !class_contains(ranges, 'a')
+        || !class_contains(ranges, 'z')
+        || rng.draw_percent_chance(25)
+    {
         return None;
     }
-    (0..4).map(|_| words::word(rng)).find(|word| {
-        (low..=high).contains(&saturate(word.len())) && word.chars().all(|c| contains(ranges, c))
+    (0..4).map(|_| words::random_word(rng)).find(|word| {
+        (low..=high).contains(&saturating_u32(word.len()))
+            && word.chars().all(|c| class_contains(ranges, c))
     })
 }
 
-fn contains(ranges: &[(char, char)], c: char) -> bool {
+fn class_contains(ranges: &[(char, char)], c: char) -> bool {
     ranges.iter().any(|&(a, b)| (a..=b).contains(&c))
 }
 
 /// Selects a random character of a class; large classes prefer letters, digits and printable ASCII.
-fn pick(ranges: &[(char, char)], rng: &mut ChaCha8Rng) -> Option<char> {
-    let size: u64 = ranges.iter().map(|&r| width(r)).sum();
+fn pick_plausible_char(ranges: &[(char, char)], rng: &mut ChaCha8Rng) -> Option<char> {
+    let size: u64 = ranges.iter().map(|&r| range_width(r)).sum();
     if size > 100 {
         for nice in [('a', 'z'), ('A', 'Z'), ('0', '9'), (' ', '~')] {
             let shared: Vec<(char, char)> = ranges
@@ -261,25 +270,28 @@ fn pick(ranges: &[(char, char)], rng: &mut ChaCha8Rng) -> Option<char> {
                 .map(|&(a, b)| (a.max(nice.0), b.min(nice.1)))
                 .filter(|(a, b)| a <= b)
                 .collect();
-            if !shared.is_empty() && (nice.0 == ' ' || rng.percent(80)) {
-                return nth(&shared, rng);
+            if !shared.is_empty() && (nice.0 == ' ' || rng.draw_percent_chance(80)) {
+                return pick_uniform_char(&shared, rng);
             }
         }
-    } else if contains(ranges, ' ') && !contains(ranges, 'a') && rng.percent(80) {
+    } else if class_contains(ranges, ' ')
+        && !class_contains(ranges, 'a')
+        && rng.draw_percent_chance(80)
+    {
         return Some(' ');
     }
-    nth(ranges, rng)
+    pick_uniform_char(ranges, rng)
 }
 
-fn width((a, b): (char, char)) -> u64 {
+fn range_width((a, b): (char, char)) -> u64 {
     u64::from(b as u32) - u64::from(a as u32) + 1
 }
 
-fn nth(ranges: &[(char, char)], rng: &mut ChaCha8Rng) -> Option<char> {
-    let size: u64 = ranges.iter().map(|&r| width(r)).sum();
-    let mut index = rng.between(0, size.checked_sub(1)?);
+fn pick_uniform_char(ranges: &[(char, char)], rng: &mut ChaCha8Rng) -> Option<char> {
+    let size: u64 = ranges.iter().map(|&r| range_width(r)).sum();
+    let mut index = rng.draw_u64_between(0, size.checked_sub(1)?);
     for &(a, b) in ranges {
-        let n = width((a, b));
+        let n = range_width((a, b));
         if index < n {
             let code = a as u32 + index as u32;
             // A range may include surrogates, which are not characters.
@@ -290,6 +302,6 @@ fn nth(ranges: &[(char, char)], rng: &mut ChaCha8Rng) -> Option<char> {
     None
 }
 
-fn saturate(n: usize) -> u32 {
+fn saturating_u32(n: usize) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }

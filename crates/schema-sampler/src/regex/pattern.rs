@@ -9,32 +9,32 @@ use serde_json::{Value, json};
 
 use super::ecma;
 use super::generator::RegexGenerator;
-use super::states::states;
+use super::states::regex_state_count;
 use crate::words;
-use crate::work::matching;
-use vllm_sim_random::Draw;
+use crate::work::regex_match_cost_steps;
+use vllm_sim_random::DrawRandom;
 
 /// Maximum number of backtracking steps of a matcher with look-around.
-const BACKTRACKS: usize = 20_000;
+const MAX_REGEX_BACKTRACKS: usize = 20_000;
 
 /// Maximum size of a regular expression, in bytes.
-const MAX_PATTERN: usize = 64 * 1024;
+const MAX_PATTERN_BYTES: usize = 64 * 1024;
 
 /// Maximum of a pattern's size in bytes times its number of classes such as `\w`.
 ///
 /// Each class takes kilobytes in the parser, and the translation scans the whole pattern per class.
-pub(crate) const MAX_TRANSLATION: usize = 1 << 20;
+pub(crate) const MAX_TRANSLATION_COST: usize = 1 << 20;
 
 /// Maximum cost of checking one match, in steps; a costlier match is assumed to succeed if the
 /// generator is exact.
-const MAX_WORK: u32 = 20_000;
+const MAX_MATCH_CHECK_STEPS: u32 = 20_000;
 
-pub(super) fn too_large(source: &str) -> bool {
-    source.len() > MAX_PATTERN || translation(source) > MAX_TRANSLATION
+pub(super) fn is_pattern_too_large(source: &str) -> bool {
+    source.len() > MAX_PATTERN_BYTES || translation_cost(source) > MAX_TRANSLATION_COST
 }
 
 /// Returns the cost of translating a regular expression: bytes times classes.
-pub(crate) fn translation(source: &str) -> usize {
+pub(crate) fn translation_cost(source: &str) -> usize {
     let classes = source
         .as_bytes()
         .windows(2)
@@ -43,14 +43,14 @@ pub(crate) fn translation(source: &str) -> usize {
 }
 
 /// Maximum size of a compiled regular expression, in bytes.
-const MAX_COMPILED: usize = 2 << 20;
+const MAX_COMPILED_REGEX_BYTES: usize = 2 << 20;
 
 /// Returns the options of the regex engine for `jsonschema`: look-around, with limits.
-pub(crate) fn engine() -> PatternOptions<FancyRegex> {
+pub(crate) fn pattern_engine_options() -> PatternOptions<FancyRegex> {
     PatternOptions::fancy_regex()
-        .backtrack_limit(BACKTRACKS)
-        .size_limit(MAX_COMPILED)
-        .dfa_size_limit(MAX_COMPILED)
+        .backtrack_limit(MAX_REGEX_BACKTRACKS)
+        .size_limit(MAX_COMPILED_REGEX_BYTES)
+        .dfa_size_limit(MAX_COMPILED_REGEX_BYTES)
 }
 
 /// A regular expression of the JSON Schema keyword `pattern` (ECMA-262), which may match anywhere
@@ -79,10 +79,10 @@ impl Pattern {
     /// # Errors
     /// An error message if no matcher can be built.
     pub(crate) fn new(source: &str) -> Result<Self, String> {
-        if too_large(source) {
+        if is_pattern_too_large(source) {
             return Err(format!("a pattern of {} bytes is too long", source.len()));
         }
-        let translated = ecma::translate(source);
+        let translated = ecma::translate_ecma_regex(source);
         let parsed = regex_syntax::parse(&translated.rust);
         let mut pattern = Self {
             source: source.to_owned(),
@@ -104,7 +104,7 @@ impl Pattern {
                     || looks.contains(Look::End) == pattern.open_end;
                 pattern.exact = !translated.lossy && anchors && !inner;
                 pattern.generator = Some(RegexGenerator::new(&hir));
-                pattern.states = states(&hir);
+                pattern.states = regex_state_count(&hir);
             }
             Err(error) if !translated.lossy => {
                 // The matcher may support patterns that the translation does not.
@@ -120,9 +120,9 @@ impl Pattern {
         pattern.look_aheads = translated
             .look_aheads
             .iter()
-            .filter_map(|body| regex_syntax::parse(&ecma::translate(body).rust).ok())
+            .filter_map(|body| regex_syntax::parse(&ecma::translate_ecma_regex(body).rust).ok())
             .map(|hir| {
-                pattern.states = pattern.states.saturating_add(states(&hir));
+                pattern.states = pattern.states.saturating_add(regex_state_count(&hir));
                 RegexGenerator::new(&hir)
             })
             .collect();
@@ -133,14 +133,14 @@ impl Pattern {
         &self.source
     }
 
-    /// Returns whether every string that [`Self::sample`] generates matches the pattern.
+    /// Returns whether every string that [`Self::sample_string`] generates matches the pattern.
     pub(crate) fn is_exact(&self) -> bool {
         self.exact
     }
 
     /// Returns the position of this pattern's match when several patterns share one string: start,
     /// middle, end.
-    pub(crate) fn order(&self) -> u8 {
+    pub(crate) fn splice_order(&self) -> u8 {
         match (self.open_start, self.open_end) {
             (false, _) => 0,
             (true, true) => 1,
@@ -152,17 +152,17 @@ impl Pattern {
         self.matcher
             .get_or_init(|| {
                 let ecma = jsonschema::options()
-                    .with_pattern_options(engine())
+                    .with_pattern_options(pattern_engine_options())
                     .build(&json!({"pattern": self.source}));
                 if let Ok(validator) = ecma {
                     return Some(PatternMatcher::Ecma(Box::new(validator)));
                 }
-                let translated = ecma::translate(&self.source);
+                let translated = ecma::translate_ecma_regex(&self.source);
                 if translated.lossy {
                     return None;
                 }
                 regex::RegexBuilder::new(&translated.rust)
-                    .size_limit(MAX_COMPILED)
+                    .size_limit(MAX_COMPILED_REGEX_BYTES)
                     .build()
                     .ok()
                     .map(|regex| PatternMatcher::Other(Box::new(regex)))
@@ -170,12 +170,12 @@ impl Pattern {
             .as_ref()
     }
 
-    pub(crate) fn work(&self, text: &str) -> u32 {
-        matching(self.states, text)
+    pub(crate) fn match_cost_steps(&self, text: &str) -> u32 {
+        regex_match_cost_steps(self.states, text)
     }
 
     pub(crate) fn is_match(&self, text: &str) -> bool {
-        if self.work(text) > MAX_WORK {
+        if self.match_cost_steps(text) > MAX_MATCH_CHECK_STEPS {
             return self.exact;
         }
         match self.matcher() {
@@ -189,28 +189,34 @@ impl Pattern {
     }
 
     /// Generates a string of `low..=high` characters that probably matches the pattern.
-    pub(crate) fn sample(&self, low: u32, high: u32, rng: &mut ChaCha8Rng) -> Option<String> {
+    pub(crate) fn sample_string(
+        &self,
+        low: u32,
+        high: u32,
+        rng: &mut ChaCha8Rng,
+    ) -> Option<String> {
         let generator = self.generator.as_ref()?;
         let mut out = String::new();
-        if !self.look_aheads.is_empty() && rng.percent(70) {
+        if !self.look_aheads.is_empty() && rng.draw_percent_chance(70) {
             return self.sample_ahead(generator, low, high, rng);
         }
         // An open end allows any text outside the match, used only to reach the length.
         let open = self.open_start || self.open_end;
         let (core_low, core_high) = (if open { low.min(generator.max) } else { low }, high);
-        generator.sample(core_low, core_high, rng, &mut out)?;
+        generator.append_match(core_low, core_high, rng, &mut out)?;
         let length = out.chars().count();
         let missing = (low as usize).saturating_sub(length);
         if missing == 0 {
             // Extends `^x_` to a readable `x_value`.
-            let word = words::word(rng);
-            if self.open_end && length + word.len() <= high as usize && rng.percent(75) {
+            let word = words::random_word(rng);
+            if self.open_end && length + word.len() <= high as usize && rng.draw_percent_chance(75)
+            {
                 out.push_str(word);
             }
             return Some(out);
         }
         let filler: String = (0..missing)
-            .map(|_| char::from(b'a' + (rng.between(0, 25) as u8)))
+            .map(|_| char::from(b'a' + (rng.draw_u64_between(0, 25) as u8)))
             .collect();
         Some(if self.open_end {
             out + &filler
@@ -230,8 +236,8 @@ impl Pattern {
     ) -> Option<String> {
         let mut out = String::new();
         for piece in &self.look_aheads {
-            if rng.percent(90) {
-                piece.sample(piece.min, piece.min.max(2).min(high), rng, &mut out)?;
+            if rng.draw_percent_chance(90) {
+                piece.append_match(piece.min, piece.min.max(2).min(high), rng, &mut out)?;
             }
         }
         let used = u32::try_from(out.chars().count()).ok()?;
@@ -242,7 +248,7 @@ impl Pattern {
                 .max(generator.min.min(1));
             let mut body = String::new();
             if generator
-                .sample(
+                .append_match(
                     low.max(generator.min.saturating_sub(used)),
                     high - used,
                     rng,
@@ -251,7 +257,7 @@ impl Pattern {
                 .is_none()
             {
                 body.clear();
-                generator.sample(generator.min, high, rng, &mut body)?;
+                generator.append_match(generator.min, high, rng, &mut body)?;
             }
             let missing = low.max(generator.min.saturating_sub(used)) as usize;
             let take = body.chars().count().min(missing.max(2));
@@ -270,10 +276,10 @@ impl std::fmt::Debug for Pattern {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vllm_sim_random::{Purpose, stream};
+    use vllm_sim_random::{StreamPurpose, request_rng};
 
     #[test]
-    fn patterns_are_sampled_within_their_length() {
+    fn pattern_samples_have_the_wanted_length() {
         for (source, low, high) in [
             (r"^[a-z]+$", 3, 5),
             (r"^[a-z]+(-[a-z]+)*$", 20, 21),
@@ -286,9 +292,9 @@ mod tests {
         ] {
             let pattern = Pattern::new(source).expect("a good pattern");
             for seed in 0..20 {
-                let mut rng = stream(seed, 0, Purpose::Structured);
+                let mut rng = request_rng(seed, 0, StreamPurpose::Structured);
                 let found = (0..40).find_map(|_| {
-                    pattern.sample(low, high, &mut rng).filter(|s| {
+                    pattern.sample_string(low, high, &mut rng).filter(|s| {
                         let n = s.chars().count() as u32;
                         n >= low && n <= high && pattern.is_match(s)
                     })

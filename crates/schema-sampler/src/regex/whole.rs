@@ -5,17 +5,17 @@ use regex_syntax::hir::Look;
 
 use super::ecma;
 use super::generator::RegexGenerator;
-use super::pattern::too_large;
-use super::states::states;
+use super::pattern::is_pattern_too_large;
+use super::states::regex_state_count;
 use crate::constraint::ConstraintError;
-use crate::work::{WorkBudget, matching};
-use vllm_sim_random::{Purpose, stream};
+use crate::work::{WorkBudget, regex_match_cost_steps};
+use vllm_sim_random::{StreamPurpose, request_rng};
 
 /// Maximum length of the text generated to test patterns with word boundaries, in characters.
-const MAX_PROBE: u32 = 1_000;
+const MAX_PROBE_CHARS: u32 = 1_000;
 
 #[derive(Debug)]
-pub(crate) struct WholeRegex {
+pub(crate) struct WholeTextRegex {
     generator: RegexGenerator,
     check: regex::Regex,
     states: u32,
@@ -23,7 +23,7 @@ pub(crate) struct WholeRegex {
     exact: bool,
 }
 
-impl WholeRegex {
+impl WholeTextRegex {
     /// Parses the regular expression `source`.
     ///
     /// # Errors
@@ -35,37 +35,37 @@ impl WholeRegex {
                 "structured_outputs.regex must not contain a NUL character ('\\x00')".to_owned(),
             ));
         }
-        if too_large(source) {
-            return Err(grammar_error(source, "the pattern is too long"));
+        if is_pattern_too_large(source) {
+            return Err(regex_grammar_error(source, "the pattern is too long"));
         }
         let (text, hir) = match regex_syntax::parse(source) {
             Ok(hir) => (source.to_owned(), hir),
             Err(_) => {
-                let translated = ecma::translate(source);
+                let translated = ecma::translate_ecma_regex(source);
                 match regex_syntax::parse(&translated.rust) {
                     Ok(hir) if !translated.lossy => (translated.rust, hir),
-                    _ => return Err(syntax_error(source)),
+                    _ => return Err(regex_syntax_error(source)),
                 }
             }
         };
         let check = regex::Regex::new(&format!(r"\A(?:{text})\z"))
-            .map_err(|error| grammar_error(source, &error.to_string()))?;
+            .map_err(|error| regex_grammar_error(source, &error.to_string()))?;
         let looks = hir.properties().look_set();
         let regex = Self {
             generator: RegexGenerator::new(&hir),
             check,
-            states: states(&hir),
+            states: regex_state_count(&hir),
             exact: looks.is_empty(),
         };
         let anchors_only = looks.remove(Look::Start).remove(Look::End).is_empty();
-        let mut rng = stream(0, 0, Purpose::Structured);
+        let mut rng = request_rng(0, 0, StreamPurpose::Structured);
         let work = &mut WorkBudget::default();
-        if !anchors_only && regex.sample(MAX_PROBE, &mut rng, work).is_none() {
+        if !anchors_only && regex.sample_text(MAX_PROBE_CHARS, &mut rng, work).is_none() {
             let words = format!(
                 "lookarounds not supported yet in regex /{}/",
-                slashed(source)
+                escape_slashes(source)
             );
-            return Err(grammar_error(source, &words));
+            return Err(regex_grammar_error(source, &words));
         }
         Ok(regex)
     }
@@ -75,7 +75,7 @@ impl WholeRegex {
     }
 
     /// Generates a text of at most `max_chars` characters that matches as a whole.
-    pub(crate) fn sample(
+    pub(crate) fn sample_text(
         &self,
         max_chars: u32,
         rng: &mut ChaCha8Rng,
@@ -84,13 +84,13 @@ impl WholeRegex {
         // The generator ignores word boundaries and inner anchors, so each text is checked.
         for _ in 0..64 {
             let mut out = String::new();
-            let made = self.generator.sample(0, max_chars, rng, &mut out);
-            work.spend(1 + matching(1, &out))?;
+            let made = self.generator.append_match(0, max_chars, rng, &mut out);
+            work.spend_steps(1 + regex_match_cost_steps(1, &out))?;
             if made.is_some() && self.exact {
                 return Some(out);
             }
             if made.is_some() {
-                work.spend(matching(self.states, &out))?;
+                work.spend_steps(regex_match_cost_steps(self.states, &out))?;
                 if self.check.is_match(&out) {
                     return Some(out);
                 }
@@ -102,7 +102,7 @@ impl WholeRegex {
 
 /// Escapes a regular expression for use between slashes in a Lark grammar, like llguidance's
 /// `regex_to_lark`.
-fn slashed(source: &str) -> String {
+fn escape_slashes(source: &str) -> String {
     let mut text = String::with_capacity(source.len());
     let mut chars = source.chars();
     while let Some(c) = chars.next() {
@@ -119,15 +119,15 @@ fn slashed(source: &str) -> String {
     text
 }
 
-fn syntax_error(source: &str) -> ConstraintError {
-    match regex_syntax::parse(&slashed(source)) {
-        Err(error) => grammar_error(source, &error.to_string()),
-        Ok(_) => grammar_error(source, "not supported"),
+fn regex_syntax_error(source: &str) -> ConstraintError {
+    match regex_syntax::parse(&escape_slashes(source)) {
+        Err(error) => regex_grammar_error(source, &error.to_string()),
+        Ok(_) => regex_grammar_error(source, "not supported"),
     }
 }
 
-fn grammar_error(source: &str, error: &str) -> ConstraintError {
-    let text = slashed(source);
+fn regex_grammar_error(source: &str, error: &str) -> ConstraintError {
+    let text = escape_slashes(source);
     ConstraintError::BadRegex(format!(
         "Grammar error: at 1(8): invalid regex {text:?} (in regex): {error}\n   1 | start: /{text}/\n\
          \u{20}             ^"
@@ -156,10 +156,10 @@ mod tests {
             r"",
             r"<tool_call>\n\{.name.: get_weather\n</tool_call>",
         ] {
-            let regex = WholeRegex::new(source).expect("a good pattern");
+            let regex = WholeTextRegex::new(source).expect("a good pattern");
             for seed in 0..50 {
-                let mut rng = stream(seed, 0, Purpose::Structured);
-                let text = regex.sample(1000, &mut rng, &mut WorkBudget::default());
+                let mut rng = request_rng(seed, 0, StreamPurpose::Structured);
+                let text = regex.sample_text(1000, &mut rng, &mut WorkBudget::default());
                 assert!(text.is_some_and(|text| regex.is_match(&text)), "{source}");
             }
         }
@@ -167,8 +167,8 @@ mod tests {
 
     /// The message of a recorded vLLM 0.32 response (conformance case 273).
     #[test]
-    fn a_bad_pattern_is_refused_in_the_words_of_vllm() {
-        let error = WholeRegex::new("([").expect_err("an unclosed class");
+    fn invalid_regex_error_has_vllm_wording() {
+        let error = WholeTextRegex::new("([").expect_err("an unclosed class");
         assert_eq!(
             error.to_string(),
             "Grammar error: at 1(8): invalid regex \"([\" (in regex): regex parse error:\n    \
@@ -177,9 +177,9 @@ mod tests {
     }
 
     #[test]
-    fn look_around_and_back_references_are_refused() {
+    fn regex_look_around_and_back_references_are_rejected() {
         for source in ["(?=a)b", "(?<!a)b", r"(a)\1", "a\0b", r"a\bb"] {
-            assert!(WholeRegex::new(source).is_err(), "{source}");
+            assert!(WholeTextRegex::new(source).is_err(), "{source}");
         }
     }
 }

@@ -3,24 +3,24 @@
 use serde_json::Value;
 
 use super::plan::ValuePlan;
-use super::sampler::{SampleFailure, Sampler, ValueContext};
-use crate::schema::{ArrayRules, Contains, NodeId, json_equal};
-use vllm_sim_random::Draw;
+use super::sampler::{SampleFailure, ValueContext, ValueSampler};
+use crate::schema::{ArrayRules, ContainsRule, SchemaNodeId, json_equal};
+use vllm_sim_random::DrawRandom;
 
-const MAX_ITEMS: u64 = 3_000;
+const MAX_ARRAY_ITEMS: u64 = 3_000;
 
-const UNIQUE_TRIES: u32 = 24;
+const MAX_UNIQUE_ITEM_TRIES: u32 = 24;
 
 struct ArrayShape<'a> {
     rules: Vec<&'a ArrayRules>,
-    contains: Vec<Contains>,
+    contains: Vec<ContainsRule>,
     min: u64,
     max: u64,
     unique: bool,
 }
 
-impl Sampler<'_> {
-    pub(super) fn array(
+impl ValueSampler<'_> {
+    pub(super) fn sample_array(
         &mut self,
         plan: &ValuePlan,
         context: ValueContext,
@@ -40,32 +40,32 @@ impl Sampler<'_> {
             .iter()
             .copied()
             .find(|&id| schema.node(id).array.is_some());
-        let shape = self.shape(rules, plan.bounds.items);
+        let shape = self.array_shape(rules, plan.bounds.items);
         if shape.min > shape.max {
             let (min, max) = (shape.min, shape.max);
-            return self.fail(
+            return self.record_failure(
                 at_fault,
                 format!("minItems ({min}) is greater than maxItems ({max})"),
             );
         }
-        if shape.min > MAX_ITEMS {
+        if shape.min > MAX_ARRAY_ITEMS {
             let min = shape.min;
-            return self.fail(
+            return self.record_failure(
                 at_fault,
                 format!("minItems ({min}) is more than a reply can hold"),
             );
         }
-        let count = self.length(&shape, context);
-        let needed = self.assign(&shape, count)?;
+        let count = self.choose_array_length(&shape, context);
+        let needed = self.assign_contains_items(&shape, count)?;
         let mut items: Vec<Value> = Vec::new();
         let mut held = vec![0; shape.contains.len()];
         while (items.len() as u64) < count {
-            let also: Vec<NodeId> = needed
+            let also: Vec<SchemaNodeId> = needed
                 .iter()
                 .filter(|(index, _)| *index == items.len() as u64)
                 .map(|(_, id)| *id)
                 .collect();
-            match self.item(&shape, &items, &also, &mut held, context) {
+            match self.sample_item(&shape, &items, &also, &mut held, context) {
                 Ok(item) => items.push(item),
                 Err(SampleFailure::NoValue)
                     if items.len() as u64 >= shape.min && also.is_empty() =>
@@ -80,19 +80,19 @@ impl Sampler<'_> {
     }
 
     /// Selects the array items that satisfy each `contains`, distinct ones as long as possible.
-    fn assign(
+    fn assign_contains_items(
         &mut self,
         shape: &ArrayShape<'_>,
         count: u64,
-    ) -> Result<Vec<(u64, NodeId)>, SampleFailure> {
-        let mut needed: Vec<(u64, NodeId)> = Vec::new();
+    ) -> Result<Vec<(u64, SchemaNodeId)>, SampleFailure> {
+        let mut needed: Vec<(u64, SchemaNodeId)> = Vec::new();
         for contains in &shape.contains {
-            self.validator.spend(count as u32 / 8)?;
+            self.validator.spend_fuel(count as u32 / 8)?;
             let types = self.schema.node(contains.node).possible;
             let (mut free, mut taken) = (Vec::new(), Vec::new());
             for index in 0..count {
                 let goal = self.item_goal(shape, index as usize, false);
-                let fits = |id: &NodeId| self.schema.node(*id).possible.meets(types);
+                let fits = |id: &SchemaNodeId| self.schema.node(*id).possible.intersects(types);
                 if !goal.iter().all(fits) {
                     continue;
                 }
@@ -109,25 +109,25 @@ impl Sampler<'_> {
                     &mut free
                 };
                 if pool.is_empty() {
-                    return self.fail(
+                    return self.record_failure(
                         Some(contains.node),
                         "too few items of the array can be what `contains` asks for",
                     );
                 }
-                let pick = self.rng.between(0, pool.len() as u64 - 1) as usize;
+                let pick = self.rng.draw_u64_between(0, pool.len() as u64 - 1) as usize;
                 needed.push((pool.swap_remove(pick), contains.node));
             }
         }
         Ok(needed)
     }
 
-    fn shape<'r>(
+    fn array_shape<'r>(
         &self,
         rules: Vec<&'r ArrayRules>,
         (least, longest_allowed): (u64, u64),
     ) -> ArrayShape<'r> {
-        let never = |id: Option<NodeId>| id.is_some_and(|id| self.schema.node(id).never);
-        let contains: Vec<Contains> = rules.iter().filter_map(|r| r.contains).collect();
+        let never = |id: Option<SchemaNodeId>| id.is_some_and(|id| self.schema.node(id).never);
+        let contains: Vec<ContainsRule> = rules.iter().filter_map(|r| r.contains).collect();
         let longest = rules
             .iter()
             .map(|r| r.prefix.len() as u64)
@@ -157,15 +157,19 @@ impl Sampler<'_> {
         }
     }
 
-    fn length(&mut self, shape: &ArrayShape<'_>, context: ValueContext) -> u64 {
-        if self.is_minimal(context) {
+    fn choose_array_length(&mut self, shape: &ArrayShape<'_>, context: ValueContext) -> u64 {
+        if self.requires_minimal_value(context) {
             return shape.min;
         }
         let longest = shape.rules.iter().map(|r| r.prefix.len() as u64).max();
         if let Some(longest) = longest.filter(|&n| n > 0) {
             // The items for `contains` may have to follow the tuple.
-            let needed: u64 = shape.contains.iter().map(|c| c.min.min(MAX_ITEMS)).sum();
-            let more = if self.chance(50) { needed } else { 0 };
+            let needed: u64 = shape
+                .contains
+                .iter()
+                .map(|c| c.min.min(MAX_ARRAY_ITEMS))
+                .sum();
+            let more = if self.random_chance(50) { needed } else { 0 };
             return (longest + more).clamp(shape.min, shape.max);
         }
         let (low, high) = self.limits.array;
@@ -180,34 +184,36 @@ impl Sampler<'_> {
             ),
         };
         let high = high.min(shape.max);
-        self.rng.between(low.min(high), high).max(shape.min)
+        self.rng
+            .draw_u64_between(low.min(high), high)
+            .max(shape.min)
     }
 
-    fn item(
+    fn sample_item(
         &mut self,
         shape: &ArrayShape<'_>,
         before: &[Value],
-        also: &[NodeId],
+        also: &[SchemaNodeId],
         held: &mut [u64],
         context: ValueContext,
     ) -> Result<Value, SampleFailure> {
         let mut goal = self.item_goal(shape, before.len(), also.is_empty());
         goal.extend(also);
-        let inner = context.inner(context.semantic_type);
+        let inner = context.nested_context(context.semantic_type);
         let capped = shape.contains.iter().any(|c| c.max.is_some());
         let tries = if shape.unique || capped {
-            UNIQUE_TRIES
+            MAX_UNIQUE_ITEM_TRIES
         } else {
             1
         };
         let spread = self.spread;
         for attempt in 0..tries {
-            self.spread = spread || attempt >= UNIQUE_TRIES / 3;
-            let item = self.value(&goal, inner);
+            self.spread = spread || attempt >= MAX_UNIQUE_ITEM_TRIES / 3;
+            let item = self.sample_value(&goal, inner);
             self.spread = spread;
             let item = item?;
             if shape.unique {
-                self.validator.spend(before.len() as u32 / 8)?;
+                self.validator.spend_fuel(before.len() as u32 / 8)?;
                 if before.iter().any(|other| json_equal(other, &item)) {
                     continue;
                 }
@@ -217,10 +223,10 @@ impl Sampler<'_> {
             }
             return Ok(item);
         }
-        if let Some(item) = self.unused(&goal, before, inner)? {
+        if let Some(item) = self.unused_enum_value(&goal, before, inner)? {
             return Ok(item);
         }
-        self.fail(
+        self.record_failure(
             goal.first().copied(),
             "there are not enough different items",
         )
@@ -228,7 +234,7 @@ impl Sampler<'_> {
 
     /// Returns the schemas of an array item; `is_plain` means that no `contains` evaluates the
     /// item.
-    fn item_goal(&self, shape: &ArrayShape<'_>, index: usize, is_plain: bool) -> Vec<NodeId> {
+    fn item_goal(&self, shape: &ArrayShape<'_>, index: usize, is_plain: bool) -> Vec<SchemaNodeId> {
         let mut goal = Vec::new();
         let known = shape
             .rules
@@ -254,7 +260,7 @@ impl Sampler<'_> {
     ) -> Result<bool, SampleFailure> {
         let mut counts = held.to_vec();
         for (count, contains) in counts.iter_mut().zip(&shape.contains) {
-            if self.validator.valid(contains.node, item)? {
+            if self.validator.is_valid(contains.node, item)? {
                 *count += 1;
                 if contains.max.is_some_and(|max| *count > max) {
                     return Ok(true);
@@ -267,23 +273,26 @@ impl Sampler<'_> {
 
     /// Returns a value that the array does not contain yet, if the schema is an `enum` or a
     /// constant.
-    fn unused(
+    fn unused_enum_value(
         &mut self,
-        goal: &[NodeId],
+        goal: &[SchemaNodeId],
         used: &[Value],
         context: ValueContext,
     ) -> Result<Option<Value>, SampleFailure> {
         let schema = self.schema;
         for _ in 0..4 {
-            let plan = self.plan(goal, context, 0)?;
+            let plan = self.plan_value(goal, context, 0)?;
             let listed = plan
                 .allowed
                 .and_then(|id| schema.node(id).allowed.as_deref());
             let constants = [Value::Bool(false), Value::Bool(true), Value::Null];
             for value in listed.unwrap_or(&constants) {
-                self.validator.spend(used.len() as u32 / 8)?;
+                self.validator.spend_fuel(used.len() as u32 / 8)?;
                 let fresh = !used.iter().any(|other| json_equal(other, value));
-                if fresh && self.may_be(goal, value) && self.validator.all(goal, value)? {
+                if fresh
+                    && self.allows_type_of(goal, value)
+                    && self.validator.is_valid_for_all(goal, value)?
+                {
                     return Ok(Some(value.clone()));
                 }
             }

@@ -3,9 +3,9 @@
 use rand_chacha::ChaCha8Rng;
 
 use crate::words;
-use vllm_sim_random::Draw;
+use vllm_sim_random::DrawRandom;
 
-const KNOWN: &[&str] = &[
+const KNOWN_FORMATS: &[&str] = &[
     "date",
     "time",
     "date-time",
@@ -31,90 +31,98 @@ const KNOWN: &[&str] = &[
 
 /// Generates a string of a JSON Schema `format` with about `low..=high` characters; `None` for an
 /// unknown format.
-pub(super) fn sample(format: &str, low: u32, high: u32, rng: &mut ChaCha8Rng) -> Option<String> {
+pub(super) fn sample_format(
+    format: &str,
+    low: u32,
+    high: u32,
+    rng: &mut ChaCha8Rng,
+) -> Option<String> {
     let text = match format {
-        "date" => date(rng),
-        "time" => time(rng),
-        "date-time" | "datetime" => format!("{}T{}", date(rng), time(rng)),
-        "duration" => duration(low, rng),
-        "email" | "idn-email" => email(low, high, rng),
-        "hostname" | "idn-hostname" => hostname(low, high, rng),
-        "ipv4" => format!("192.0.2.{}", rng.between(1, 254)),
-        "ipv6" => ipv6(low, rng),
-        "uri" | "iri" | "url" => uri("https://", low, high, rng),
+        "date" => random_date(rng),
+        "time" => random_time(rng),
+        "date-time" | "datetime" => format!("{}T{}", random_date(rng), random_time(rng)),
+        "duration" => random_duration(low, rng),
+        "email" | "idn-email" => random_email(low, high, rng),
+        "hostname" | "idn-hostname" => random_hostname(low, high, rng),
+        "ipv4" => format!("192.0.2.{}", rng.draw_u64_between(1, 254)),
+        "ipv6" => random_ipv6(low, rng),
+        "uri" | "iri" | "url" => random_uri("https://", low, high, rng),
         "uri-reference" | "iri-reference" => {
-            if high < 12 || rng.percent(30) {
-                uri("/", low, high, rng)
+            if high < 12 || rng.draw_percent_chance(30) {
+                random_uri("/", low, high, rng)
             } else {
-                uri("https://", low, high, rng)
+                random_uri("https://", low, high, rng)
             }
         }
-        "uri-template" => uri("/", low, high.saturating_sub(5), rng) + "/{id}",
-        "uuid" => uuid(rng),
-        "regex" => padded("^[a-z]+$", "x", low, rng),
-        "json-pointer" => uri("/", low, high, rng),
+        "uri-template" => random_uri("/", low, high.saturating_sub(5), rng) + "/{id}",
+        "uuid" => random_uuid(rng),
+        "regex" => pad_to_length("^[a-z]+$", "x", low, rng),
+        "json-pointer" => random_uri("/", low, high, rng),
         "relative-json-pointer" => {
-            let path = uri("/", low.saturating_sub(1), high.saturating_sub(1), rng);
-            format!("{}{path}", rng.between(0, 3))
+            let path = random_uri("/", low.saturating_sub(1), high.saturating_sub(1), rng);
+            format!("{}{path}", rng.draw_u64_between(0, 3))
         }
         _ => return None,
     };
     Some(text)
 }
 
-/// Returns whether [`sample`] supports `format`; other formats do not constrain the string.
-pub(super) fn is_known(format: &str) -> bool {
-    KNOWN.contains(&format)
+/// Returns whether [`sample_format`] supports `format`; other formats do not constrain the string.
+pub(super) fn is_known_format(format: &str) -> bool {
+    KNOWN_FORMATS.contains(&format)
 }
 
-fn date(rng: &mut ChaCha8Rng) -> String {
-    let (year, month) = (rng.between(2024, 2026), rng.between(1, 12));
-    format!("{year}-{month:02}-{:02}", rng.between(1, 28))
+fn random_date(rng: &mut ChaCha8Rng) -> String {
+    let (year, month) = (
+        rng.draw_u64_between(2024, 2026),
+        rng.draw_u64_between(1, 12),
+    );
+    format!("{year}-{month:02}-{:02}", rng.draw_u64_between(1, 28))
 }
 
-fn time(rng: &mut ChaCha8Rng) -> String {
-    let (hour, minute) = (rng.between(0, 23), rng.between(0, 59));
-    format!("{hour:02}:{minute:02}:{:02}Z", rng.between(0, 59))
+fn random_time(rng: &mut ChaCha8Rng) -> String {
+    let (hour, minute) = (rng.draw_u64_between(0, 23), rng.draw_u64_between(0, 59));
+    format!("{hour:02}:{minute:02}:{:02}Z", rng.draw_u64_between(0, 59))
 }
 
-fn duration(low: u32, rng: &mut ChaCha8Rng) -> String {
+fn random_duration(low: u32, rng: &mut ChaCha8Rng) -> String {
     if low > 6 {
-        let (days, hours) = (rng.between(1, 9), rng.between(10, 23));
+        let (days, hours) = (rng.draw_u64_between(1, 9), rng.draw_u64_between(10, 23));
         return format!(
             "P{days}DT{hours}H{}M{}S",
-            rng.between(10, 59),
-            rng.between(10, 59)
+            rng.draw_u64_between(10, 59),
+            rng.draw_u64_between(10, 59)
         );
     }
-    match rng.between(0, 2) {
-        0 => format!("P{}D", rng.between(1, 9)),
-        1 => format!("PT{}H", rng.between(1, 9)),
-        _ => format!("PT{}M", rng.between(1, 59)),
+    match rng.draw_u64_between(0, 2) {
+        0 => format!("P{}D", rng.draw_u64_between(1, 9)),
+        1 => format!("PT{}H", rng.draw_u64_between(1, 9)),
+        _ => format!("PT{}M", rng.draw_u64_between(1, 59)),
     }
 }
 
 /// Inserts `filler` before the last character of `text` until it has `low` characters.
-fn padded(text: &str, filler: &str, low: u32, rng: &mut ChaCha8Rng) -> String {
+fn pad_to_length(text: &str, filler: &str, low: u32, rng: &mut ChaCha8Rng) -> String {
     let missing = (low as usize).saturating_sub(text.len());
     let extra = if missing == 0 {
         0
     } else {
-        missing + rng.between(0, 1) as usize
+        missing + rng.draw_u64_between(0, 1) as usize
     };
     let (head, tail) = text.split_at(text.len() - 1);
     format!("{head}{}{tail}", filler.repeat(extra))
 }
 
-fn email(low: u32, high: u32, rng: &mut ChaCha8Rng) -> String {
+fn random_email(low: u32, high: u32, rng: &mut ChaCha8Rng) -> String {
     let names = ["alice", "bob", "carol", "david", "emma"];
-    let name = names[rng.between(0, 4) as usize];
+    let name = names[rng.draw_u64_between(0, 4) as usize];
     let domains = [
         "example.com",
         "example.org",
         "example.net",
         "mail.example.com",
     ];
-    let domain = domains[rng.between(0, 3) as usize];
+    let domain = domains[rng.draw_u64_between(0, 3) as usize];
     let natural = format!("{name}@{domain}");
     if natural.len() > high as usize {
         return "a@b.co".to_owned();
@@ -122,12 +130,12 @@ fn email(low: u32, high: u32, rng: &mut ChaCha8Rng) -> String {
     // A local part has at most 64 characters, a domain label at most 63.
     let missing = (low as usize).saturating_sub(natural.len());
     let local = missing.min(64 - name.len());
-    let more = labels(missing - local);
+    let more = domain_labels(missing - local);
     format!("{name}{}@{more}{domain}", "x".repeat(local))
 }
 
 /// Returns at least `length` characters of domain name labels, each followed by a dot.
-fn labels(length: usize) -> String {
+fn domain_labels(length: usize) -> String {
     let mut text = String::new();
     while text.len() < length {
         let label = (length - text.len()).clamp(2, 61) - 1;
@@ -137,30 +145,30 @@ fn labels(length: usize) -> String {
     text
 }
 
-fn hostname(low: u32, high: u32, rng: &mut ChaCha8Rng) -> String {
-    let natural = format!("{}.example.com", words::word(rng));
+fn random_hostname(low: u32, high: u32, rng: &mut ChaCha8Rng) -> String {
+    let natural = format!("{}.example.com", words::random_word(rng));
     if natural.len() > high as usize {
-        let word = words::word(rng);
+        let word = words::random_word(rng);
         return word[..word.len().min(high as usize)].to_owned();
     }
     let missing = (low as usize).saturating_sub(natural.len());
-    labels(missing) + &natural
+    domain_labels(missing) + &natural
 }
 
-fn ipv6(low: u32, rng: &mut ChaCha8Rng) -> String {
+fn random_ipv6(low: u32, rng: &mut ChaCha8Rng) -> String {
     if low > 20 {
         let part = || "0db8";
         return format!(
             "2001:{}:85a3:08d3:1319:8a2e:0370:{:04x}",
             part(),
-            rng.between(0x1000, 0xffff)
+            rng.draw_u64_between(0x1000, 0xffff)
         );
     }
-    format!("2001:db8::{:x}", rng.between(1, 0xffff))
+    format!("2001:db8::{:x}", rng.draw_u64_between(1, 0xffff))
 }
 
 /// Returns a URI: `start` followed by words, with a host after a scheme.
-fn uri(start: &str, low: u32, high: u32, rng: &mut ChaCha8Rng) -> String {
+fn random_uri(start: &str, low: u32, high: u32, rng: &mut ChaCha8Rng) -> String {
     let mut text = start.to_owned();
     if start.len() > 1 {
         if high < 20 {
@@ -168,17 +176,20 @@ fn uri(start: &str, low: u32, high: u32, rng: &mut ChaCha8Rng) -> String {
         }
         text.push_str("example.com/");
     }
-    text.push_str(words::word(rng));
+    text.push_str(words::random_word(rng));
     while text.len() < low as usize {
         text.push('/');
-        text.push_str(words::word(rng));
+        text.push_str(words::random_word(rng));
     }
     text.truncate((high as usize).max(start.len()));
     text
 }
 
-fn uuid(rng: &mut ChaCha8Rng) -> String {
-    let (high, low) = (rng.between(0, u64::MAX), rng.between(0, u64::MAX));
+fn random_uuid(rng: &mut ChaCha8Rng) -> String {
+    let (high, low) = (
+        rng.draw_u64_between(0, u64::MAX),
+        rng.draw_u64_between(0, u64::MAX),
+    );
     // Version 4, variant 1 (RFC 9562 section 5.4).
     let high = high & !0xf000 | 0x4000;
     let low = low & (u64::MAX >> 2) | 1 << 63;

@@ -21,64 +21,64 @@ use serde_json::Value;
 
 use crate::constraint::ConstraintError;
 use crate::json_text;
-use crate::limits::Limits;
+use crate::limits::SampleLimits;
 use crate::schema::{BoundedValidator, FuelExhausted, JsonTypes, Schema};
 use crate::work::WorkBudget;
-use sampler::{SampleFailure, Sampler, Strategy, ValueContext};
+use sampler::{SampleFailure, SampleStrategy, ValueContext, ValueSampler};
 
 /// Work budget for one generated value, with all attempts, in steps.
-const FUEL: u32 = 40_000;
+const VALUE_FUEL_STEPS: u32 = 40_000;
 
 /// Work budget of one attempt at a whole value, in steps.
-const ATTEMPT_FUEL: u32 = 16_000;
+const ATTEMPT_FUEL_STEPS: u32 = 16_000;
 
 /// Work budget for the validation of a finished value, in steps.
-const CHECK_FUEL: u32 = 50_000;
+const CHECK_FUEL_STEPS: u32 = 50_000;
 
 /// Strategies of the attempts at a whole value; minimal ones generate only required parts.
-const STRATEGIES: [Strategy; 5] = [
-    Strategy::Natural,
-    Strategy::Natural,
-    Strategy::Minimal,
-    Strategy::Natural,
-    Strategy::Minimal,
+const ATTEMPT_STRATEGIES: [SampleStrategy; 5] = [
+    SampleStrategy::Natural,
+    SampleStrategy::Natural,
+    SampleStrategy::Minimal,
+    SampleStrategy::Natural,
+    SampleStrategy::Minimal,
 ];
 
 /// Generates a JSON value that `schema` accepts, and returns its text.
-pub(crate) fn json(
+pub(crate) fn sample_json_text(
     schema: &Schema,
-    limits: &Limits,
+    limits: &SampleLimits,
     want: JsonTypes,
     rng: &mut ChaCha8Rng,
     work: &mut WorkBudget,
 ) -> Result<String, ConstraintError> {
-    let value = sample(schema, limits, want, rng, work)?;
-    Ok(json_text::print(&value))
+    let value = sample_value(schema, limits, want, rng, work)?;
+    Ok(json_text::json_to_spaced_text(&value))
 }
 
 /// Generates a JSON value that `schema` accepts, of one of the types `want` if possible.
 ///
 /// # Errors
 /// [`ConstraintError::Unsatisfiable`] if no value was found.
-pub(crate) fn sample(
+pub(crate) fn sample_value(
     schema: &Schema,
-    limits: &Limits,
+    limits: &SampleLimits,
     want: JsonTypes,
     rng: &mut ChaCha8Rng,
     work: &mut WorkBudget,
 ) -> Result<Value, ConstraintError> {
-    if schema.is_endless() {
+    if schema.is_infinitely_nested() {
         return Err(ConstraintError::Unsatisfiable {
             path: "#".to_owned(),
             reason: "every value would nest without end".to_owned(),
         });
     }
     let mut failure = None;
-    let mut fuel = FUEL.min(work.left());
+    let mut fuel = VALUE_FUEL_STEPS.min(work.remaining_steps());
     let all = fuel;
-    for strategy in STRATEGIES {
-        let share = fuel.min(ATTEMPT_FUEL);
-        let mut sampler = Sampler {
+    for strategy in ATTEMPT_STRATEGIES {
+        let share = fuel.min(ATTEMPT_FUEL_STEPS);
+        let mut sampler = ValueSampler {
             schema,
             validator: BoundedValidator::new(schema, share),
             limits,
@@ -96,14 +96,14 @@ pub(crate) fn sample(
             want,
             parts: JsonTypes::NONE,
         };
-        let made = sampler.value(&[schema.root], context);
-        fuel -= share - sampler.validator.fuel();
+        let made = sampler.sample_value(&[schema.root], context);
+        fuel -= share - sampler.validator.remaining_fuel();
         match made {
             Ok(value) => {
-                let accepted = accepts(schema, &value, work);
+                let accepted = schema_accepts(schema, &value, work);
                 if accepted {
                     // The check may have spent the rest.
-                    let _ = work.spend(1 + all - fuel);
+                    let _ = work.spend_steps(1 + all - fuel);
                     return Ok(value);
                 }
             }
@@ -111,7 +111,7 @@ pub(crate) fn sample(
             Err(SampleFailure::FuelExhausted) => {}
         }
     }
-    let _ = work.spend(1 + all - fuel);
+    let _ = work.spend_steps(1 + all - fuel);
     let (path, reason) = failure.unwrap_or_else(|| {
         let reason = "no valid value was found within the work budget";
         (String::new(), reason.to_owned())
@@ -125,15 +125,17 @@ pub(crate) fn sample(
 /// Returns whether a finished value satisfies the schema.
 ///
 /// `jsonschema` decides, unless it cannot read the schema or would need exponential time.
-fn accepts(schema: &Schema, value: &Value, work: &mut WorkBudget) -> bool {
-    let plain = BoundedValidator::plain(schema, CHECK_FUEL);
-    let valid = plain.valid(schema.root, value);
-    let _ = work.spend(CHECK_FUEL - plain.fuel());
+fn schema_accepts(schema: &Schema, value: &Value, work: &mut WorkBudget) -> bool {
+    let plain = BoundedValidator::new_uncached(schema, CHECK_FUEL_STEPS);
+    let valid = plain.is_valid(schema.root, value);
+    let _ = work.spend_steps(CHECK_FUEL_STEPS - plain.remaining_fuel());
     match valid {
-        Ok(true) => !schema.is_checkable() || schema.accepts(value).unwrap_or(true),
+        Ok(true) => {
+            !schema.is_checkable_by_jsonschema() || schema.jsonschema_accepts(value).unwrap_or(true)
+        }
         Ok(false) => false,
         Err(FuelExhausted) => {
-            BoundedValidator::new(schema, CHECK_FUEL).valid(schema.root, value) == Ok(true)
+            BoundedValidator::new(schema, CHECK_FUEL_STEPS).is_valid(schema.root, value) == Ok(true)
         }
     }
 }

@@ -3,14 +3,14 @@
 use serde_json::Value;
 
 use super::plan::ValuePlan;
-use super::sampler::{SampleFailure, Sampler, ValueContext};
-use crate::schema::{JsonTypes, UsualRange};
+use super::sampler::{SampleFailure, ValueContext, ValueSampler};
+use crate::schema::{JsonTypes, PreferredRange};
 
 /// Width added to the usual range of integers when array items must be unique.
-const SPREAD: i64 = 10_000;
+const DEFAULT_NUMBER_SPREAD: i64 = 10_000;
 
-impl Sampler<'_> {
-    pub(super) fn number(
+impl ValueSampler<'_> {
+    pub(super) fn sample_number(
         &mut self,
         kind: JsonTypes,
         plan: &ValuePlan,
@@ -23,13 +23,13 @@ impl Sampler<'_> {
             if let Some(rules) = &schema.node(facet).number {
                 at_fault = Some(facet);
                 for bound in &rules.low {
-                    range.at_least(*bound);
+                    range.add_lower_bound(*bound);
                 }
                 for bound in &rules.high {
-                    range.at_most(*bound);
+                    range.add_upper_bound(*bound);
                 }
                 if let Some(step) = rules.step {
-                    range.multiple_of(step);
+                    range.add_multiple_of(step);
                 }
             }
         }
@@ -38,26 +38,30 @@ impl Sampler<'_> {
         let number = if kind == JsonTypes::INTEGER {
             let usual = natural.map_or((0, 100), |(low, high)| (low.ceil() as i64, high as i64));
             let (low, high) = self.limits.integer.unwrap_or(usual);
-            let more = if self.spread { SPREAD } else { 0 };
+            let more = if self.spread {
+                DEFAULT_NUMBER_SPREAD
+            } else {
+                0
+            };
             let usual = (low, high.saturating_add(more));
             match natural.is_some() && self.limits.integer.is_none() {
-                true => range.integer(UsualRange::Suggested(usual), self.rng),
-                false => range.integer(UsualRange::Default(usual), self.rng),
+                true => range.random_integer(PreferredRange::Suggested(usual), self.rng),
+                false => range.random_integer(PreferredRange::Default(usual), self.rng),
             }
         } else {
             let usual = self.limits.number.or(natural).unwrap_or((0.0, 100.0));
             match natural.is_some() && self.limits.number.is_none() {
-                true => range.number(UsualRange::Suggested(usual), self.rng),
-                false => range.number(UsualRange::Default(usual), self.rng),
+                true => range.random_number(PreferredRange::Suggested(usual), self.rng),
+                false => range.random_number(PreferredRange::Default(usual), self.rng),
             }
         };
         match number {
             Some(number) => Ok(Value::Number(number)),
             None => {
-                let reason = range.conflict();
+                let reason = range.conflict_message();
                 let reason =
                     reason.unwrap_or_else(|| "no number lies within the bounds".to_owned());
-                self.fail(at_fault, reason)
+                self.record_failure(at_fault, reason)
             }
         }
     }

@@ -4,35 +4,35 @@ use indexmap::IndexMap;
 use serde_json::{Map, Value};
 
 use super::plan::ValuePlan;
-use super::sampler::{SampleFailure, Sampler, ValueContext};
-use crate::schema::{JsonTypes, NodeId, ObjectRules};
+use super::sampler::{SampleFailure, ValueContext, ValueSampler};
+use crate::schema::{JsonTypes, ObjectRules, SchemaNodeId};
 use crate::semantic_type::SemanticType;
 use crate::words;
-use vllm_sim_random::Draw;
+use vllm_sim_random::DrawRandom;
 
-const MAX_MEMBERS: u64 = 1_000;
+const MAX_OBJECT_MEMBERS: u64 = 1_000;
 
-const NAME_TRIES: u32 = 24;
+const MAX_NAME_TRIES: u32 = 24;
 
-const FREE_NAMES: &[&str] = &["name", "value", "status", "note", "category", "source"];
+const DEFAULT_PROPERTY_NAMES: &[&str] = &["name", "value", "status", "note", "category", "source"];
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Need {
+enum MemberNeed {
     Optional,
     Required,
 }
 
 #[derive(Default)]
 struct MemberNames {
-    list: IndexMap<String, Need>,
+    list: IndexMap<String, MemberNeed>,
 }
 
 impl MemberNames {
-    fn has(&self, name: &str) -> bool {
+    fn has_name(&self, name: &str) -> bool {
         self.list.contains_key(name)
     }
 
-    fn add(&mut self, name: &str, need: Need) -> bool {
+    fn add_name(&mut self, name: &str, need: MemberNeed) -> bool {
         match self.list.get_mut(name) {
             Some(known) => {
                 let changed = need > *known;
@@ -46,14 +46,14 @@ impl MemberNames {
         }
     }
 
-    fn required(&self) -> usize {
-        let required = |need: &&Need| **need == Need::Required;
+    fn required_count(&self) -> usize {
+        let required = |need: &&MemberNeed| **need == MemberNeed::Required;
         self.list.values().filter(required).count()
     }
 }
 
-impl<'a> Sampler<'a> {
-    pub(super) fn object(
+impl<'a> ValueSampler<'a> {
+    pub(super) fn sample_object(
         &mut self,
         plan: &ValuePlan,
         context: ValueContext,
@@ -70,31 +70,33 @@ impl<'a> Sampler<'a> {
             bounds: plan.bounds,
             ..ValuePlan::default()
         };
-        let mut names = self.names(&mut facets, plan, context, attempt)?;
-        let rules = self.rules(&facets);
-        let at_fault = self.object_facet(plan);
-        let (min, _) = sizes(&rules, plan);
+        let mut names = self.choose_member_names(&mut facets, plan, context, attempt)?;
+        let rules = self.object_rules(&facets);
+        let at_fault = self.first_object_node(plan);
+        let (min, _) = member_count_bounds(&rules, plan);
         let mut map = Map::new();
         for (name, need) in &names.list {
-            if let Some(value) = self.member(&rules, name, *need, context, at_fault)? {
+            if let Some(value) = self.sample_member(&rules, name, *need, context, at_fault)? {
                 map.insert(name.clone(), value);
             }
         }
-        for _ in 0..NAME_TRIES {
+        for _ in 0..MAX_NAME_TRIES {
             if map.len() as u64 >= min {
                 break;
             }
             // Replaces optional members that turned out to be impossible.
-            let Some(name) = self.new_name(&rules, &names, context)? else {
+            let Some(name) = self.new_property_name(&rules, &names, context)? else {
                 break;
             };
-            if let Some(value) = self.member(&rules, &name, Need::Optional, context, at_fault)? {
+            if let Some(value) =
+                self.sample_member(&rules, &name, MemberNeed::Optional, context, at_fault)?
+            {
                 map.insert(name.clone(), value);
             }
-            names.add(&name, Need::Optional);
+            names.add_name(&name, MemberNeed::Optional);
         }
         if (map.len() as u64) < min {
-            return self.fail(at_fault, format!("no {min} properties are possible"));
+            return self.record_failure(at_fault, format!("no {min} properties are possible"));
         }
         // Members follow the order in the schema; others come last.
         let mut sorted = Map::new();
@@ -115,19 +117,19 @@ impl<'a> Sampler<'a> {
         Ok(Value::Object(sorted))
     }
 
-    fn member(
+    fn sample_member(
         &mut self,
         rules: &[&'a ObjectRules],
         name: &str,
-        need: Need,
+        need: MemberNeed,
         context: ValueContext,
-        at_fault: Option<NodeId>,
+        at_fault: Option<SchemaNodeId>,
     ) -> Result<Option<Value>, SampleFailure> {
-        let (goal, semantic_type) = self.member_goal(rules, name);
+        let (goal, semantic_type) = self.member_schemas(rules, name);
         let never = goal.iter().any(|&id| self.schema.node(id).never);
-        if never || !self.is_name(rules, name)? {
-            if need == Need::Required {
-                return self.fail(
+        if never || !self.is_allowed_name(rules, name)? {
+            if need == MemberNeed::Required {
+                return self.record_failure(
                     at_fault,
                     format!("required property '{name}' is unsatisfiable"),
                 );
@@ -135,9 +137,9 @@ impl<'a> Sampler<'a> {
             return Ok(None);
         }
         let earlier = self.failure.clone();
-        match self.value(&goal, context.inner(semantic_type)) {
+        match self.sample_value(&goal, context.nested_context(semantic_type)) {
             Ok(value) => Ok(Some(value)),
-            Err(SampleFailure::NoValue) if need == Need::Optional => {
+            Err(SampleFailure::NoValue) if need == MemberNeed::Optional => {
                 self.failure = earlier;
                 Ok(None)
             }
@@ -146,20 +148,24 @@ impl<'a> Sampler<'a> {
     }
 
     /// Returns whether `propertyNames` accepts the name of an object member.
-    fn is_name(&mut self, rules: &[&'a ObjectRules], name: &str) -> Result<bool, SampleFailure> {
+    fn is_allowed_name(
+        &mut self,
+        rules: &[&'a ObjectRules],
+        name: &str,
+    ) -> Result<bool, SampleFailure> {
         if rules.iter().all(|r| r.names.is_none()) {
             return Ok(true);
         }
         let text = Value::String(name.to_owned());
         for id in rules.iter().filter_map(|r| r.names) {
-            if !self.validator.valid(id, &text)? {
+            if !self.validator.is_valid(id, &text)? {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    fn rules(&self, plan: &ValuePlan) -> Vec<&'a ObjectRules> {
+    fn object_rules(&self, plan: &ValuePlan) -> Vec<&'a ObjectRules> {
         let schema = self.schema;
         plan.facets
             .iter()
@@ -167,28 +173,28 @@ impl<'a> Sampler<'a> {
             .collect()
     }
 
-    fn object_facet(&self, plan: &ValuePlan) -> Option<NodeId> {
-        let has_rules = |id: &NodeId| self.schema.node(*id).object.is_some();
+    fn first_object_node(&self, plan: &ValuePlan) -> Option<SchemaNodeId> {
+        let has_rules = |id: &SchemaNodeId| self.schema.node(*id).object.is_some();
         plan.facets.iter().copied().find(has_rules)
     }
 
-    fn names(
+    fn choose_member_names(
         &mut self,
         facets: &mut ValuePlan,
         plan: &ValuePlan,
         context: ValueContext,
         attempt: u32,
     ) -> Result<MemberNames, SampleFailure> {
-        let at_fault = self.object_facet(plan);
+        let at_fault = self.first_object_node(plan);
         let mut names = MemberNames::default();
         for name in &plan.with {
-            names.add(name, Need::Required);
+            names.add_name(name, MemberNeed::Required);
         }
-        self.close(&mut names, facets, context, attempt)?;
-        let rules = self.rules(facets);
-        let (_, max) = sizes(&rules, plan);
+        self.add_dependent_names(&mut names, facets, context, attempt)?;
+        let rules = self.object_rules(facets);
+        let (_, max) = member_count_bounds(&rules, plan);
         let percent = match attempt {
-            _ if self.is_minimal(context) => 0,
+            _ if self.requires_minimal_value(context) => 0,
             // Later attempts alternate between none and all optional members.
             1 | 4 => 0,
             2 | 5 => 100,
@@ -196,26 +202,26 @@ impl<'a> Sampler<'a> {
             _ => self.limits.nested_optional_percent,
         };
         for r in &rules {
-            self.validator.spend(r.properties.len() as u32 / 8)?;
+            self.validator.spend_fuel(r.properties.len() as u32 / 8)?;
             for name in r.properties.keys() {
                 if (names.list.len() as u64) < max
-                    && !names.has(name)
+                    && !names.has_name(name)
                     && !plan.without.contains(name)
-                    && self.is_free(&rules, name)
-                    && self.chance(percent)
+                    && self.is_member_allowed(&rules, name)
+                    && self.random_chance(percent)
                 {
-                    names.add(name, Need::Optional);
+                    names.add_name(name, MemberNeed::Optional);
                 }
             }
         }
-        self.close(&mut names, facets, context, attempt)?;
-        self.fill(&mut names, facets, plan, context)?;
-        self.close(&mut names, facets, context, attempt)?;
-        let rules = self.rules(facets);
-        let (_, max) = sizes(&rules, plan);
-        if names.required() as u64 > max {
-            let required = names.required();
-            return self.fail(
+        self.add_dependent_names(&mut names, facets, context, attempt)?;
+        self.add_optional_names(&mut names, facets, plan, context)?;
+        self.add_dependent_names(&mut names, facets, context, attempt)?;
+        let rules = self.object_rules(facets);
+        let (_, max) = member_count_bounds(&rules, plan);
+        if names.required_count() as u64 > max {
+            let required = names.required_count();
+            return self.record_failure(
                 at_fault,
                 format!("{required} properties are required but maxProperties is {max}"),
             );
@@ -224,7 +230,7 @@ impl<'a> Sampler<'a> {
             let last_optional = names
                 .list
                 .values()
-                .rposition(|need| *need == Need::Optional);
+                .rposition(|need| *need == MemberNeed::Optional);
             match last_optional {
                 Some(i) => names.list.shift_remove_index(i),
                 None => break,
@@ -234,7 +240,7 @@ impl<'a> Sampler<'a> {
     }
 
     /// Adds the names of required and dependent properties until nothing changes.
-    fn close(
+    fn add_dependent_names(
         &mut self,
         names: &mut MemberNames,
         facets: &mut ValuePlan,
@@ -244,29 +250,29 @@ impl<'a> Sampler<'a> {
         loop {
             let mut changed = false;
             let mut join = Vec::new();
-            for rules in self.rules(facets) {
-                self.validator.spend(1)?;
+            for rules in self.object_rules(facets) {
+                self.validator.spend_fuel(1)?;
                 for name in &rules.required {
-                    changed |= names.add(name, Need::Required);
+                    changed |= names.add_name(name, MemberNeed::Required);
                 }
                 for (name, needed) in &rules.needs {
-                    if names.has(name) {
+                    if names.has_name(name) {
                         for other in needed {
-                            changed |= names.add(other, Need::Required);
+                            changed |= names.add_name(other, MemberNeed::Required);
                         }
                     }
                 }
                 for (name, id) in &rules.dependent {
-                    if names.has(name) && !facets.facets.contains(id) {
+                    if names.has_name(name) && !facets.facets.contains(id) {
                         join.push(*id);
                     }
                 }
             }
             if !join.is_empty() {
                 changed = true;
-                self.extend(facets, &join, context, attempt)?;
+                self.extend_plan(facets, &join, context, attempt)?;
                 if let Some((node, reason)) = facets.impossible {
-                    return self.fail(Some(node), reason);
+                    return self.record_failure(Some(node), reason);
                 }
             }
             if !changed {
@@ -277,73 +283,77 @@ impl<'a> Sampler<'a> {
 
     /// Adds members to an object up to `minProperties`, and some to an object without listed
     /// properties.
-    fn fill(
+    fn add_optional_names(
         &mut self,
         names: &mut MemberNames,
         facets: &ValuePlan,
         plan: &ValuePlan,
         context: ValueContext,
     ) -> Result<(), SampleFailure> {
-        let rules = self.rules(facets);
-        let (min, max) = sizes(&rules, plan);
+        let rules = self.object_rules(facets);
+        let (min, max) = member_count_bounds(&rules, plan);
         if min > max {
-            let at_fault = self.object_facet(plan);
-            return self.fail(
+            let at_fault = self.first_object_node(plan);
+            return self.record_failure(
                 at_fault,
                 format!("minProperties ({min}) is greater than maxProperties ({max})"),
             );
         }
-        if min > MAX_MEMBERS {
-            let at_fault = self.object_facet(plan);
-            return self.fail(
+        if min > MAX_OBJECT_MEMBERS {
+            let at_fault = self.first_object_node(plan);
+            return self.record_failure(
                 at_fault,
                 format!("minProperties ({min}) is more than a reply can hold"),
             );
         }
         let is_bare = rules.iter().all(|r| r.properties.is_empty());
-        let is_mapping = rules
-            .iter()
-            .any(|r| !r.patterns.is_empty() || r.additional.is_some_and(|id| !self.is_trivial(id)));
+        let is_mapping = rules.iter().any(|r| {
+            !r.patterns.is_empty() || r.additional.is_some_and(|id| !self.is_unconstrained(id))
+        });
         let mut wanted = min;
-        if is_bare && !self.is_minimal(context) {
+        if is_bare && !self.requires_minimal_value(context) {
             let natural = match (is_mapping, context.depth) {
-                (true, _) => self.rng.between(1, 3),
+                (true, _) => self.rng.draw_u64_between(1, 3),
                 (false, 0) => 0,
-                (false, _) => self.rng.between(0, 2),
+                (false, _) => self.rng.draw_u64_between(0, 2),
             };
             wanted = wanted.max(natural.min(max));
         }
         // Listed properties come first, because their values are meaningful.
         let mut listed: Vec<&String> = rules.iter().flat_map(|r| r.properties.keys()).collect();
         while (names.list.len() as u64) < wanted && !listed.is_empty() {
-            let index = self.below(listed.len());
+            let index = self.random_below(listed.len());
             let name = listed.swap_remove(index);
-            let (goal, _) = self.member_goal(&rules, name);
+            let (goal, _) = self.member_schemas(&rules, name);
             let allowed = !goal.iter().any(|&id| self.schema.node(id).never);
-            if allowed && !plan.without.contains(name) && self.is_free(&rules, name) {
-                names.add(name, Need::Optional);
+            if allowed && !plan.without.contains(name) && self.is_member_allowed(&rules, name) {
+                names.add_name(name, MemberNeed::Optional);
             }
         }
         while (names.list.len() as u64) < wanted {
-            let Some(name) = self.new_name(&rules, names, context)? else {
+            let Some(name) = self.new_property_name(&rules, names, context)? else {
                 break;
             };
-            names.add(&name, Need::Optional);
+            names.add_name(&name, MemberNeed::Optional);
         }
         Ok(())
     }
 
     /// Returns whether an object may have a member: the schemas that depend on it must allow
     /// objects.
-    fn is_free(&self, rules: &[&'a ObjectRules], name: &str) -> bool {
-        rules
-            .iter()
-            .flat_map(|r| &r.dependent)
-            .all(|(key, id)| key != name || self.schema.node(*id).possible.has(JsonTypes::OBJECT))
+    fn is_member_allowed(&self, rules: &[&'a ObjectRules], name: &str) -> bool {
+        rules.iter().flat_map(|r| &r.dependent).all(|(key, id)| {
+            key != name
+                || self
+                    .schema
+                    .node(*id)
+                    .possible
+                    .contains_all(JsonTypes::OBJECT)
+        })
     }
 
     /// Returns whether a schema node has no constraints.
-    fn is_trivial(&self, id: NodeId) -> bool {
+    fn is_unconstrained(&self, id: SchemaNodeId) -> bool {
         let node = self.schema.node(id);
         node.never
             || (!node.typed
@@ -356,36 +366,41 @@ impl<'a> Sampler<'a> {
     }
 
     /// Returns an allowed property name that the object does not have yet.
-    fn new_name(
+    fn new_property_name(
         &mut self,
         rules: &[&'a ObjectRules],
         names: &MemberNames,
         context: ValueContext,
     ) -> Result<Option<String>, SampleFailure> {
-        let checks: Vec<NodeId> = rules.iter().filter_map(|r| r.names).collect();
+        let checks: Vec<SchemaNodeId> = rules.iter().filter_map(|r| r.names).collect();
         let patterns: Vec<_> = rules.iter().flat_map(|r| &r.patterns).collect();
-        for attempt in 0..NAME_TRIES {
-            self.validator.spend(2)?;
+        for attempt in 0..MAX_NAME_TRIES {
+            self.validator.spend_fuel(2)?;
             let name = if !patterns.is_empty() && (attempt % 3 != 2 || checks.is_empty()) {
-                let index = self.below(patterns.len());
+                let index = self.random_below(patterns.len());
                 let (pattern, _) = patterns[index];
-                match pattern.sample(0, 64, self.rng) {
+                match pattern.sample_string(0, 64, self.rng) {
                     Some(name) => name,
                     None => continue,
                 }
             } else if checks.is_empty() {
                 match attempt {
-                    0..6 => FREE_NAMES[self.below(FREE_NAMES.len())].to_owned(),
-                    6..12 => words::word(self.rng).to_owned(),
-                    _ => format!("{}_{}", words::word(self.rng), self.rng.between(1, 999)),
+                    0..6 => DEFAULT_PROPERTY_NAMES[self.random_below(DEFAULT_PROPERTY_NAMES.len())]
+                        .to_owned(),
+                    6..12 => words::random_word(self.rng).to_owned(),
+                    _ => format!(
+                        "{}_{}",
+                        words::random_word(self.rng),
+                        self.rng.draw_u64_between(1, 999)
+                    ),
                 }
             } else {
                 let inner = ValueContext {
                     want: JsonTypes::STRING,
-                    ..context.inner(None)
+                    ..context.nested_context(None)
                 };
                 let earlier = self.failure.clone();
-                let name = self.value(&checks, inner);
+                let name = self.sample_value(&checks, inner);
                 self.failure = earlier;
                 match name {
                     Ok(Value::String(name)) => name,
@@ -393,13 +408,13 @@ impl<'a> Sampler<'a> {
                     Err(fail) => return Err(fail),
                 }
             };
-            if names.has(&name) {
+            if names.has_name(&name) {
                 continue;
             }
-            let (goal, _) = self.member_goal(rules, &name);
+            let (goal, _) = self.member_schemas(rules, &name);
             let forbidden = goal.iter().any(|&id| self.schema.node(id).never);
-            let forbidden = forbidden || !self.is_free(rules, &name);
-            if !forbidden && self.is_name(rules, &name)? {
+            let forbidden = forbidden || !self.is_member_allowed(rules, &name);
+            if !forbidden && self.is_allowed_name(rules, &name)? {
                 return Ok(Some(name));
             }
         }
@@ -407,11 +422,11 @@ impl<'a> Sampler<'a> {
     }
 
     /// Returns the schemas of an object member, and its meaning recognised by name or description.
-    fn member_goal(
+    fn member_schemas(
         &self,
         rules: &[&'a ObjectRules],
         name: &str,
-    ) -> (Vec<NodeId>, Option<&'static SemanticType>) {
+    ) -> (Vec<SchemaNodeId>, Option<&'static SemanticType>) {
         let mut goal = Vec::new();
         let mut semantic_type = None;
         let mut known_at_all = false;
@@ -437,11 +452,14 @@ impl<'a> Sampler<'a> {
         if !known_at_all {
             goal.extend(rules.iter().filter_map(|r| r.unevaluated));
         }
-        (goal, semantic_type.or_else(|| SemanticType::of_name(name)))
+        (
+            goal,
+            semantic_type.or_else(|| SemanticType::from_field_name(name)),
+        )
     }
 }
 
-fn sizes(rules: &[&ObjectRules], plan: &ValuePlan) -> (u64, u64) {
+fn member_count_bounds(rules: &[&ObjectRules], plan: &ValuePlan) -> (u64, u64) {
     let (least, most) = plan.bounds.members;
     let min = rules.iter().map(|r| r.min).max().unwrap_or(0);
     let max = rules.iter().filter_map(|r| r.max).min();

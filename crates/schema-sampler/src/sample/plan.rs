@@ -1,19 +1,19 @@
 //! The combined constraints on one generated value.
 
-use crate::schema::{JsonTypes, NodeId, NumberRange};
+use crate::schema::{JsonTypes, NumberRange, SchemaNodeId};
 
 /// The combined constraints on one generated value, after all choices between schema branches.
 #[derive(Debug, Default)]
 pub(super) struct ValuePlan {
     /// Schema nodes with constraints on the value, after references and choices are resolved.
-    pub(super) facets: Vec<NodeId>,
+    pub(super) facets: Vec<SchemaNodeId>,
     pub(super) types: JsonTypes,
     /// Whether any of the schema nodes has a `type`.
     pub(super) is_typed: bool,
     /// JSON types suggested by the nodes' keywords, such as object by `properties`.
     pub(super) meant: JsonTypes,
     /// Schema node with the shortest `enum`.
-    pub(super) allowed: Option<NodeId>,
+    pub(super) allowed: Option<SchemaNodeId>,
     /// Number of alternatives beyond the first, over all choices between branches.
     pub(super) choices: u32,
     /// Whether the finished value must be validated, because not all keywords can be constructed.
@@ -24,7 +24,7 @@ pub(super) struct ValuePlan {
     pub(super) parts: JsonTypes,
     pub(super) bounds: ValueBounds,
     /// Node and reason of a constraint that no value satisfies.
-    pub(super) impossible: Option<(NodeId, &'static str)>,
+    pub(super) impossible: Option<(SchemaNodeId, &'static str)>,
 }
 
 #[derive(Debug, Clone, Copy)]

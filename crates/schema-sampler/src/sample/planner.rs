@@ -1,26 +1,26 @@
 //! Flattens the schema nodes of a goal into facets without references and choices.
 
 use super::plan::ValuePlan;
-use super::sampler::{SampleFailure, Sampler, ValueContext};
-use crate::schema::{JsonTypes, NodeId};
+use super::sampler::{SampleFailure, ValueContext, ValueSampler};
+use crate::schema::{JsonTypes, SchemaNodeId};
 
 /// Maximum number of facets (flattened schema nodes) of one goal, for schemas that include each
 /// other.
-const MAX_FACETS: usize = 2_000;
+const MAX_PLAN_NODES: usize = 2_000;
 
 #[derive(Debug, Clone, Copy)]
-enum BranchChoice {
-    Any(NodeId),
-    One(NodeId),
-    When(NodeId),
+enum SchemaBranchChoice {
+    Any(SchemaNodeId),
+    One(SchemaNodeId),
+    When(SchemaNodeId),
 }
 
-impl Sampler<'_> {
+impl ValueSampler<'_> {
     /// Flattens the schema nodes in `goal`, with random choices of `anyOf`, `oneOf` and `if`
     /// branches.
-    pub(super) fn plan(
+    pub(super) fn plan_value(
         &mut self,
-        goal: &[NodeId],
+        goal: &[SchemaNodeId],
         context: ValueContext,
         attempt: u32,
     ) -> Result<ValuePlan, SampleFailure> {
@@ -29,22 +29,22 @@ impl Sampler<'_> {
             parts: JsonTypes::NONE,
             ..ValuePlan::default()
         };
-        self.extend(&mut plan, goal, context, attempt)?;
+        self.extend_plan(&mut plan, goal, context, attempt)?;
         Ok(plan)
     }
 
-    pub(super) fn extend(
+    pub(super) fn extend_plan(
         &mut self,
         plan: &mut ValuePlan,
-        goal: &[NodeId],
+        goal: &[SchemaNodeId],
         context: ValueContext,
         attempt: u32,
     ) -> Result<(), SampleFailure> {
-        let mut certain: Vec<NodeId> = goal.to_vec();
-        let mut choices: Vec<BranchChoice> = Vec::new();
+        let mut certain: Vec<SchemaNodeId> = goal.to_vec();
+        let mut choices: Vec<SchemaBranchChoice> = Vec::new();
         loop {
             while let Some(id) = certain.pop() {
-                self.facet(plan, id, &mut certain, &mut choices)?;
+                self.add_schema_node(plan, id, &mut certain, &mut choices)?;
             }
             // An `enum` needs no further choices, nor does a conflict.
             if plan.impossible.is_some() || (plan.allowed.is_some() && plan.choices == 0) {
@@ -53,29 +53,33 @@ impl Sampler<'_> {
             let Some(choice) = choices.pop() else {
                 return Ok(());
             };
-            self.choose(plan, choice, context, attempt, &mut certain)?;
+            self.resolve_branch_choice(plan, choice, context, attempt, &mut certain)?;
         }
     }
 
-    fn facet(
+    fn add_schema_node(
         &mut self,
         plan: &mut ValuePlan,
-        id: NodeId,
-        certain: &mut Vec<NodeId>,
-        choices: &mut Vec<BranchChoice>,
+        id: SchemaNodeId,
+        certain: &mut Vec<SchemaNodeId>,
+        choices: &mut Vec<SchemaBranchChoice>,
     ) -> Result<(), SampleFailure> {
         if plan.facets.contains(&id) {
             return Ok(());
         }
-        self.validator.spend(1 + plan.facets.len() as u32 / 8)?;
-        if plan.facets.len() >= MAX_FACETS {
+        self.validator
+            .spend_fuel(1 + plan.facets.len() as u32 / 8)?;
+        if plan.facets.len() >= MAX_PLAN_NODES {
             plan.impossible = Some((id, "too many schemas apply to one value"));
             return Ok(());
         }
         let schema = self.schema;
         let node = schema.node(id);
         plan.facets.push(id);
-        plan.types = plan.types.and(node.types).and(node.possible);
+        plan.types = plan
+            .types
+            .intersection(node.types)
+            .intersection(node.possible);
         if node.never {
             plan.impossible = Some((id, "schema is false"));
         } else if node.allowed.as_ref().is_some_and(Vec::is_empty) {
@@ -100,7 +104,7 @@ impl Sampler<'_> {
             (node.object.is_some(), JsonTypes::OBJECT),
         ] {
             if present {
-                plan.meant = plan.meant.or(types);
+                plan.meant = plan.meant.union(types);
             }
         }
         plan.is_hard |= node
@@ -118,78 +122,81 @@ impl Sampler<'_> {
         certain.extend(applicators.all.iter().rev());
         certain.extend(applicators.refs.iter().rev());
         if !applicators.any.is_empty() {
-            choices.push(BranchChoice::Any(id));
+            choices.push(SchemaBranchChoice::Any(id));
         }
         if !applicators.one.is_empty() {
-            choices.push(BranchChoice::One(id));
+            choices.push(SchemaBranchChoice::One(id));
         }
         if applicators.when.is_some() {
-            choices.push(BranchChoice::When(id));
+            choices.push(SchemaBranchChoice::When(id));
         }
         if let Some(not) = applicators.not {
             plan.is_hard = true;
-            self.violate(plan, not, certain);
+            self.plan_violation(plan, not, certain);
         }
         Ok(())
     }
 
-    fn choose(
+    fn resolve_branch_choice(
         &mut self,
         plan: &mut ValuePlan,
-        choice: BranchChoice,
+        choice: SchemaBranchChoice,
         context: ValueContext,
         attempt: u32,
-        certain: &mut Vec<NodeId>,
+        certain: &mut Vec<SchemaNodeId>,
     ) -> Result<(), SampleFailure> {
         let schema = self.schema;
         let id = match choice {
-            BranchChoice::Any(id) | BranchChoice::One(id) | BranchChoice::When(id) => id,
+            SchemaBranchChoice::Any(id)
+            | SchemaBranchChoice::One(id)
+            | SchemaBranchChoice::When(id) => id,
         };
         let Some(applicators) = &schema.node(id).applicators else {
             return Ok(());
         };
         match choice {
-            BranchChoice::Any(_) => {
+            SchemaBranchChoice::Any(_) => {
                 plan.choices += applicators.any.len() as u32 - 1;
-                match self.branch(&applicators.any, plan, context)? {
+                match self.choose_branch(&applicators.any, plan, context)? {
                     Some(branch) => certain.push(branch),
                     None => plan.impossible = Some((id, "no branch of anyOf is possible here")),
                 }
             }
-            BranchChoice::One(_) => {
+            SchemaBranchChoice::One(_) => {
                 plan.choices += applicators.one.len() as u32 - 1;
                 plan.is_hard = true;
-                match self.branch(&applicators.one, plan, context)? {
+                match self.choose_branch(&applicators.one, plan, context)? {
                     Some(branch) => {
                         certain.push(branch);
                         // The other branches reject most values anyway.
                         for &other in applicators.one.iter().filter(|_| attempt > 0) {
-                            if other != branch && self.chance(70) {
-                                self.violate(plan, other, certain);
+                            if other != branch && self.random_chance(70) {
+                                self.plan_violation(plan, other, certain);
                             }
                         }
                     }
                     None => plan.impossible = Some((id, "no branch of oneOf is possible here")),
                 }
             }
-            BranchChoice::When(_) => {
+            SchemaBranchChoice::When(_) => {
                 let Some(when) = applicators.when else {
                     return Ok(());
                 };
                 plan.choices += 1;
                 plan.is_hard = true;
-                let never = |id: Option<NodeId>| id.is_some_and(|id| schema.node(id).never);
+                let never = |id: Option<SchemaNodeId>| id.is_some_and(|id| schema.node(id).never);
                 let then = if never(when.otherwise) {
                     true
                 } else {
-                    !never(when.then) && (attempt + u32::from(self.chance(50))).is_multiple_of(2)
+                    !never(when.then)
+                        && (attempt + u32::from(self.random_chance(50))).is_multiple_of(2)
                 };
                 if then {
                     certain.push(when.test);
                     certain.extend(when.then);
                 } else {
                     certain.extend(when.otherwise);
-                    self.violate(plan, when.test, certain);
+                    self.plan_violation(plan, when.test, certain);
                 }
             }
         }
@@ -197,22 +204,22 @@ impl Sampler<'_> {
     }
 
     /// Chooses a random branch of a combinator that the types known so far allow.
-    fn branch(
+    fn choose_branch(
         &mut self,
-        branches: &[NodeId],
+        branches: &[SchemaNodeId],
         plan: &ValuePlan,
         context: ValueContext,
-    ) -> Result<Option<NodeId>, SampleFailure> {
-        self.validator.spend(branches.len() as u32 / 8)?;
+    ) -> Result<Option<SchemaNodeId>, SampleFailure> {
+        self.validator.spend_fuel(branches.len() as u32 / 8)?;
         let schema = self.schema;
         let fits = |types: JsonTypes| {
             branches
                 .iter()
                 .copied()
-                .filter(|&id| schema.node(id).possible.meets(types))
+                .filter(|&id| schema.node(id).possible.intersects(types))
                 .collect::<Vec<_>>()
         };
-        let wanted = plan.types.and(context.want);
+        let wanted = plan.types.intersection(context.want);
         let mut open = if wanted == JsonTypes::NONE {
             Vec::new()
         } else {
@@ -221,7 +228,7 @@ impl Sampler<'_> {
         if open.is_empty() {
             open = fits(plan.types);
         }
-        if self.is_minimal(context) && self.chance(80) {
+        if self.requires_minimal_value(context) && self.random_chance(80) {
             // The lowest branch ends a recursion.
             if let Some(least) = open.iter().map(|&id| schema.node(id).height).min() {
                 open.retain(|&id| schema.node(id).height == least);
@@ -230,16 +237,16 @@ impl Sampler<'_> {
         let measured = context
             .semantic_type
             .is_some_and(|semantic_type| semantic_type.range.is_some());
-        let number = |id: NodeId| schema.node(id).possible.meets(JsonTypes::NUMBER);
-        if measured && open.iter().any(|&id| number(id)) && self.chance(75) {
+        let number = |id: SchemaNodeId| schema.node(id).possible.intersects(JsonTypes::NUMBER);
+        if measured && open.iter().any(|&id| number(id)) && self.random_chance(75) {
             // A field with a numeric meaning prefers numbers over strings.
             open.retain(|&id| number(id));
         }
-        let null = |id: NodeId| schema.node(id).possible == JsonTypes::NULL;
-        if open.iter().any(|&id| !null(id)) && self.chance(88) {
+        let null = |id: SchemaNodeId| schema.node(id).possible == JsonTypes::NULL;
+        if open.iter().any(|&id| !null(id)) && self.random_chance(88) {
             open.retain(|&id| !null(id));
         }
-        let index = self.below(open.len());
+        let index = self.random_below(open.len());
         Ok(open.get(index).copied())
     }
 }

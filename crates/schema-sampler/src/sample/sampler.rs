@@ -4,31 +4,33 @@ use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
 
 use super::plan::ValuePlan;
-use crate::limits::Limits;
-use crate::schema::{BoundedValidator, FuelExhausted, JsonTypes, NodeId, Schema, type_of};
+use crate::limits::SampleLimits;
+use crate::schema::{
+    BoundedValidator, FuelExhausted, JsonTypes, Schema, SchemaNodeId, json_type_of,
+};
 use crate::semantic_type::SemanticType;
-use vllm_sim_random::Draw;
+use vllm_sim_random::DrawRandom;
 
 /// Number of generated values from which optional parts are omitted.
-const NATURAL_VALUES: u32 = 80;
+const MAX_NATURAL_VALUES: u32 = 80;
 
 /// Number of the attempt from which types other than those of the keywords are tried.
-const OTHER_KINDS: u32 = 3;
+const OTHER_TYPES_FROM_ATTEMPT: u32 = 3;
 
 /// Number of enclosing values with the same schema from which optional parts are omitted.
-const MAX_ROUNDS: u32 = 2;
+const MAX_RECURSION_ROUNDS: u32 = 2;
 
-const MAX_DEPTH: u32 = 64;
+const MAX_VALUE_DEPTH: u32 = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Strategy {
+pub(super) enum SampleStrategy {
     Natural,
     Minimal,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SampleFailure {
-    /// The chosen schema branches exclude every value; [`Sampler::failure`] has the reason.
+    /// The chosen schema branches exclude every value; [`ValueSampler::failure`] has the reason.
     NoValue,
     FuelExhausted,
 }
@@ -52,7 +54,7 @@ pub(super) struct ValueContext {
 }
 
 impl ValueContext {
-    pub(super) fn inner(self, semantic_type: Option<&'static SemanticType>) -> Self {
+    pub(super) fn nested_context(self, semantic_type: Option<&'static SemanticType>) -> Self {
         Self {
             depth: self.depth + 1,
             rounds: 0,
@@ -63,26 +65,26 @@ impl ValueContext {
     }
 }
 
-pub(super) struct Sampler<'a> {
+pub(super) struct ValueSampler<'a> {
     pub(super) schema: &'a Schema,
     pub(super) validator: BoundedValidator<'a>,
-    pub(super) limits: &'a Limits,
+    pub(super) limits: &'a SampleLimits,
     pub(super) rng: &'a mut ChaCha8Rng,
-    pub(super) strategy: Strategy,
+    pub(super) strategy: SampleStrategy,
     pub(super) values: u32,
     /// Whether generated values must differ, so that unusual ones are allowed.
     pub(super) spread: bool,
     /// First schema node of each value being generated, outermost first.
-    pub(super) open: Vec<NodeId>,
+    pub(super) open: Vec<SchemaNodeId>,
     /// Schema path and reason of the first unresolved failure.
     pub(super) failure: Option<(String, String)>,
 }
 
-impl Sampler<'_> {
+impl ValueSampler<'_> {
     /// Records why no value can be generated; the first record is kept.
-    pub(super) fn fail<T>(
+    pub(super) fn record_failure<T>(
         &mut self,
-        node: Option<NodeId>,
+        node: Option<SchemaNodeId>,
         reason: impl Into<String>,
     ) -> Result<T, SampleFailure> {
         if self.failure.is_none() {
@@ -92,33 +94,33 @@ impl Sampler<'_> {
         Err(SampleFailure::NoValue)
     }
 
-    pub(super) fn chance(&mut self, percent: u32) -> bool {
-        self.rng.percent(percent)
+    pub(super) fn random_chance(&mut self, percent: u32) -> bool {
+        self.rng.draw_percent_chance(percent)
     }
 
     /// Returns a random number in `0..n`; 0 if `n` is 0.
-    pub(super) fn below(&mut self, n: usize) -> usize {
-        self.rng.between(0, n.saturating_sub(1) as u64) as usize
+    pub(super) fn random_below(&mut self, n: usize) -> usize {
+        self.rng.draw_u64_between(0, n.saturating_sub(1) as u64) as usize
     }
 
     /// Returns whether only required parts of the value should be generated.
-    pub(super) fn is_minimal(&self, context: ValueContext) -> bool {
-        self.strategy == Strategy::Minimal
-            || self.values > NATURAL_VALUES
+    pub(super) fn requires_minimal_value(&self, context: ValueContext) -> bool {
+        self.strategy == SampleStrategy::Minimal
+            || self.values > MAX_NATURAL_VALUES
             || context.depth >= self.limits.max_depth
-            || context.rounds >= MAX_ROUNDS
+            || context.rounds >= MAX_RECURSION_ROUNDS
     }
 
     /// Generates a JSON value that satisfies every schema node of `goal`.
-    pub(super) fn value(
+    pub(super) fn sample_value(
         &mut self,
-        goal: &[NodeId],
+        goal: &[SchemaNodeId],
         context: ValueContext,
     ) -> Result<Value, SampleFailure> {
-        self.validator.spend(4)?;
+        self.validator.spend_fuel(4)?;
         self.values += 1;
-        if context.depth > MAX_DEPTH {
-            return self.fail(goal.first().copied(), "every value nests too deep");
+        if context.depth > MAX_VALUE_DEPTH {
+            return self.record_failure(goal.first().copied(), "every value nests too deep");
         }
         let first = goal.first().copied();
         let rounds = self.open.iter().filter(|&&id| Some(id) == first).count();
@@ -127,28 +129,32 @@ impl Sampler<'_> {
             rounds: rounds as u32,
             ..context
         };
-        let made = self.tries(goal, context);
+        let made = self.try_attempts(goal, context);
         if first.is_some() {
             self.open.pop();
         }
         made
     }
 
-    fn tries(&mut self, goal: &[NodeId], context: ValueContext) -> Result<Value, SampleFailure> {
+    fn try_attempts(
+        &mut self,
+        goal: &[SchemaNodeId],
+        context: ValueContext,
+    ) -> Result<Value, SampleFailure> {
         let earlier = self.failure.take();
         let mut tries = 1;
         let mut attempt = 0;
         while attempt < tries {
-            let plan = self.plan(goal, context, attempt)?;
+            let plan = self.plan_value(goal, context, attempt)?;
             tries = match plan.choices {
                 0 if !plan.is_hard => 1,
                 choices => (8 + 3 * choices).min(40),
             };
-            let kinds = plan.types.count();
+            let kinds = plan.types.type_count();
             if plan.impossible.is_none() && plan.allowed.is_none() && kinds > 1 {
-                tries = tries.max(OTHER_KINDS + 2 * kinds);
+                tries = tries.max(OTHER_TYPES_FROM_ATTEMPT + 2 * kinds);
             }
-            match self.attempt(goal, &plan, context, attempt) {
+            match self.attempt_value(goal, &plan, context, attempt) {
                 Err(SampleFailure::NoValue) => {}
                 Ok(value) => {
                     self.failure = earlier;
@@ -159,54 +165,58 @@ impl Sampler<'_> {
             attempt += 1;
         }
         self.failure = earlier.or(self.failure.take());
-        self.fail(goal.first().copied(), "no value satisfies the schema")
+        self.record_failure(goal.first().copied(), "no value satisfies the schema")
     }
 
-    fn attempt(
+    fn attempt_value(
         &mut self,
-        goal: &[NodeId],
+        goal: &[SchemaNodeId],
         plan: &ValuePlan,
         context: ValueContext,
         attempt: u32,
     ) -> Result<Value, SampleFailure> {
         if let Some((node, reason)) = plan.impossible {
-            return self.fail(Some(node), reason);
+            return self.record_failure(Some(node), reason);
         }
         if let Some(source) = plan.allowed {
-            return self.allowed(goal, source);
+            return self.sample_enum_value(goal, source);
         }
         // Uses the schema's own examples sometimes, and after failures.
-        if (attempt % 8 == 6 || (attempt == 0 && self.chance(20)))
-            && let Some(value) = self.example(goal, plan)?
+        if (attempt % 8 == 6 || (attempt == 0 && self.random_chance(20)))
+            && let Some(value) = self.sample_example(goal, plan)?
         {
             return Ok(value);
         }
-        let kind = self.kind(plan, context, attempt);
-        let value = self.build(kind, plan, context, attempt)?;
-        if plan.is_hard && !self.validator.all(goal, &value)? {
-            return self.fail(goal.first().copied(), "no value satisfies the schema");
+        let kind = self.choose_json_type(plan, context, attempt);
+        let value = self.build_value(kind, plan, context, attempt)?;
+        if plan.is_hard && !self.validator.is_valid_for_all(goal, &value)? {
+            return self.record_failure(goal.first().copied(), "no value satisfies the schema");
         }
         Ok(value)
     }
 
     /// Returns a value of the `enum` or `const` of the node `source` that is valid for the goal.
-    fn allowed(&mut self, goal: &[NodeId], source: NodeId) -> Result<Value, SampleFailure> {
+    fn sample_enum_value(
+        &mut self,
+        goal: &[SchemaNodeId],
+        source: SchemaNodeId,
+    ) -> Result<Value, SampleFailure> {
         let schema = self.schema;
         let values = schema.node(source).allowed.as_deref().unwrap_or_default();
-        let first = self.below(values.len());
+        let first = self.random_below(values.len());
         for i in 0..values.len() {
             let value = &values[(first + i) % values.len()];
-            if self.validator.all(goal, value)? {
+            if self.validator.is_valid_for_all(goal, value)? {
                 return Ok(value.clone());
             }
         }
-        self.fail(Some(source), "no value of the enum satisfies the schema")
+        self.record_failure(Some(source), "no value of the enum satisfies the schema")
     }
 
     /// Returns the schema's `default` or one of its `examples`, if valid.
-    fn example(
+    fn sample_example(
         &mut self,
-        goal: &[NodeId],
+        goal: &[SchemaNodeId],
         plan: &ValuePlan,
     ) -> Result<Option<Value>, SampleFailure> {
         let schema = self.schema;
@@ -214,7 +224,7 @@ impl Sampler<'_> {
             let Some(hints) = &schema.node(facet).hints else {
                 continue;
             };
-            let first = self.below(hints.examples.len());
+            let first = self.random_below(hints.examples.len());
             for i in 0..hints.examples.len() {
                 let value = &hints.examples[(first + i) % hints.examples.len()];
                 // Empty defaults (null, `[]`) are skipped.
@@ -225,7 +235,7 @@ impl Sampler<'_> {
                     Value::Object(map) => map.is_empty(),
                     _ => false,
                 };
-                if !dull && self.validator.all(goal, value)? {
+                if !dull && self.validator.is_valid_for_all(goal, value)? {
                     return Ok(Some(value.clone()));
                 }
             }
@@ -233,18 +243,23 @@ impl Sampler<'_> {
         Ok(None)
     }
 
-    fn kind(&mut self, plan: &ValuePlan, context: ValueContext, attempt: u32) -> JsonTypes {
+    fn choose_json_type(
+        &mut self,
+        plan: &ValuePlan,
+        context: ValueContext,
+        attempt: u32,
+    ) -> JsonTypes {
         let mut types = plan.types;
-        if attempt >= OTHER_KINDS && attempt % 2 == 1 {
+        if attempt >= OTHER_TYPES_FROM_ATTEMPT && attempt % 2 == 1 {
             // The likely types failed, so any type is tried.
-        } else if types.meets(context.want) {
-            types = types.and(context.want);
+        } else if types.intersects(context.want) {
+            types = types.intersection(context.want);
         } else if !plan.is_typed {
             // Without `type`, the keywords suggest the types.
-            let meant = plan.meant.and(types);
+            let meant = plan.meant.intersection(types);
             if meant != JsonTypes::NONE {
                 types = meant;
-            } else if types.has(JsonTypes::STRING) {
+            } else if types.contains_all(JsonTypes::STRING) {
                 return JsonTypes::STRING;
             }
         }
@@ -260,29 +275,35 @@ impl Sampler<'_> {
             JsonTypes::NULL,
         ] {
             // A `number` becomes an integer only in every third attempt.
-            if kind == JsonTypes::INTEGER && types.has(JsonTypes::NUMBER) && attempt % 3 != 2 {
+            if kind == JsonTypes::INTEGER
+                && types.contains_all(JsonTypes::NUMBER)
+                && attempt % 3 != 2
+            {
                 continue;
             }
-            if kind == JsonTypes::FRACTION && types.has(JsonTypes::NUMBER) && attempt % 3 == 2 {
+            if kind == JsonTypes::FRACTION
+                && types.contains_all(JsonTypes::NUMBER)
+                && attempt % 3 == 2
+            {
                 continue;
             }
-            if types.has(kind) {
+            if types.contains_all(kind) {
                 kinds[count] = kind;
                 count += 1;
             }
         }
-        if count > 1 && kinds[count - 1] == JsonTypes::NULL && !self.chance(12) {
+        if count > 1 && kinds[count - 1] == JsonTypes::NULL && !self.random_chance(12) {
             count -= 1;
         }
-        let index = if attempt >= OTHER_KINDS {
+        let index = if attempt >= OTHER_TYPES_FROM_ATTEMPT {
             attempt as usize / 2 % count.max(1)
         } else {
-            self.below(count)
+            self.random_below(count)
         };
         kinds[index]
     }
 
-    fn build(
+    fn build_value(
         &mut self,
         kind: JsonTypes,
         plan: &ValuePlan,
@@ -291,12 +312,12 @@ impl Sampler<'_> {
     ) -> Result<Value, SampleFailure> {
         match kind {
             JsonTypes::NULL => Ok(Value::Null),
-            JsonTypes::BOOLEAN => Ok(Value::Bool(self.chance(50))),
-            JsonTypes::INTEGER | JsonTypes::FRACTION => self.number(kind, plan, context),
-            JsonTypes::STRING => self.string(plan, context).map(Value::String),
-            JsonTypes::ARRAY => self.array(plan, context),
-            JsonTypes::OBJECT => self.object(plan, context, attempt),
-            _ => self.fail(plan.facets.first().copied(), "no type is allowed"),
+            JsonTypes::BOOLEAN => Ok(Value::Bool(self.random_chance(50))),
+            JsonTypes::INTEGER | JsonTypes::FRACTION => self.sample_number(kind, plan, context),
+            JsonTypes::STRING => self.sample_string(plan, context).map(Value::String),
+            JsonTypes::ARRAY => self.sample_array(plan, context),
+            JsonTypes::OBJECT => self.sample_object(plan, context, attempt),
+            _ => self.record_failure(plan.facets.first().copied(), "no type is allowed"),
         }
     }
 
@@ -308,8 +329,12 @@ impl Sampler<'_> {
     }
 
     /// Returns whether the schema nodes of `goal` allow the type of `value`.
-    pub(super) fn may_be(&self, goal: &[NodeId], value: &Value) -> bool {
-        goal.iter()
-            .all(|&id| self.schema.node(id).possible.has(type_of(value)))
+    pub(super) fn allows_type_of(&self, goal: &[SchemaNodeId], value: &Value) -> bool {
+        goal.iter().all(|&id| {
+            self.schema
+                .node(id)
+                .possible
+                .contains_all(json_type_of(value))
+        })
     }
 }

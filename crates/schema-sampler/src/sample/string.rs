@@ -5,19 +5,19 @@ use base64::engine::general_purpose::STANDARD;
 
 use super::format;
 use super::plan::ValuePlan;
-use super::sampler::{SampleFailure, Sampler, ValueContext};
+use super::sampler::{SampleFailure, ValueContext, ValueSampler};
 use crate::regex::Pattern;
-use crate::schema::{NodeId, StringFormat, StringRules};
-use crate::semantic_type::{phrase, sentence};
+use crate::schema::{SchemaNodeId, StringFormat, StringRules};
+use crate::semantic_type::{random_phrase, random_sentence};
 use crate::words;
-use vllm_sim_random::Draw;
+use vllm_sim_random::DrawRandom;
 
-const TRIES: u32 = 60;
+const MAX_STRING_TRIES: u32 = 60;
 /// Number of the attempt from which a pattern match is inserted into a formatted string.
-const SPLICE_AFTER: u32 = 6;
+const SPLICE_FROM_ATTEMPT: u32 = 6;
 
-impl Sampler<'_> {
-    pub(super) fn string(
+impl ValueSampler<'_> {
+    pub(super) fn sample_string(
         &mut self,
         plan: &ValuePlan,
         context: ValueContext,
@@ -33,45 +33,47 @@ impl Sampler<'_> {
             .iter()
             .copied()
             .find(|&id| schema.node(id).string.is_some());
-        let (min, max) = self.lengths(&rules, plan, at_fault)?;
+        let (min, max) = self.string_length_bounds(&rules, plan, at_fault)?;
         let cap = u64::from(self.limits.max_chars);
         let window = (min as u32, max.unwrap_or(cap).min(cap) as u32);
-        self.validator.spend(window.0 / 16)?;
+        self.validator.spend_fuel(window.0 / 16)?;
         let patterns: Vec<&Pattern> = rules.iter().filter_map(|r| r.pattern.as_ref()).collect();
         let formats: Vec<&StringFormat> = rules
             .iter()
             .filter_map(|r| r.format.as_ref())
-            .filter(|format| format::is_known(&format.name))
+            .filter(|format| format::is_known_format(&format.name))
             .collect();
         let encoded = rules.iter().find(|r| r.base64 || r.json);
         if patterns.is_empty() && formats.is_empty() && encoded.is_none() {
-            return Ok(self.text(plan, context, window));
+            return Ok(self.plausible_text(plan, context, window));
         }
-        for attempt in 0..TRIES {
-            self.validator.spend(2)?;
+        for attempt in 0..MAX_STRING_TRIES {
+            self.validator.spend_fuel(2)?;
             let candidate = if attempt == 0 && !patterns.is_empty() {
                 // A real word that matches is preferred.
-                Some(self.text(plan, context, window))
+                Some(self.plausible_text(plan, context, window))
             } else if let Some(rules) = encoded {
-                Some(self.encoded(rules))
+                Some(self.sample_encoded_content(rules))
             } else {
-                self.candidate(&patterns, &formats, attempt, window)
+                self.candidate_string(&patterns, &formats, attempt, window)
             };
             let Some(text) = candidate else { continue };
-            let text = if attempt >= SPLICE_AFTER && !formats.is_empty() && !patterns.is_empty() {
-                self.spliced(&patterns, &formats, window)?.unwrap_or(text)
-            } else {
-                text
-            };
+            let text =
+                if attempt >= SPLICE_FROM_ATTEMPT && !formats.is_empty() && !patterns.is_empty() {
+                    self.splice_pattern_into_format(&patterns, &formats, window)?
+                        .unwrap_or(text)
+                } else {
+                    text
+                };
             let length = text.chars().count() as u64;
-            self.validator.spend(length as u32 / 64)?;
+            self.validator.spend_fuel(length as u32 / 64)?;
             if length < min || max.is_some_and(|max| length > max) {
                 continue;
             }
             let sure = attempt > 0
                 && formats.is_empty()
                 && matches!(patterns.as_slice(), [only] if only.is_exact());
-            if sure || self.matches_all(&patterns, &formats, &text)? {
+            if sure || self.matches_patterns_and_formats(&patterns, &formats, &text)? {
                 return Ok(text);
             }
         }
@@ -81,7 +83,7 @@ impl Sampler<'_> {
             .chain(formats.iter().map(|f| format!("format {:?}", f.name)))
             .collect();
         let asked = asked.join(" and ");
-        self.fail(
+        self.record_failure(
             at_fault,
             match max {
                 Some(max) => format!("no string of {min} to {max} characters has {asked}"),
@@ -91,24 +93,24 @@ impl Sampler<'_> {
     }
 
     /// Returns the minimum length of a string and, if any, its maximum length, in characters.
-    fn lengths(
+    fn string_length_bounds(
         &mut self,
         rules: &[&StringRules],
         plan: &ValuePlan,
-        at_fault: Option<NodeId>,
+        at_fault: Option<SchemaNodeId>,
     ) -> Result<(u64, Option<u64>), SampleFailure> {
         let (least, most) = plan.bounds.length;
         let min = rules.iter().map(|r| r.min).max().unwrap_or(0).max(least);
         let most = Some(most).filter(|&most| most < u64::MAX);
         let max = rules.iter().filter_map(|r| r.max).chain(most).min();
         if let Some(max) = max.filter(|&max| min > max) {
-            return self.fail(
+            return self.record_failure(
                 at_fault,
                 format!("minLength ({min}) is greater than maxLength ({max})"),
             );
         }
         if min > u64::from(self.limits.max_chars) {
-            return self.fail(
+            return self.record_failure(
                 at_fault,
                 format!("minLength ({min}) is more than a reply can hold"),
             );
@@ -116,19 +118,21 @@ impl Sampler<'_> {
         Ok((min, max))
     }
 
-    fn matches_all(
+    fn matches_patterns_and_formats(
         &self,
         patterns: &[&Pattern],
         formats: &[&StringFormat],
         text: &str,
     ) -> Result<bool, SampleFailure> {
-        let work = patterns.iter().map(|pattern| pattern.work(text));
+        let work = patterns
+            .iter()
+            .map(|pattern| pattern.match_cost_steps(text));
         self.validator
-            .spend(work.fold(formats.len() as u32, u32::saturating_add))?;
+            .spend_fuel(work.fold(formats.len() as u32, u32::saturating_add))?;
         Ok(formats.iter().all(|f| f.is_match(text)) && patterns.iter().all(|p| p.is_match(text)))
     }
 
-    fn candidate(
+    fn candidate_string(
         &mut self,
         patterns: &[&Pattern],
         formats: &[&StringFormat],
@@ -138,35 +142,35 @@ impl Sampler<'_> {
         let by_format = !formats.is_empty() && (patterns.is_empty() || attempt % 2 == 1);
         if by_format {
             let format = formats[attempt as usize % formats.len()];
-            return format::sample(&format.name, low, high, self.rng);
+            return format::sample_format(&format.name, low, high, self.rng);
         }
         if patterns.len() > 1 && attempt % 3 == 2 {
             let mut sorted = patterns.to_vec();
-            sorted.sort_by_key(|pattern| pattern.order());
+            sorted.sort_by_key(|pattern| pattern.splice_order());
             return sorted
                 .iter()
-                .map(|pattern| pattern.sample(0, high, self.rng))
+                .map(|pattern| pattern.sample_string(0, high, self.rng))
                 .collect();
         }
         let pattern = patterns[attempt as usize % patterns.len()];
-        pattern.sample(low, high, self.rng)
+        pattern.sample_string(low, high, self.rng)
     }
 
     /// Inserts a match of a pattern into a string of a `format`: at the start, at the end, or
     /// inside.
-    fn spliced(
+    fn splice_pattern_into_format(
         &mut self,
         patterns: &[&Pattern],
         formats: &[&StringFormat],
         (low, high): (u32, u32),
     ) -> Result<Option<String>, SampleFailure> {
-        let over = patterns[self.below(patterns.len())].sample(0, high, self.rng);
-        let format = formats[self.below(formats.len())];
-        let base = format::sample(&format.name, low, high, self.rng);
+        let over = patterns[self.random_below(patterns.len())].sample_string(0, high, self.rng);
+        let format = formats[self.random_below(formats.len())];
+        let base = format::sample_format(&format.name, low, high, self.rng);
         let (Some(over), Some(base)) = (over, base) else {
             return Ok(None);
         };
-        self.validator.spend(base.len() as u32)?;
+        self.validator.spend_fuel(base.len() as u32)?;
         let cuts: Vec<usize> = base.char_indices().map(|(at, _)| at).collect();
         let inside = |at: usize| {
             let rest = base.get(at + over.len()..).unwrap_or_default();
@@ -177,15 +181,15 @@ impl Sampler<'_> {
             [format!("{over}{tail}"), format!("{head}{over}"), inside(at)]
         });
         for text in candidates {
-            if self.matches_all(patterns, formats, &text)? {
+            if self.matches_patterns_and_formats(patterns, formats, &text)? {
                 return Ok(Some(text));
             }
         }
         Ok(None)
     }
 
-    fn encoded(&mut self, rules: &StringRules) -> String {
-        let word = words::word(self.rng);
+    fn sample_encoded_content(&mut self, rules: &StringRules) -> String {
+        let word = words::random_word(self.rng);
         let inner = if rules.json {
             format!("{{\"value\": \"{word}\"}}")
         } else {
@@ -199,7 +203,12 @@ impl Sampler<'_> {
     }
 
     /// Returns plausible text for the field, of `low..=high` characters.
-    fn text(&mut self, plan: &ValuePlan, context: ValueContext, (low, high): (u32, u32)) -> String {
+    fn plausible_text(
+        &mut self,
+        plan: &ValuePlan,
+        context: ValueContext,
+        (low, high): (u32, u32),
+    ) -> String {
         let fits = |text: &str| {
             let length = text.chars().count();
             length >= low as usize && length <= high as usize
@@ -210,7 +219,7 @@ impl Sampler<'_> {
             .iter()
             .find_map(|&id| schema.node(id).hints.as_ref()?.example.as_deref());
         if let Some(example) = example.filter(|example| fits(example))
-            && self.chance(50)
+            && self.random_chance(50)
         {
             return example.to_owned();
         }
@@ -218,23 +227,23 @@ impl Sampler<'_> {
         if self.spread {
             let numbered = format!(
                 "{} {}",
-                phrase(semantic_type, self.rng),
-                self.rng.between(2, 9999)
+                random_phrase(semantic_type, self.rng),
+                self.rng.draw_u64_between(2, 9999)
             );
             if fits(&numbered) {
                 return numbered;
             }
-            let short = self.rng.between(0, 99_999).to_string();
-            return fit(short, low, high, self.rng);
+            let short = self.rng.draw_u64_between(0, 99_999).to_string();
+            return fit_to_length(short, low, high, self.rng);
         }
         for _ in 0..6 {
-            let phrase = phrase(semantic_type, self.rng);
+            let phrase = random_phrase(semantic_type, self.rng);
             if fits(phrase) {
                 return phrase.to_owned();
             }
         }
-        fit(
-            phrase(semantic_type, self.rng).to_owned(),
+        fit_to_length(
+            random_phrase(semantic_type, self.rng).to_owned(),
             low,
             high,
             self.rng,
@@ -242,12 +251,18 @@ impl Sampler<'_> {
     }
 }
 
-fn fit(mut text: String, low: u32, high: u32, rng: &mut rand_chacha::ChaCha8Rng) -> String {
+fn fit_to_length(
+    mut text: String,
+    low: u32,
+    high: u32,
+    rng: &mut rand_chacha::ChaCha8Rng,
+) -> String {
     let mut length = text.chars().count();
     if length < low as usize {
-        let target = rng.between(u64::from(low), u64::from(high.min(low.saturating_add(12))));
+        let target =
+            rng.draw_u64_between(u64::from(low), u64::from(high.min(low.saturating_add(12))));
         while length < target as usize {
-            let more = sentence(rng);
+            let more = random_sentence(rng);
             text.push(' ');
             text.push_str(more);
             length += 1 + more.chars().count();

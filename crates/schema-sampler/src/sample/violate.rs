@@ -1,14 +1,14 @@
 //! Finds values that a schema node rejects: for `not`, `else` and the other branches of a `oneOf`.
 
 use super::plan::ValuePlan;
-use super::sampler::Sampler;
-use crate::schema::{JsonTypes, NodeId, NumberRange, SchemaNode};
+use super::sampler::ValueSampler;
+use crate::schema::{JsonTypes, NumberRange, SchemaNode, SchemaNodeId};
 
 /// Maximum nesting of combinators (`allOf`, `anyOf`, …) in which a violation is searched.
-const DEPTH: u32 = 4;
+const MAX_VIOLATION_DEPTH: u32 = 4;
 
 /// One way in which a value can violate a schema node.
-enum Violation {
+enum SchemaViolation {
     JsonTypes(JsonTypes),
     Longer(u64),
     Shorter(u64),
@@ -20,13 +20,13 @@ enum Violation {
     With(String, JsonTypes),
     Items(JsonTypes),
     Numbers(NumberRange),
-    Part(NodeId),
-    Meet(NodeId),
+    Part(SchemaNodeId),
+    Meet(SchemaNodeId),
 }
 
-impl Violation {
+impl SchemaViolation {
     /// Returns the JSON types whose values can violate the node this way.
-    fn types(&self) -> JsonTypes {
+    fn violating_types(&self) -> JsonTypes {
         match self {
             Self::Longer(_) | Self::Shorter(_) => JsonTypes::STRING,
             Self::MoreItems(_) | Self::FewerItems(_) | Self::Items(_) => JsonTypes::ARRAY,
@@ -38,30 +38,39 @@ impl Violation {
     }
 }
 
-impl Sampler<'_> {
+impl ValueSampler<'_> {
     /// Narrows `plan` so that the schema node `id` probably rejects its values, in one randomly
     /// chosen way.
     ///
     /// The validator detects values that `id` accepts after all. Nodes that must hold for the
     /// violation are added to `certain`.
-    pub(super) fn violate(&mut self, plan: &mut ValuePlan, id: NodeId, certain: &mut Vec<NodeId>) {
-        self.violate_at(plan, id, certain, 0);
+    pub(super) fn plan_violation(
+        &mut self,
+        plan: &mut ValuePlan,
+        id: SchemaNodeId,
+        certain: &mut Vec<SchemaNodeId>,
+    ) {
+        self.plan_violation_at_depth(plan, id, certain, 0);
         if plan.types == JsonTypes::NONE && plan.impossible.is_none() {
             plan.impossible = Some((id, "`not` excludes every type that is allowed here"));
         }
     }
 
-    fn violate_at(
+    fn plan_violation_at_depth(
         &mut self,
         plan: &mut ValuePlan,
-        id: NodeId,
-        certain: &mut Vec<NodeId>,
+        id: SchemaNodeId,
+        certain: &mut Vec<SchemaNodeId>,
         depth: u32,
     ) {
         let schema = self.schema;
         let node = schema.node(id);
-        if let Some(applicators) = node.applicators.as_ref().filter(|_| depth < DEPTH) {
-            let bare = !node.typed && own_keywords(node) == 0;
+        if let Some(applicators) = node
+            .applicators
+            .as_ref()
+            .filter(|_| depth < MAX_VIOLATION_DEPTH)
+        {
+            let bare = !node.typed && keyword_group_count(node) == 0;
             if bare
                 && applicators.not.is_none()
                 && applicators.when.is_none()
@@ -69,69 +78,83 @@ impl Sampler<'_> {
             {
                 // Violating an `anyOf` means violating every branch.
                 for &branch in &applicators.any {
-                    self.violate_at(plan, branch, certain, depth + 1);
+                    self.plan_violation_at_depth(plan, branch, certain, depth + 1);
                 }
                 return;
             }
         }
-        let mut violations = own_violations(node, plan);
-        violations.extend(self.parts(node, plan));
-        if let Some(applicators) = node.applicators.as_ref().filter(|_| depth < DEPTH) {
+        let mut violations = keyword_violations(node, plan);
+        violations.extend(self.member_type_violations(node, plan));
+        if let Some(applicators) = node
+            .applicators
+            .as_ref()
+            .filter(|_| depth < MAX_VIOLATION_DEPTH)
+        {
             violations.extend(
                 applicators
                     .refs
                     .iter()
                     .chain(&applicators.all)
-                    .map(|&id| Violation::Part(id)),
+                    .map(|&id| SchemaViolation::Part(id)),
             );
-            violations.extend(applicators.not.map(Violation::Meet));
+            violations.extend(applicators.not.map(SchemaViolation::Meet));
         }
         if violations.is_empty() {
             return;
         }
-        let pick = self.below(violations.len());
+        let pick = self.random_below(violations.len());
         let violation = violations.swap_remove(pick);
-        plan.types = plan.types.and(violation.types());
+        plan.types = plan.types.intersection(violation.violating_types());
         let bounds = &mut plan.bounds;
         match violation {
-            Violation::JsonTypes(types) => plan.types = plan.types.without(types),
-            Violation::Longer(n) => bounds.length.0 = bounds.length.0.max(n),
-            Violation::Shorter(n) => bounds.length.1 = bounds.length.1.min(n),
-            Violation::MoreItems(n) => bounds.items.0 = bounds.items.0.max(n),
-            Violation::FewerItems(n) => bounds.items.1 = bounds.items.1.min(n),
-            Violation::MoreMembers(n) => bounds.members.0 = bounds.members.0.max(n),
-            Violation::FewerMembers(n) => bounds.members.1 = bounds.members.1.min(n),
-            Violation::Without(name) => plan.without.push(name),
-            Violation::With(name, types) => {
+            SchemaViolation::JsonTypes(types) => plan.types = plan.types.difference(types),
+            SchemaViolation::Longer(n) => bounds.length.0 = bounds.length.0.max(n),
+            SchemaViolation::Shorter(n) => bounds.length.1 = bounds.length.1.min(n),
+            SchemaViolation::MoreItems(n) => bounds.items.0 = bounds.items.0.max(n),
+            SchemaViolation::FewerItems(n) => bounds.items.1 = bounds.items.1.min(n),
+            SchemaViolation::MoreMembers(n) => bounds.members.0 = bounds.members.0.max(n),
+            SchemaViolation::FewerMembers(n) => bounds.members.1 = bounds.members.1.min(n),
+            SchemaViolation::Without(name) => plan.without.push(name),
+            SchemaViolation::With(name, types) => {
                 plan.with.push(name);
                 plan.parts = types;
             }
-            Violation::Items(types) => plan.parts = types,
-            Violation::Numbers(range) => bounds.range.narrow(&range),
-            Violation::Part(id) => self.violate_at(plan, id, certain, depth + 1),
-            Violation::Meet(id) => certain.push(id),
+            SchemaViolation::Items(types) => plan.parts = types,
+            SchemaViolation::Numbers(range) => bounds.range.intersect(&range),
+            SchemaViolation::Part(id) => self.plan_violation_at_depth(plan, id, certain, depth + 1),
+            SchemaViolation::Meet(id) => certain.push(id),
         }
     }
 
     /// Returns the violations in which an item or member of the value has another type.
-    fn parts(&self, node: &SchemaNode, plan: &ValuePlan) -> Vec<Violation> {
-        let other = |id: NodeId| {
-            let types = JsonTypes::ALL.without(self.schema.node(id).possible);
+    fn member_type_violations(&self, node: &SchemaNode, plan: &ValuePlan) -> Vec<SchemaViolation> {
+        let other = |id: SchemaNodeId| {
+            let types = JsonTypes::ALL.difference(self.schema.node(id).possible);
             Some(types).filter(|types| *types != JsonTypes::NONE)
         };
-        let both = plan.types.and(node.types);
+        let both = plan.types.intersection(node.types);
         let mut violations = Vec::new();
-        if let Some(rules) = node.object.as_ref().filter(|_| both.has(JsonTypes::OBJECT)) {
+        if let Some(rules) = node
+            .object
+            .as_ref()
+            .filter(|_| both.contains_all(JsonTypes::OBJECT))
+        {
             let members = rules.properties.iter();
             violations.extend(
-                members.filter_map(|(name, p)| Some(Violation::With(name.clone(), other(p.node)?))),
+                members.filter_map(|(name, p)| {
+                    Some(SchemaViolation::With(name.clone(), other(p.node)?))
+                }),
             );
         }
-        if let Some(rules) = node.array.as_ref().filter(|_| both.has(JsonTypes::ARRAY)) {
-            violations.extend(rules.rest.and_then(other).map(Violation::Items));
+        if let Some(rules) = node
+            .array
+            .as_ref()
+            .filter(|_| both.contains_all(JsonTypes::ARRAY))
+        {
+            violations.extend(rules.rest.and_then(other).map(SchemaViolation::Items));
             if let Some(contains) = rules.contains.filter(|contains| contains.min > 0) {
-                violations.push(Violation::FewerItems(0));
-                violations.extend(other(contains.node).map(Violation::Items));
+                violations.push(SchemaViolation::FewerItems(0));
+                violations.extend(other(contains.node).map(SchemaViolation::Items));
             }
         }
         violations
@@ -139,7 +162,7 @@ impl Sampler<'_> {
 }
 
 /// Counts the groups of keywords of a schema node other than `type` and combinators.
-fn own_keywords(node: &SchemaNode) -> usize {
+fn keyword_group_count(node: &SchemaNode) -> usize {
     [
         node.allowed.is_some(),
         node.number.is_some(),
@@ -153,54 +176,66 @@ fn own_keywords(node: &SchemaNode) -> usize {
 }
 
 /// Returns the violations of the schema node's own keywords that `plan` allows.
-fn own_violations(node: &SchemaNode, plan: &ValuePlan) -> Vec<Violation> {
+fn keyword_violations(node: &SchemaNode, plan: &ValuePlan) -> Vec<SchemaViolation> {
     let mut violations = Vec::new();
-    let left = plan.types.without(node.types);
+    let left = plan.types.difference(node.types);
     // A node with only a `type` has no other violation, even if no value remains.
-    let only_typed = node.typed && node.applicators.is_none() && own_keywords(node) == 0;
+    let only_typed = node.typed && node.applicators.is_none() && keyword_group_count(node) == 0;
     if only_typed || (node.typed && left != JsonTypes::NONE) {
-        violations.push(Violation::JsonTypes(node.types));
+        violations.push(SchemaViolation::JsonTypes(node.types));
     }
-    let both = plan.types.and(node.types);
-    if let Some(rules) = node.string.as_ref().filter(|_| both.has(JsonTypes::STRING)) {
+    let both = plan.types.intersection(node.types);
+    if let Some(rules) = node
+        .string
+        .as_ref()
+        .filter(|_| both.contains_all(JsonTypes::STRING))
+    {
         violations.extend(
             rules
                 .max
-                .map(|max| Violation::Longer(max.saturating_add(1))),
+                .map(|max| SchemaViolation::Longer(max.saturating_add(1))),
         );
-        violations.extend(rules.min.checked_sub(1).map(Violation::Shorter));
+        violations.extend(rules.min.checked_sub(1).map(SchemaViolation::Shorter));
     }
-    if let Some(rules) = node.array.as_ref().filter(|_| both.has(JsonTypes::ARRAY)) {
+    if let Some(rules) = node
+        .array
+        .as_ref()
+        .filter(|_| both.contains_all(JsonTypes::ARRAY))
+    {
         violations.extend(
             rules
                 .max
-                .map(|max| Violation::MoreItems(max.saturating_add(1))),
+                .map(|max| SchemaViolation::MoreItems(max.saturating_add(1))),
         );
-        violations.extend(rules.min.checked_sub(1).map(Violation::FewerItems));
+        violations.extend(rules.min.checked_sub(1).map(SchemaViolation::FewerItems));
     }
-    if let Some(rules) = node.object.as_ref().filter(|_| both.has(JsonTypes::OBJECT)) {
+    if let Some(rules) = node
+        .object
+        .as_ref()
+        .filter(|_| both.contains_all(JsonTypes::OBJECT))
+    {
         violations.extend(
             rules
                 .max
-                .map(|max| Violation::MoreMembers(max.saturating_add(1))),
+                .map(|max| SchemaViolation::MoreMembers(max.saturating_add(1))),
         );
-        violations.extend(rules.min.checked_sub(1).map(Violation::FewerMembers));
-        violations.extend(rules.required.iter().cloned().map(Violation::Without));
+        violations.extend(rules.min.checked_sub(1).map(SchemaViolation::FewerMembers));
+        violations.extend(rules.required.iter().cloned().map(SchemaViolation::Without));
     }
     if let Some(rules) = node
         .number
         .as_ref()
-        .filter(|_| both.meets(JsonTypes::NUMBER))
+        .filter(|_| both.intersects(JsonTypes::NUMBER))
     {
         for bound in &rules.low {
             let mut range = NumberRange::default();
-            range.at_most(bound.flipped());
-            violations.push(Violation::Numbers(range));
+            range.add_upper_bound(bound.with_flipped_inclusion());
+            violations.push(SchemaViolation::Numbers(range));
         }
         for bound in &rules.high {
             let mut range = NumberRange::default();
-            range.at_least(bound.flipped());
-            violations.push(Violation::Numbers(range));
+            range.add_lower_bound(bound.with_flipped_inclusion());
+            violations.push(SchemaViolation::Numbers(range));
         }
     }
     violations
@@ -208,12 +243,12 @@ fn own_violations(node: &SchemaNode, plan: &ValuePlan) -> Vec<Violation> {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Constraint, Limits, compile};
+    use crate::{Constraint, SampleLimits, compile_constraint};
     use serde_json::{Value, json};
-    use vllm_sim_random::{Purpose, stream};
+    use vllm_sim_random::{StreamPurpose, request_rng};
 
     #[test]
-    fn refused_values_are_found() {
+    fn values_rejected_by_not_are_found() {
         for schema in [
             json!({"oneOf": [{"type": "string", "maxLength": 20}, {"type": "string"}]}),
             json!({"type": "integer", "not": {"minimum": -5}}),
@@ -230,10 +265,10 @@ mod tests {
             json!({"type": "array", "minItems": 2, "not": {"contains": {"type": "string"}}}),
             json!({"type": "array", "not": {"items": {"type": "string"}}}),
         ] {
-            let compiled = compile(&Constraint::Json(schema.clone())).expect("a schema");
+            let compiled = compile_constraint(&Constraint::Json(schema.clone())).expect("a schema");
             for seed in 0..20 {
-                let mut rng = stream(seed, 0, Purpose::Structured);
-                let text = compiled.sample(&mut rng, &Limits::default());
+                let mut rng = request_rng(seed, 0, StreamPurpose::Structured);
+                let text = compiled.sample_text(&mut rng, &SampleLimits::default());
                 let text = text.unwrap_or_else(|error| panic!("{schema}: {error}"));
                 let value: Value = serde_json::from_str(&text).expect("JSON");
                 assert!(jsonschema::is_valid(&schema, &value), "{schema}: {text}");

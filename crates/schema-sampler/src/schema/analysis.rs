@@ -1,25 +1,25 @@
 //! Computes the possible types and the minimum nesting of every schema node before sampling.
 
-use super::node::{ENDLESS, NodeId, SchemaNode};
-use super::types::{JsonTypes, type_of};
+use super::node::{INFINITE_HEIGHT, SchemaNode, SchemaNodeId};
+use super::types::{JsonTypes, json_type_of};
 
 /// Maximum number of rounds of the fixpoint iterations; longer chains of references get a weaker
 /// but still correct result.
-const ROUNDS: usize = 64;
+const MAX_FIXPOINT_ROUNDS: usize = 64;
 
 /// Computes [`SchemaNode::possible`] and [`SchemaNode::height`] of all nodes.
-pub(super) fn analyse(nodes: &mut [SchemaNode]) {
-    possible(nodes);
-    heights(nodes);
+pub(super) fn compute_types_and_heights(nodes: &mut [SchemaNode]) {
+    compute_possible_types(nodes);
+    compute_heights(nodes);
 }
 
 /// Computes the possible types of all nodes as greatest fixpoint: starts with all types and removes
 /// the impossible ones.
-fn possible(nodes: &mut [SchemaNode]) {
-    for _ in 0..ROUNDS {
+fn compute_possible_types(nodes: &mut [SchemaNode]) {
+    for _ in 0..MAX_FIXPOINT_ROUNDS {
         let mut changed = false;
         for i in (0..nodes.len()).rev() {
-            let types = possible_of(&nodes[i], nodes);
+            let types = possible_types_of(&nodes[i], nodes);
             if types != nodes[i].possible {
                 nodes[i].possible = types;
                 changed = true;
@@ -31,28 +31,28 @@ fn possible(nodes: &mut [SchemaNode]) {
     }
 }
 
-fn possible_of(node: &SchemaNode, nodes: &[SchemaNode]) -> JsonTypes {
+fn possible_types_of(node: &SchemaNode, nodes: &[SchemaNode]) -> JsonTypes {
     if node.never {
         return JsonTypes::NONE;
     }
-    let of = |id: &NodeId| nodes[*id as usize].possible;
+    let of = |id: &SchemaNodeId| nodes[*id as usize].possible;
     let mut types = node.types;
     if let Some(values) = &node.allowed {
         let kinds = values
             .iter()
-            .fold(JsonTypes::NONE, |all, value| all.or(type_of(value)));
-        types = types.and(kinds);
+            .fold(JsonTypes::NONE, |all, value| all.union(json_type_of(value)));
+        types = types.intersection(kinds);
     }
     if let Some(applicators) = &node.applicators {
         for part in applicators.refs.iter().chain(&applicators.all) {
-            types = types.and(of(part));
+            types = types.intersection(of(part));
         }
         for branches in [&applicators.any, &applicators.one] {
             if !branches.is_empty() {
                 let any = branches
                     .iter()
-                    .fold(JsonTypes::NONE, |all, id| all.or(of(id)));
-                types = types.and(any);
+                    .fold(JsonTypes::NONE, |all, id| all.union(of(id)));
+                types = types.intersection(any);
             }
         }
     }
@@ -61,15 +61,15 @@ fn possible_of(node: &SchemaNode, nodes: &[SchemaNode]) -> JsonTypes {
 
 /// Computes the heights of all nodes as least fixpoint: starts with no finite value, and lowers
 /// heights.
-fn heights(nodes: &mut [SchemaNode]) {
+fn compute_heights(nodes: &mut [SchemaNode]) {
     for node in nodes.iter_mut() {
-        node.height = ENDLESS;
+        node.height = INFINITE_HEIGHT;
     }
     let mut settled = false;
-    for _ in 0..ROUNDS {
+    for _ in 0..MAX_FIXPOINT_ROUNDS {
         let mut changed = false;
         for i in (0..nodes.len()).rev() {
-            let height = height_of(&nodes[i], nodes);
+            let height = node_height(&nodes[i], nodes);
             if height < nodes[i].height {
                 nodes[i].height = height;
                 changed = true;
@@ -82,23 +82,23 @@ fn heights(nodes: &mut [SchemaNode]) {
     }
     if !settled {
         // The chain is too long to prove that any node is infinite.
-        for node in nodes.iter_mut().filter(|n| n.height == ENDLESS) {
-            node.height = ENDLESS - 1;
+        for node in nodes.iter_mut().filter(|n| n.height == INFINITE_HEIGHT) {
+            node.height = INFINITE_HEIGHT - 1;
         }
     }
 }
 
 /// Returns a lower bound of a node's minimum nesting, as only some keywords count; an endless
 /// height is a proof.
-fn height_of(node: &SchemaNode, nodes: &[SchemaNode]) -> u16 {
+fn node_height(node: &SchemaNode, nodes: &[SchemaNode]) -> u16 {
     if node.never {
         // The sampler reports a better reason for this node.
         return 0;
     }
-    let of = |id: &NodeId| nodes[*id as usize].height;
+    let of = |id: &SchemaNodeId| nodes[*id as usize].height;
     let mut height = 0;
     if node.allowed.is_none() {
-        height = own_height(node, &of);
+        height = height_by_keywords(node, &of);
     }
     if let Some(applicators) = &node.applicators {
         for part in applicators.refs.iter().chain(&applicators.all) {
@@ -112,13 +112,13 @@ fn height_of(node: &SchemaNode, nodes: &[SchemaNode]) -> u16 {
     height
 }
 
-fn own_height(node: &SchemaNode, of: &impl Fn(&NodeId) -> u16) -> u16 {
-    let scalars = JsonTypes::ALL.without(JsonTypes::ARRAY.or(JsonTypes::OBJECT));
-    if node.possible.meets(scalars) {
+fn height_by_keywords(node: &SchemaNode, of: &impl Fn(&SchemaNodeId) -> u16) -> u16 {
+    let scalars = JsonTypes::ALL.difference(JsonTypes::ARRAY.union(JsonTypes::OBJECT));
+    if node.possible.intersects(scalars) {
         return 0;
     }
     let above = |inner: u16| {
-        if inner >= ENDLESS - 1 {
+        if inner >= INFINITE_HEIGHT - 1 {
             inner
         } else {
             inner + 1
@@ -146,8 +146,8 @@ fn own_height(node: &SchemaNode, of: &impl Fn(&NodeId) -> u16) -> u16 {
             .unwrap_or(0)
     });
     match (
-        node.possible.meets(JsonTypes::ARRAY),
-        node.possible.meets(JsonTypes::OBJECT),
+        node.possible.intersects(JsonTypes::ARRAY),
+        node.possible.intersects(JsonTypes::OBJECT),
     ) {
         (true, true) => array.min(object),
         (true, false) => array,

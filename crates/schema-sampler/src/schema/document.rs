@@ -5,17 +5,17 @@ use std::sync::OnceLock;
 use jsonschema::{Draft, Validator};
 use serde_json::Value;
 
-use super::node::{ENDLESS, NodeId, SchemaNode};
+use super::node::{INFINITE_HEIGHT, SchemaNode, SchemaNodeId};
 use super::{analysis, read};
 use crate::constraint::InvalidSchema;
 
 /// Maximum number of `unevaluated…` keywords in a schema for which `jsonschema` still checks
 /// values.
-const MAX_CLOSING: usize = 8;
+const MAX_UNEVALUATED_KEYWORDS: usize = 8;
 
 pub(crate) struct Schema {
     pub(crate) nodes: Vec<SchemaNode>,
-    pub(crate) root: NodeId,
+    pub(crate) root: SchemaNodeId,
     /// Schema document in the form that the crate `jsonschema` receives.
     checked: Value,
     draft: Draft,
@@ -31,9 +31,9 @@ impl Schema {
     /// # Errors
     /// [`InvalidSchema`] for a keyword with an invalid value, an invalid pattern or an unresolved
     /// reference.
-    pub(crate) fn read(source: &Value) -> Result<Self, InvalidSchema> {
-        let mut read = read::read(source)?;
-        analysis::analyse(&mut read.nodes);
+    pub(crate) fn parse(source: &Value) -> Result<Self, InvalidSchema> {
+        let mut read = read::parse_schema(source)?;
+        analysis::compute_types_and_heights(&mut read.nodes);
         let mut checked = source.clone();
         if let Value::Object(map) = &mut checked {
             // The draft is already determined, and `jsonschema` rejects unknown dialects.
@@ -49,38 +49,38 @@ impl Schema {
         })
     }
 
-    pub(crate) fn node(&self, id: NodeId) -> &SchemaNode {
+    pub(crate) fn node(&self, id: SchemaNodeId) -> &SchemaNode {
         // `read` creates ids together with the nodes, and they stay within their schema.
         &self.nodes[id as usize]
     }
 
     /// Returns whether every value that satisfies the schema would be infinitely nested.
-    pub(crate) fn is_endless(&self) -> bool {
-        self.node(self.root).height == ENDLESS
+    pub(crate) fn is_infinitely_nested(&self) -> bool {
+        self.node(self.root).height == INFINITE_HEIGHT
     }
 
     /// Returns whether the crate `jsonschema` can compile the document in reasonable time.
     ///
     /// The time is exponential in the nesting of `unevaluated…` keywords.
-    pub(crate) fn is_checkable(&self) -> bool {
+    pub(crate) fn is_checkable_by_jsonschema(&self) -> bool {
         self.nodes
             .iter()
             .filter(|node| node.has_unevaluated())
             .count()
-            <= MAX_CLOSING
+            <= MAX_UNEVALUATED_KEYWORDS
     }
 
     /// Returns whether the crate `jsonschema` accepts `value`, including formats.
     ///
     /// `None` if `jsonschema` rejects the schema document, for a pattern in another syntax or an
     /// unreadable URI.
-    pub(crate) fn accepts(&self, value: &Value) -> Option<bool> {
+    pub(crate) fn jsonschema_accepts(&self, value: &Value) -> Option<bool> {
         self.jsonschema
             .get_or_init(|| {
                 jsonschema::options()
                     .with_draft(self.draft)
                     .should_validate_formats(true)
-                    .with_pattern_options(crate::regex::engine())
+                    .with_pattern_options(crate::regex::pattern_engine_options())
                     .offline()
                     .build(&self.checked)
                     .ok()

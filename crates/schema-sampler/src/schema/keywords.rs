@@ -5,17 +5,18 @@ use serde_json::Value;
 
 use super::format::StringFormat;
 use super::node::{
-    ArrayRules, Contains, NumberRules, ObjectRules, Property, SchemaNode, StringRules, ValueHints,
+    ArrayRules, ContainsRule, NumberRules, ObjectRules, PropertyRule, SchemaNode, StringRules,
+    ValueHints,
 };
-use super::number::{Decimal, JsonNumber, NumberBound};
-use super::read::{JsonObject, KeywordSet, SchemaReader, shortened};
+use super::number::{ExactDecimal, JsonNumber, NumberBound};
+use super::read::{JsonObject, KeywordSet, SchemaParser, short_json};
 use super::types::{JsonTypes, json_equal};
 use crate::constraint::InvalidSchema;
-use crate::regex::{MAX_TRANSLATION, Pattern, translation};
-use crate::semantic_type::{SemanticType, example_in};
+use crate::regex::{MAX_TRANSLATION_COST, Pattern, translation_cost};
+use crate::semantic_type::{SemanticType, example_in_description};
 
-impl SchemaReader<'_> {
-    pub(super) fn types(
+impl SchemaParser<'_> {
+    pub(super) fn read_type_keyword(
         &self,
         node: &mut SchemaNode,
         map: &JsonObject,
@@ -26,31 +27,35 @@ impl SchemaReader<'_> {
         let names: Vec<&Value> = match value {
             Value::String(_) => vec![value],
             Value::Array(names) => names.iter().collect(),
-            _ => return self.bad(&node.path, "type must be a string or array of strings"),
+            _ => {
+                return self
+                    .invalid_schema(&node.path, "type must be a string or array of strings");
+            }
         };
         let mut types = JsonTypes::NONE;
         for name in names {
             let Some(name) = name.as_str() else {
-                return self.bad(&node.path, "type must be a string or array of strings");
+                return self
+                    .invalid_schema(&node.path, "type must be a string or array of strings");
             };
-            let Some(one) = JsonTypes::named(name) else {
-                return self.bad(&node.path, format!("Invalid type: {name}"));
+            let Some(one) = JsonTypes::from_type_name(name) else {
+                return self.invalid_schema(&node.path, format!("Invalid type: {name}"));
             };
-            types = types.or(one);
+            types = types.union(one);
         }
         node.types = types;
         node.typed = true;
         Ok(())
     }
 
-    pub(super) fn allowed(
+    pub(super) fn read_enum_and_const(
         &self,
         node: &mut SchemaNode,
         map: &JsonObject,
     ) -> Result<(), InvalidSchema> {
         if let Some(value) = map.get("enum") {
             let Some(values) = value.as_array() else {
-                return self.bad(&node.path, "enum must be an array");
+                return self.invalid_schema(&node.path, "enum must be an array");
             };
             node.allowed = Some(values.clone());
         }
@@ -67,7 +72,7 @@ impl SchemaReader<'_> {
         Ok(())
     }
 
-    pub(super) fn number(
+    pub(super) fn read_number_keywords(
         &self,
         node: &mut SchemaNode,
         map: &JsonObject,
@@ -84,12 +89,12 @@ impl SchemaReader<'_> {
             ] {
                 let Some(value) = value else { continue };
                 let Some(number) = value.as_number() else {
-                    return self.bad(
+                    return self.invalid_schema(
                         &node.path,
-                        format!("Expected f64 for '{name}', got {}", shortened(value)),
+                        format!("Expected f64 for '{name}', got {}", short_json(value)),
                     );
                 };
-                let number = JsonNumber::of(number);
+                let number = JsonNumber::from_json_number(number);
                 let bound = NumberBound { number, open };
                 if low {
                     rules.low.push(bound);
@@ -101,12 +106,12 @@ impl SchemaReader<'_> {
         if let Some(value) = map.get("multipleOf") {
             let step = value
                 .as_number()
-                .map(JsonNumber::of)
+                .map(JsonNumber::from_json_number)
                 .filter(|n| n.as_f64() > 0.0);
             let Some(step) = step else {
-                return self.bad(&node.path, "invalid multiple of");
+                return self.invalid_schema(&node.path, "invalid multiple of");
             };
-            rules.step = Decimal::of(step);
+            rules.step = ExactDecimal::from_json_number(step);
         }
         if !rules.low.is_empty() || !rules.high.is_empty() || rules.step.is_some() {
             node.number = Some(Box::new(rules));
@@ -114,7 +119,7 @@ impl SchemaReader<'_> {
         Ok(())
     }
 
-    fn count(
+    fn read_count_keyword(
         &self,
         node: &SchemaNode,
         map: &JsonObject,
@@ -126,17 +131,17 @@ impl SchemaReader<'_> {
         let whole = value.as_f64().filter(|f| f.fract() == 0.0 && *f >= 0.0);
         match value.as_u64().or_else(|| whole.map(|f| f as u64)) {
             Some(count) => Ok(Some(count)),
-            None => self.bad(
+            None => self.invalid_schema(
                 &node.path,
                 format!(
                     "Expected positive integer for '{key}', got {}",
-                    shortened(value)
+                    short_json(value)
                 ),
             ),
         }
     }
 
-    fn text<'m>(
+    fn read_text_keyword<'m>(
         &self,
         node: &SchemaNode,
         map: &'m JsonObject,
@@ -145,35 +150,40 @@ impl SchemaReader<'_> {
         match map.get(key) {
             None => Ok(None),
             Some(Value::String(text)) => Ok(Some(text)),
-            Some(other) => self.bad(
+            Some(other) => self.invalid_schema(
                 &node.path,
-                format!("Expected string for '{key}', got {}", shortened(other)),
+                format!("Expected string for '{key}', got {}", short_json(other)),
             ),
         }
     }
 
-    fn pattern(&self, path: &str, source: &str) -> Result<Pattern, InvalidSchema> {
-        let cost = self.translation.get() + translation(source);
+    fn compile_pattern(&self, path: &str, source: &str) -> Result<Pattern, InvalidSchema> {
+        let cost = self.translation.get() + translation_cost(source);
         self.translation.set(cost);
-        if cost > MAX_TRANSLATION {
-            return self.bad(path, "the patterns of the schema are too large".to_owned());
+        if cost > MAX_TRANSLATION_COST {
+            return self
+                .invalid_schema(path, "the patterns of the schema are too large".to_owned());
         }
-        Pattern::new(source).or_else(|reason| self.bad(path, reason))
+        Pattern::new(source).or_else(|reason| self.invalid_schema(path, reason))
     }
 
-    pub(super) fn string(
+    pub(super) fn read_string_keywords(
         &self,
         node: &mut SchemaNode,
         map: &JsonObject,
     ) -> Result<(), InvalidSchema> {
         let encoding = map.get("contentEncoding").and_then(Value::as_str);
         let media = map.get("contentMediaType").and_then(Value::as_str);
-        let pattern = self.text(node, map, "pattern")?;
-        let format = self.text(node, map, "format")?;
+        let pattern = self.read_text_keyword(node, map, "pattern")?;
+        let format = self.read_text_keyword(node, map, "format")?;
         let rules = StringRules {
-            min: self.count(node, map, "minLength")?.unwrap_or(0),
-            max: self.count(node, map, "maxLength")?,
-            pattern: pattern.map(|p| self.pattern(&node.path, p)).transpose()?,
+            min: self
+                .read_count_keyword(node, map, "minLength")?
+                .unwrap_or(0),
+            max: self.read_count_keyword(node, map, "maxLength")?,
+            pattern: pattern
+                .map(|p| self.compile_pattern(&node.path, p))
+                .transpose()?,
             format: format.map(|name| StringFormat::new(name, self.draft)),
             base64: encoding == Some("base64"),
             json: media == Some("application/json"),
@@ -190,34 +200,36 @@ impl SchemaReader<'_> {
         Ok(())
     }
 
-    pub(super) fn array(
+    pub(super) fn read_array_keywords(
         &mut self,
         node: &mut SchemaNode,
         map: &JsonObject,
         depth: u32,
     ) -> Result<(), InvalidSchema> {
         let mut rules = ArrayRules {
-            prefix: self.subs(node, map, "prefixItems", depth)?,
-            min: self.count(node, map, "minItems")?.unwrap_or(0),
-            max: self.count(node, map, "maxItems")?,
+            prefix: self.parse_subschemas(node, map, "prefixItems", depth)?,
+            min: self.read_count_keyword(node, map, "minItems")?.unwrap_or(0),
+            max: self.read_count_keyword(node, map, "maxItems")?,
             unique: map.get("uniqueItems") == Some(&Value::Bool(true)),
             ..ArrayRules::default()
         };
         if map.get("items").is_some_and(Value::is_array) {
-            rules.prefix = self.subs(node, map, "items", depth)?;
-            rules.rest = self.sub(node, map, "additionalItems", depth)?;
+            rules.prefix = self.parse_subschemas(node, map, "items", depth)?;
+            rules.rest = self.parse_subschema(node, map, "additionalItems", depth)?;
         } else {
-            rules.rest = self.sub(node, map, "items", depth)?;
+            rules.rest = self.parse_subschema(node, map, "items", depth)?;
         }
-        let contains = self.sub(node, map, "contains", depth)?;
+        let contains = self.parse_subschema(node, map, "contains", depth)?;
         if let Some(inner) = contains.filter(|_| self.keywords != KeywordSet::Draft4) {
-            rules.contains = Some(Contains {
+            rules.contains = Some(ContainsRule {
                 node: inner,
-                min: self.count(node, map, "minContains")?.unwrap_or(1),
-                max: self.count(node, map, "maxContains")?,
+                min: self
+                    .read_count_keyword(node, map, "minContains")?
+                    .unwrap_or(1),
+                max: self.read_count_keyword(node, map, "maxContains")?,
             });
         }
-        rules.unevaluated = self.sub(node, map, "unevaluatedItems", depth)?;
+        rules.unevaluated = self.parse_subschema(node, map, "unevaluatedItems", depth)?;
         self.tracks |= rules.unevaluated.is_some();
         if !rules.prefix.is_empty()
             || rules.rest.is_some()
@@ -232,51 +244,53 @@ impl SchemaReader<'_> {
         Ok(())
     }
 
-    pub(super) fn object(
+    pub(super) fn read_object_keywords(
         &mut self,
         node: &mut SchemaNode,
         map: &JsonObject,
         depth: u32,
     ) -> Result<(), InvalidSchema> {
         let mut rules = ObjectRules {
-            additional: self.sub(node, map, "additionalProperties", depth)?,
+            additional: self.parse_subschema(node, map, "additionalProperties", depth)?,
             names: self
-                .sub(node, map, "propertyNames", depth)?
+                .parse_subschema(node, map, "propertyNames", depth)?
                 .filter(|_| self.keywords != KeywordSet::Draft4),
-            required: self.names(node, map.get("required"))?,
-            min: self.count(node, map, "minProperties")?.unwrap_or(0),
-            max: self.count(node, map, "maxProperties")?,
-            unevaluated: self.sub(node, map, "unevaluatedProperties", depth)?,
+            required: self.read_property_names(node, map.get("required"))?,
+            min: self
+                .read_count_keyword(node, map, "minProperties")?
+                .unwrap_or(0),
+            max: self.read_count_keyword(node, map, "maxProperties")?,
+            unevaluated: self.parse_subschema(node, map, "unevaluatedProperties", depth)?,
             ..ObjectRules::default()
         };
         self.tracks |= rules.unevaluated.is_some();
-        for (name, value, path) in self.members(node, map, "properties")? {
-            let inner = self.node(value, path, depth + 1)?;
-            let semantic_type = SemanticType::of_name(name);
-            let property = Property {
+        for (name, value, path) in self.read_member_schemas(node, map, "properties")? {
+            let inner = self.parse_node(value, path, depth + 1)?;
+            let semantic_type = SemanticType::from_field_name(name);
+            let property = PropertyRule {
                 node: inner,
                 semantic_type,
             };
             rules.properties.insert(name.clone(), property);
         }
-        for (name, value, path) in self.members(node, map, "patternProperties")? {
-            let pattern = self.pattern(&path, name)?;
-            let inner = self.node(value, path, depth + 1)?;
+        for (name, value, path) in self.read_member_schemas(node, map, "patternProperties")? {
+            let pattern = self.compile_pattern(&path, name)?;
+            let inner = self.parse_node(value, path, depth + 1)?;
             rules.patterns.push((pattern, inner));
         }
-        for (name, value, _) in self.members(node, map, "dependentRequired")? {
+        for (name, value, _) in self.read_member_schemas(node, map, "dependentRequired")? {
             rules
                 .needs
-                .push((name.clone(), self.names(node, Some(value))?));
+                .push((name.clone(), self.read_property_names(node, Some(value))?));
         }
         for key in ["dependentSchemas", "dependencies"] {
-            for (name, value, path) in self.members(node, map, key)? {
+            for (name, value, path) in self.read_member_schemas(node, map, key)? {
                 if value.is_array() || value.is_string() {
                     rules
                         .needs
-                        .push((name.clone(), self.names(node, Some(value))?));
+                        .push((name.clone(), self.read_property_names(node, Some(value))?));
                 } else {
-                    let inner = self.node(value, path, depth + 1)?;
+                    let inner = self.parse_node(value, path, depth + 1)?;
                     rules.dependent.push((name.clone(), inner));
                 }
             }
@@ -298,7 +312,7 @@ impl SchemaReader<'_> {
     }
 
     /// Returns the entries of an object-valued keyword such as `properties`, with their paths.
-    fn members<'m>(
+    fn read_member_schemas<'m>(
         &self,
         node: &SchemaNode,
         map: &'m JsonObject,
@@ -313,12 +327,12 @@ impl SchemaReader<'_> {
                     (name, value, format!("{}/{key}/{escaped}", node.path))
                 })
                 .collect()),
-            Some(_) => self.bad(&node.path, format!("{key} must be an object")),
+            Some(_) => self.invalid_schema(&node.path, format!("{key} must be an object")),
         }
     }
 
     /// Reads a keyword with a list of property names; a boolean `required` (draft 3) is ignored.
-    fn names(
+    fn read_property_names(
         &self,
         node: &SchemaNode,
         value: Option<&Value>,
@@ -330,32 +344,32 @@ impl SchemaReader<'_> {
                 .iter()
                 .map(|name| match name.as_str() {
                     Some(name) => Ok(name.to_owned()),
-                    None => self.bad(
+                    None => self.invalid_schema(
                         &node.path,
-                        format!("'required' must hold strings, got {}", shortened(name)),
+                        format!("'required' must hold strings, got {}", short_json(name)),
                     ),
                 })
                 .collect(),
-            Some(other) => self.bad(
+            Some(other) => self.invalid_schema(
                 &node.path,
-                format!("Expected array for 'required', got {}", shortened(other)),
+                format!("Expected array for 'required', got {}", short_json(other)),
             ),
         }
     }
 }
 
 impl ValueHints {
-    pub(super) fn read(map: &JsonObject) -> Option<Box<Self>> {
+    pub(super) fn from_keywords(map: &JsonObject) -> Option<Box<Self>> {
         let text = |key| map.get(key).and_then(Value::as_str);
         let mut hints = Self {
-            semantic_type: text("title").and_then(SemanticType::of_name),
+            semantic_type: text("title").and_then(SemanticType::from_field_name),
             ..Self::default()
         };
         if let Some(description) = text("description") {
-            hints.example = example_in(description).map(str::to_owned);
+            hints.example = example_in_description(description).map(str::to_owned);
             hints.semantic_type = hints
                 .semantic_type
-                .or_else(|| SemanticType::of_description(description));
+                .or_else(|| SemanticType::from_description(description));
         }
         for key in ["default", "example"] {
             hints.examples.extend(map.get(key).cloned());

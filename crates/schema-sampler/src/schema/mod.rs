@@ -17,7 +17,9 @@ mod validator;
 
 pub(crate) use document::Schema;
 pub(crate) use format::StringFormat;
-pub(crate) use node::{ArrayRules, Contains, NodeId, ObjectRules, SchemaNode, StringRules};
-pub(crate) use range::{NumberRange, UsualRange};
-pub(crate) use types::{JsonTypes, json_equal, type_of};
+pub(crate) use node::{
+    ArrayRules, ContainsRule, ObjectRules, SchemaNode, SchemaNodeId, StringRules,
+};
+pub(crate) use range::{NumberRange, PreferredRange};
+pub(crate) use types::{JsonTypes, json_equal, json_type_of};
 pub(crate) use validator::{BoundedValidator, FuelExhausted};

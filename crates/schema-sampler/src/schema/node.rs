@@ -4,15 +4,15 @@ use indexmap::IndexMap;
 use serde_json::Value;
 
 use super::format::StringFormat;
-use super::number::{Decimal, NumberBound};
+use super::number::{ExactDecimal, NumberBound};
 use super::types::JsonTypes;
 use crate::regex::Pattern;
 use crate::semantic_type::SemanticType;
 
 /// Height of a schema node that no finite value satisfies.
-pub(crate) const ENDLESS: u16 = u16::MAX;
+pub(crate) const INFINITE_HEIGHT: u16 = u16::MAX;
 
-pub(crate) type NodeId = u32;
+pub(crate) type SchemaNodeId = u32;
 
 /// One schema object (or boolean) of the schema document.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub(crate) struct SchemaNode {
     pub(crate) typed: bool,
     /// Possible JSON types of a value, with references and combinators resolved.
     pub(crate) possible: JsonTypes,
-    /// Lower bound of a value's minimum nesting; [`ENDLESS`] if no finite value exists.
+    /// Lower bound of a value's minimum nesting; [`INFINITE_HEIGHT`] if no finite value exists.
     pub(crate) height: u16,
     /// Whether the schema is the boolean `false`, which no value satisfies.
     pub(crate) never: bool,
@@ -34,7 +34,7 @@ pub(crate) struct SchemaNode {
     pub(crate) string: Option<Box<StringRules>>,
     pub(crate) array: Option<Box<ArrayRules>>,
     pub(crate) object: Option<Box<ObjectRules>>,
-    pub(crate) applicators: Option<Box<Applicators>>,
+    pub(crate) applicators: Option<Box<ApplicatorKeywords>>,
     pub(crate) hints: Option<Box<ValueHints>>,
 }
 
@@ -69,7 +69,7 @@ impl SchemaNode {
 pub(crate) struct NumberRules {
     pub(crate) low: Vec<NumberBound>,
     pub(crate) high: Vec<NumberBound>,
-    pub(crate) step: Option<Decimal>,
+    pub(crate) step: Option<ExactDecimal>,
 }
 
 #[derive(Debug, Default)]
@@ -84,59 +84,59 @@ pub(crate) struct StringRules {
 
 #[derive(Debug, Default)]
 pub(crate) struct ArrayRules {
-    pub(crate) prefix: Vec<NodeId>,
+    pub(crate) prefix: Vec<SchemaNodeId>,
     /// Schema of the array items after the `prefixItems`.
-    pub(crate) rest: Option<NodeId>,
+    pub(crate) rest: Option<SchemaNodeId>,
     pub(crate) min: u64,
     pub(crate) max: Option<u64>,
     pub(crate) unique: bool,
-    pub(crate) contains: Option<Contains>,
-    pub(crate) unevaluated: Option<NodeId>,
+    pub(crate) contains: Option<ContainsRule>,
+    pub(crate) unevaluated: Option<SchemaNodeId>,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Contains {
-    pub(crate) node: NodeId,
+pub(crate) struct ContainsRule {
+    pub(crate) node: SchemaNodeId,
     pub(crate) min: u64,
     pub(crate) max: Option<u64>,
 }
 
 #[derive(Debug, Default)]
 pub(crate) struct ObjectRules {
-    pub(crate) properties: IndexMap<String, Property>,
-    pub(crate) patterns: Vec<(Pattern, NodeId)>,
-    pub(crate) additional: Option<NodeId>,
-    pub(crate) names: Option<NodeId>,
+    pub(crate) properties: IndexMap<String, PropertyRule>,
+    pub(crate) patterns: Vec<(Pattern, SchemaNodeId)>,
+    pub(crate) additional: Option<SchemaNodeId>,
+    pub(crate) names: Option<SchemaNodeId>,
     pub(crate) required: Vec<String>,
     pub(crate) min: u64,
     pub(crate) max: Option<u64>,
     pub(crate) needs: Vec<(String, Vec<String>)>,
-    pub(crate) dependent: Vec<(String, NodeId)>,
-    pub(crate) unevaluated: Option<NodeId>,
+    pub(crate) dependent: Vec<(String, SchemaNodeId)>,
+    pub(crate) unevaluated: Option<SchemaNodeId>,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Property {
-    pub(crate) node: NodeId,
+pub(crate) struct PropertyRule {
+    pub(crate) node: SchemaNodeId,
     pub(crate) semantic_type: Option<&'static SemanticType>,
 }
 
 /// Keywords with other schemas for the same value, such as `allOf`.
 #[derive(Debug, Default)]
-pub(crate) struct Applicators {
-    pub(crate) refs: Vec<NodeId>,
-    pub(crate) all: Vec<NodeId>,
-    pub(crate) any: Vec<NodeId>,
-    pub(crate) one: Vec<NodeId>,
-    pub(crate) not: Option<NodeId>,
-    pub(crate) when: Option<Conditional>,
+pub(crate) struct ApplicatorKeywords {
+    pub(crate) refs: Vec<SchemaNodeId>,
+    pub(crate) all: Vec<SchemaNodeId>,
+    pub(crate) any: Vec<SchemaNodeId>,
+    pub(crate) one: Vec<SchemaNodeId>,
+    pub(crate) not: Option<SchemaNodeId>,
+    pub(crate) when: Option<ConditionalSchemas>,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Conditional {
-    pub(crate) test: NodeId,
-    pub(crate) then: Option<NodeId>,
-    pub(crate) otherwise: Option<NodeId>,
+pub(crate) struct ConditionalSchemas {
+    pub(crate) test: SchemaNodeId,
+    pub(crate) then: Option<SchemaNodeId>,
+    pub(crate) otherwise: Option<SchemaNodeId>,
 }
 
 #[derive(Debug, Default)]

@@ -11,7 +11,7 @@ pub(crate) enum JsonNumber {
 }
 
 impl JsonNumber {
-    pub(crate) fn of(number: &Number) -> Self {
+    pub(crate) fn from_json_number(number: &Number) -> Self {
         number
             .as_i64()
             .map(i128::from)
@@ -53,7 +53,7 @@ pub(crate) struct NumberBound {
 
 impl NumberBound {
     /// Returns the bound with the number itself excluded if it was included, and vice versa.
-    pub(crate) fn flipped(self) -> Self {
+    pub(crate) fn with_flipped_inclusion(self) -> Self {
         Self {
             open: !self.open,
             ..self
@@ -61,7 +61,7 @@ impl NumberBound {
     }
 
     /// Returns the minimum integer of a range with this lower bound.
-    pub(crate) fn ceil(self) -> i128 {
+    pub(crate) fn min_integer(self) -> i128 {
         let beyond = i128::from(self.open);
         match self.number {
             JsonNumber::Int(i) => i.saturating_add(beyond),
@@ -71,7 +71,7 @@ impl NumberBound {
     }
 
     /// Returns the maximum integer of a range with this upper bound.
-    pub(crate) fn floor(self) -> i128 {
+    pub(crate) fn max_integer(self) -> i128 {
         let beyond = i128::from(self.open);
         match self.number {
             JsonNumber::Int(i) => i.saturating_sub(beyond),
@@ -83,13 +83,13 @@ impl NumberBound {
 
 /// A number `digits × 10^exp`, the exact value of a printed number; without trailing zero digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Decimal {
+pub(crate) struct ExactDecimal {
     digits: i128,
     exp: i32,
 }
 
-impl Decimal {
-    pub(crate) fn of(num: JsonNumber) -> Option<Self> {
+impl ExactDecimal {
+    pub(crate) fn from_json_number(num: JsonNumber) -> Option<Self> {
         let (digits, exp) = match num {
             JsonNumber::Int(i) => (i, 0),
             JsonNumber::Float(f) => {
@@ -101,10 +101,10 @@ impl Decimal {
                 (digits, exp.parse::<i32>().ok()? - places)
             }
         };
-        Some(Self::trimmed(digits, exp))
+        Some(Self::without_trailing_zeros(digits, exp))
     }
 
-    fn trimmed(mut digits: i128, mut exp: i32) -> Self {
+    fn without_trailing_zeros(mut digits: i128, mut exp: i32) -> Self {
         if digits == 0 {
             return Self { digits, exp: 0 };
         }
@@ -116,7 +116,7 @@ impl Decimal {
     }
 
     /// Returns the digits of this number at a smaller exponent; `None` on overflow.
-    fn at(self, exp: i32) -> Option<i128> {
+    fn digits_at_exponent(self, exp: i32) -> Option<i128> {
         let shift = u32::try_from(self.exp.checked_sub(exp)?).ok()?;
         self.digits.checked_mul(10i128.checked_pow(shift)?)
     }
@@ -126,7 +126,7 @@ impl Decimal {
             return self.digits == 0;
         }
         let exp = self.exp.min(step.exp);
-        match (self.at(exp), step.at(exp)) {
+        match (self.digits_at_exponent(exp), step.digits_at_exponent(exp)) {
             (Some(a), Some(b)) => a % b == 0,
             // The exponents are too far apart for exact integers: uses modular arithmetic.
             (None, Some(b)) => {
@@ -142,23 +142,29 @@ impl Decimal {
         }
     }
 
-    pub(crate) fn lcm(self, other: Self) -> Option<Self> {
+    pub(crate) fn least_common_multiple(self, other: Self) -> Option<Self> {
         let exp = self.exp.min(other.exp);
-        let (a, b) = (self.at(exp)?.abs(), other.at(exp)?.abs());
-        Some(Self::trimmed((a / gcd(a, b)).checked_mul(b)?, exp))
+        let (a, b) = (
+            self.digits_at_exponent(exp)?.abs(),
+            other.digits_at_exponent(exp)?.abs(),
+        );
+        Some(Self::without_trailing_zeros(
+            (a / gcd(a, b)).checked_mul(b)?,
+            exp,
+        ))
     }
 
     /// Returns the minimum positive integer that is a multiple of this decimal number.
-    pub(crate) fn integer_step(self) -> Option<i128> {
+    pub(crate) fn smallest_integer_multiple(self) -> Option<i128> {
         if self.exp >= 0 {
-            return self.at(0).map(i128::abs);
+            return self.digits_at_exponent(0).map(i128::abs);
         }
         let scale = 10i128.checked_pow(self.exp.unsigned_abs())?;
         Some(self.digits.abs() / gcd(self.digits.abs(), scale))
     }
 
     /// Returns `count` times this number as the nearest 64-bit float.
-    pub(crate) fn times(self, count: i128) -> Option<f64> {
+    pub(crate) fn times_as_f64(self, count: i128) -> Option<f64> {
         format!("{}e{}", self.digits.checked_mul(count)?, self.exp)
             .parse()
             .ok()
@@ -166,7 +172,7 @@ impl Decimal {
     }
 
     pub(crate) fn as_f64(self) -> f64 {
-        self.times(1).unwrap_or(0.0)
+        self.times_as_f64(1).unwrap_or(0.0)
     }
 }
 
@@ -193,9 +199,9 @@ fn gcd(mut a: i128, mut b: i128) -> i128 {
 mod tests {
     use super::*;
 
-    fn dec(text: &str) -> Decimal {
+    fn dec(text: &str) -> ExactDecimal {
         let number: Number = serde_json::from_str(text).expect("a number");
-        Decimal::of(JsonNumber::of(&number)).expect("a decimal")
+        ExactDecimal::from_json_number(JsonNumber::from_json_number(&number)).expect("a decimal")
     }
 
     #[test]

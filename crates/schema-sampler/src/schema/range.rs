@@ -5,18 +5,18 @@ use std::cmp::Ordering;
 use rand_chacha::ChaCha8Rng;
 use serde_json::Number;
 
-use super::number::{Decimal, JsonNumber, NumberBound};
-use vllm_sim_random::Draw;
+use super::number::{ExactDecimal, JsonNumber, NumberBound};
+use vllm_sim_random::DrawRandom;
 
 /// Smallest magnitude of 64-bit floats without a fraction, 2^53.
-const EXACT: f64 = 9_007_199_254_740_992.0;
+const MAX_EXACT_INTEGER_F64: f64 = 9_007_199_254_740_992.0;
 
 /// Maximum width of an integer range that is not narrowed to the usual range.
-const WIDE: i128 = 10_000;
+const WIDE_RANGE_WIDTH: i128 = 10_000;
 
 /// The preferred range of a generated number.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum UsualRange<T> {
+pub(crate) enum PreferredRange<T> {
     Default((T, T)),
     /// A range suggested by the field name, applied wherever the schema allows it.
     Suggested((T, T)),
@@ -26,11 +26,11 @@ pub(crate) enum UsualRange<T> {
 pub(crate) struct NumberRange {
     low: Option<NumberBound>,
     high: Option<NumberBound>,
-    step: Option<Decimal>,
+    step: Option<ExactDecimal>,
 }
 
 impl NumberRange {
-    pub(crate) fn at_least(&mut self, bound: NumberBound) {
+    pub(crate) fn add_lower_bound(&mut self, bound: NumberBound) {
         let tighter = self
             .low
             .is_none_or(|low| match bound.number.cmp(low.number) {
@@ -43,7 +43,7 @@ impl NumberRange {
         }
     }
 
-    pub(crate) fn at_most(&mut self, bound: NumberBound) {
+    pub(crate) fn add_upper_bound(&mut self, bound: NumberBound) {
         let tighter = self
             .high
             .is_none_or(|high| match bound.number.cmp(high.number) {
@@ -56,27 +56,27 @@ impl NumberRange {
         }
     }
 
-    pub(crate) fn multiple_of(&mut self, step: Decimal) {
+    pub(crate) fn add_multiple_of(&mut self, step: ExactDecimal) {
         self.step = Some(match self.step {
             // On overflow, one of the steps is left to the final check.
-            Some(old) => old.lcm(step).unwrap_or(step),
+            Some(old) => old.least_common_multiple(step).unwrap_or(step),
             None => step,
         });
     }
 
-    pub(crate) fn narrow(&mut self, other: &Self) {
+    pub(crate) fn intersect(&mut self, other: &Self) {
         if let Some(bound) = other.low {
-            self.at_least(bound);
+            self.add_lower_bound(bound);
         }
         if let Some(bound) = other.high {
-            self.at_most(bound);
+            self.add_upper_bound(bound);
         }
         if let Some(step) = other.step {
-            self.multiple_of(step);
+            self.add_multiple_of(step);
         }
     }
 
-    pub(crate) fn conflict(&self) -> Option<String> {
+    pub(crate) fn conflict_message(&self) -> Option<String> {
         let (low, high) = self.low.zip(self.high)?;
         let (low, high) = (low.number, high.number);
         let text = |n: JsonNumber| match n {
@@ -92,7 +92,7 @@ impl NumberRange {
         })
     }
 
-    fn holds(&self, f: f64) -> bool {
+    fn contains_f64(&self, f: f64) -> bool {
         let low = self.low.is_none_or(|low| {
             let order = JsonNumber::Float(f).cmp(low.number);
             order == Ordering::Greater || (order == Ordering::Equal && !low.open)
@@ -104,17 +104,21 @@ impl NumberRange {
         low && high && f.is_finite()
     }
 
-    pub(crate) fn integer(&self, usual: UsualRange<i64>, rng: &mut ChaCha8Rng) -> Option<Number> {
-        let low = self.low.map(NumberBound::ceil);
-        let high = self.high.map(NumberBound::floor);
+    pub(crate) fn random_integer(
+        &self,
+        usual: PreferredRange<i64>,
+        rng: &mut ChaCha8Rng,
+    ) -> Option<Number> {
+        let low = self.low.map(NumberBound::min_integer);
+        let high = self.high.map(NumberBound::max_integer);
         if low.zip(high).is_some_and(|(low, high)| low > high) {
             return None;
         }
         let step = match self.step {
-            Some(step) => step.integer_step()?.max(1),
+            Some(step) => step.smallest_integer_multiple()?.max(1),
             None => 1,
         };
-        let (a, mut b) = window(low, high, usual);
+        let (a, mut b) = preferred_window(low, high, usual);
         if a <= i128::from(u64::MAX) {
             // Larger integers need a double.
             b = b.min(i128::from(u64::MAX));
@@ -122,7 +126,7 @@ impl NumberRange {
         let (first, last) = (ceil_div(a, step), a.max(b).div_euclid(step));
         let value = if first <= last {
             let span = u64::try_from(last - first).unwrap_or(u64::MAX);
-            (first + i128::from(rng.between(0, span))).checked_mul(step)?
+            (first + i128::from(rng.draw_u64_between(0, span))).checked_mul(step)?
         } else {
             let within = |v: &i128| low.is_none_or(|l| *v >= l) && high.is_none_or(|h| *v <= h);
             [first.checked_mul(step)?, last.checked_mul(step)?]
@@ -133,30 +137,35 @@ impl NumberRange {
             .map(Number::from)
             .or_else(|_| u64::try_from(value).map(Number::from))
             .ok()
-            .or_else(|| self.huge(value))
+            .or_else(|| self.huge_integer_as_f64(value))
     }
 
     /// Returns an integer beyond 64 bits, as a 64-bit float; `None` if that is out of range.
-    fn huge(&self, value: i128) -> Option<Number> {
+    fn huge_integer_as_f64(&self, value: i128) -> Option<Number> {
         let near = value as f64;
         [near, near.next_up(), near.next_down()]
             .into_iter()
             .chain(self.low.map(|low| low.number.as_f64()))
             .chain(self.low.map(|low| low.number.as_f64().next_up()))
-            .find(|&f| self.holds(f) && self.steps(f))
+            .find(|&f| self.contains_f64(f) && self.is_multiple_of_steps(f))
             .and_then(Number::from_f64)
     }
 
-    fn steps(&self, f: f64) -> bool {
+    fn is_multiple_of_steps(&self, f: f64) -> bool {
         self.step.is_none_or(|step| {
-            Decimal::of(JsonNumber::Float(f)).is_some_and(|d| d.is_multiple_of(step))
+            ExactDecimal::from_json_number(JsonNumber::Float(f))
+                .is_some_and(|d| d.is_multiple_of(step))
         })
     }
 
     /// Returns a random number in the range, with few decimals if possible.
-    pub(crate) fn number(&self, usual: UsualRange<f64>, rng: &mut ChaCha8Rng) -> Option<Number> {
-        let is_meant = matches!(usual, UsualRange::Suggested(_));
-        let (UsualRange::Suggested(usual) | UsualRange::Default(usual)) = usual;
+    pub(crate) fn random_number(
+        &self,
+        usual: PreferredRange<f64>,
+        rng: &mut ChaCha8Rng,
+    ) -> Option<Number> {
+        let is_meant = matches!(usual, PreferredRange::Suggested(_));
+        let (PreferredRange::Suggested(usual) | PreferredRange::Default(usual)) = usual;
         let low = self.low.map(|low| low.number.as_f64());
         let high = self.high.map(|high| high.number.as_f64());
         let (a, b) = match (low, high) {
@@ -173,20 +182,26 @@ impl NumberRange {
             (Some(l), Some(h)) => (l, h),
         };
         if let Some(step) = self.step {
-            return self.stepped(step, a, b, rng);
+            return self.random_stepped_number(step, a, b, rng);
         }
-        let raw = a + (b / 2.0 - a / 2.0) * 2.0 * rng.unit();
+        let raw = a + (b / 2.0 - a / 2.0) * 2.0 * rng.draw_unit_f64();
         let rounded = [10.0, 100.0, 1e4].map(|scale| (raw * scale).round() / scale);
         let nice = rounded
             .into_iter()
             .filter(|f| raw.abs() < 1e12 && f.fract() != 0.0);
         let edges = [raw, raw.round(), a.next_up(), b.next_down(), a, b];
         nice.chain(edges)
-            .find(|&f| self.holds(f))
+            .find(|&f| self.contains_f64(f))
             .and_then(Number::from_f64)
     }
 
-    fn stepped(&self, step: Decimal, a: f64, b: f64, rng: &mut ChaCha8Rng) -> Option<Number> {
+    fn random_stepped_number(
+        &self,
+        step: ExactDecimal,
+        a: f64,
+        b: f64,
+        rng: &mut ChaCha8Rng,
+    ) -> Option<Number> {
         let size = step.as_f64();
         if size == 0.0 {
             return None;
@@ -199,34 +214,37 @@ impl NumberRange {
                 // The preferred range contains no multiple: tries the nearest ones outside.
                 if attempt % 2 == 0 { first } else { last }
             } else if last - first < 1e15 {
-                first + rng.between(0, (last - first) as u64) as f64
+                first + rng.draw_u64_between(0, (last - first) as u64) as f64
             } else {
-                first + ((last - first) * rng.unit()).floor()
+                first + ((last - first) * rng.draw_unit_f64()).floor()
             };
-            if count.abs() >= EXACT {
+            if count.abs() >= MAX_EXACT_INTEGER_F64 {
                 // Only a double can represent the multiple, such as 1e300 for step 0.5.
                 let f = (count * size).clamp(f64::MIN, f64::MAX);
-                if self.holds(f) && self.steps(f) {
+                if self.contains_f64(f) && self.is_multiple_of_steps(f) {
                     return Number::from_f64(f);
                 }
                 continue;
             }
-            let Some(f) = step.times(count as i128).filter(|&f| self.holds(f)) else {
+            let Some(f) = step
+                .times_as_f64(count as i128)
+                .filter(|&f| self.contains_f64(f))
+            else {
                 continue;
             };
             // Python's jsonschema divides doubles: prefers multiples that survive this.
             if (f / size).fract() == 0.0 {
-                return tidy(f);
+                return json_number_from_f64(f);
             }
-            fallback = tidy(f);
+            fallback = json_number_from_f64(f);
         }
         fallback
     }
 }
 
 /// Returns a float without fraction as a JSON integer.
-fn tidy(f: f64) -> Option<Number> {
-    if f.fract() == 0.0 && f.abs() < EXACT {
+fn json_number_from_f64(f: f64) -> Option<Number> {
+    if f.fract() == 0.0 && f.abs() < MAX_EXACT_INTEGER_F64 {
         return Some(Number::from(f as i64));
     }
     Number::from_f64(f)
@@ -236,9 +254,13 @@ fn ceil_div(a: i128, b: i128) -> i128 {
     a.div_euclid(b) + i128::from(a.rem_euclid(b) != 0)
 }
 
-fn window(low: Option<i128>, high: Option<i128>, usual: UsualRange<i64>) -> (i128, i128) {
-    let is_meant = matches!(usual, UsualRange::Suggested(_));
-    let (UsualRange::Suggested(usual) | UsualRange::Default(usual)) = usual;
+fn preferred_window(
+    low: Option<i128>,
+    high: Option<i128>,
+    usual: PreferredRange<i64>,
+) -> (i128, i128) {
+    let is_meant = matches!(usual, PreferredRange::Suggested(_));
+    let (PreferredRange::Suggested(usual) | PreferredRange::Default(usual)) = usual;
     let usual = (i128::from(usual.0), i128::from(usual.1));
     match (low, high) {
         (None, None) => usual,
@@ -247,7 +269,7 @@ fn window(low: Option<i128>, high: Option<i128>, usual: UsualRange<i64>) -> (i12
         (None, Some(h)) if h >= usual.0 => (usual.0, h.min(usual.1)),
         (None, Some(h)) => (h.saturating_sub(100), h),
         (Some(l), Some(h)) => {
-            let wide = is_meant || h.saturating_sub(l) > WIDE;
+            let wide = is_meant || h.saturating_sub(l) > WIDE_RANGE_WIDTH;
             if wide && l <= usual.1 && h >= usual.0 {
                 (l.max(usual.0), h.min(usual.1))
             } else {
@@ -260,51 +282,54 @@ fn window(low: Option<i128>, high: Option<i128>, usual: UsualRange<i64>) -> (i12
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vllm_sim_random::{Purpose, stream};
+    use vllm_sim_random::{StreamPurpose, request_rng};
 
-    fn bound(number: JsonNumber, open: bool) -> NumberBound {
+    fn number_bound(number: JsonNumber, open: bool) -> NumberBound {
         NumberBound { number, open }
     }
 
-    fn dec(text: &str) -> Decimal {
+    fn exact_decimal(text: &str) -> ExactDecimal {
         let number: Number = serde_json::from_str(text).expect("a number");
-        Decimal::of(JsonNumber::of(&number)).expect("a decimal")
+        ExactDecimal::from_json_number(JsonNumber::from_json_number(&number)).expect("a decimal")
     }
 
     #[test]
-    fn a_pick_lies_within_its_range() {
-        let mut rng = stream(7, 0, Purpose::Structured);
+    fn random_number_lies_in_its_range() {
+        let mut rng = request_rng(7, 0, StreamPurpose::Structured);
         for _ in 0..200 {
             let mut range = NumberRange::default();
-            range.at_least(bound(JsonNumber::Float(0.1), true));
-            range.at_most(bound(JsonNumber::Float(0.2), true));
+            range.add_lower_bound(number_bound(JsonNumber::Float(0.1), true));
+            range.add_upper_bound(number_bound(JsonNumber::Float(0.2), true));
             let f = range
-                .number(UsualRange::Default((0.0, 100.0)), &mut rng)
+                .random_number(PreferredRange::Default((0.0, 100.0)), &mut rng)
                 .expect("a number");
             assert!(f.as_f64().is_some_and(|f| f > 0.1 && f < 0.2));
 
-            range.multiple_of(dec("0.01"));
+            range.add_multiple_of(exact_decimal("0.01"));
             let f = range
-                .number(UsualRange::Default((0.0, 100.0)), &mut rng)
+                .random_number(PreferredRange::Default((0.0, 100.0)), &mut rng)
                 .expect("a multiple");
-            assert!(Decimal::of(JsonNumber::of(&f)).is_some_and(|d| d.is_multiple_of(dec("0.01"))));
+            assert!(
+                ExactDecimal::from_json_number(JsonNumber::from_json_number(&f))
+                    .is_some_and(|d| d.is_multiple_of(exact_decimal("0.01")))
+            );
 
             let mut range = NumberRange::default();
-            range.at_least(bound(JsonNumber::Int(1001), false));
-            range.multiple_of(dec("7"));
+            range.add_lower_bound(number_bound(JsonNumber::Int(1001), false));
+            range.add_multiple_of(exact_decimal("7"));
             let i = range
-                .integer(UsualRange::Default((0, 100)), &mut rng)
+                .random_integer(PreferredRange::Default((0, 100)), &mut rng)
                 .expect("an integer");
             assert!(i.as_i64().is_some_and(|i| i > 1000 && i % 7 == 0));
         }
     }
 
     #[test]
-    fn the_usual_range_holds_where_the_schema_is_silent() {
-        let mut rng = stream(7, 0, Purpose::Structured);
+    fn preferred_range_applies_without_schema_bounds() {
+        let mut rng = request_rng(7, 0, StreamPurpose::Structured);
         for _ in 0..200 {
             let i = NumberRange::default()
-                .integer(UsualRange::Default((3, 5)), &mut rng)
+                .random_integer(PreferredRange::Default((3, 5)), &mut rng)
                 .expect("an integer");
             assert!(i.as_i64().is_some_and(|i| (3..=5).contains(&i)));
         }
@@ -312,33 +337,33 @@ mod tests {
 
     #[test]
     fn empty_and_huge_ranges_do_not_overflow() {
-        let mut rng = stream(7, 0, Purpose::Structured);
+        let mut rng = request_rng(7, 0, StreamPurpose::Structured);
         let mut range = NumberRange::default();
-        range.at_least(bound(JsonNumber::Int(5), true));
-        range.at_most(bound(JsonNumber::Int(6), true));
+        range.add_lower_bound(number_bound(JsonNumber::Int(5), true));
+        range.add_upper_bound(number_bound(JsonNumber::Int(6), true));
         assert!(
             range
-                .integer(UsualRange::Default((0, 100)), &mut rng)
+                .random_integer(PreferredRange::Default((0, 100)), &mut rng)
                 .is_none()
         );
         let mut range = NumberRange::default();
-        range.at_least(bound(JsonNumber::Float(1e300), true));
+        range.add_lower_bound(number_bound(JsonNumber::Float(1e300), true));
         assert!(
             range
-                .integer(UsualRange::Default((0, 100)), &mut rng)
+                .random_integer(PreferredRange::Default((0, 100)), &mut rng)
                 .is_some_and(|n| n.as_f64() > Some(1e300))
         );
         let mut range = NumberRange::default();
-        range.at_least(bound(JsonNumber::Float(-f64::MAX), false));
-        range.at_most(bound(JsonNumber::Float(f64::MAX), false));
+        range.add_lower_bound(number_bound(JsonNumber::Float(-f64::MAX), false));
+        range.add_upper_bound(number_bound(JsonNumber::Float(f64::MAX), false));
         assert!(
             range
-                .number(UsualRange::Default((0.0, 1.0)), &mut rng)
+                .random_number(PreferredRange::Default((0.0, 1.0)), &mut rng)
                 .is_some()
         );
         assert!(
             range
-                .integer(UsualRange::Default((0, 1)), &mut rng)
+                .random_integer(PreferredRange::Default((0, 1)), &mut rng)
                 .is_some()
         );
     }

@@ -6,35 +6,35 @@ use std::collections::HashMap;
 use jsonschema::Draft;
 use serde_json::{Map, Value};
 
-use super::node::{Applicators, Conditional, NodeId, SchemaNode, ValueHints};
-use super::references::{ReferenceIndex, is_old};
+use super::node::{ApplicatorKeywords, ConditionalSchemas, SchemaNode, SchemaNodeId, ValueHints};
+use super::references::{ReferenceIndex, ignores_ref_siblings};
 use super::types::JsonTypes;
 use crate::constraint::InvalidSchema;
 
-const MAX_NESTING: u32 = 200;
+const MAX_SCHEMA_NESTING: u32 = 200;
 
-const MAX_NODES: usize = 20_000;
+const MAX_SCHEMA_NODES: usize = 20_000;
 
 pub(super) type JsonObject = Map<String, Value>;
 
-pub(super) struct ReadSchema {
+pub(super) struct ParsedSchema {
     pub(super) nodes: Vec<SchemaNode>,
-    pub(super) root: NodeId,
+    pub(super) root: SchemaNodeId,
     pub(super) draft: Draft,
     /// Whether the schema has `unevaluatedItems` or `unevaluatedProperties`.
     pub(super) tracks: bool,
 }
 
-pub(super) fn read(source: &Value) -> Result<ReadSchema, InvalidSchema> {
-    if too_deep(source, MAX_NESTING) {
+pub(super) fn parse_schema(source: &Value) -> Result<ParsedSchema, InvalidSchema> {
+    if is_nested_deeper(source, MAX_SCHEMA_NESTING) {
         return Err(InvalidSchema {
             path: "#".to_owned(),
-            reason: format!("the schema nests deeper than {MAX_NESTING} levels"),
+            reason: format!("the schema nests deeper than {MAX_SCHEMA_NESTING} levels"),
         });
     }
-    let draft = draft_of(source);
+    let draft = detect_draft(source);
     let named = source.get("$schema").and_then(Value::as_str).unwrap_or("");
-    let mut reader = SchemaReader {
+    let mut reader = SchemaParser {
         root: source,
         draft,
         keywords: match () {
@@ -49,9 +49,9 @@ pub(super) fn read(source: &Value) -> Result<ReadSchema, InvalidSchema> {
         tracks: false,
         translation: Cell::new(0),
     };
-    let root = reader.node(source, String::new(), 0)?;
-    reader.link()?;
-    Ok(ReadSchema {
+    let root = reader.parse_node(source, String::new(), 0)?;
+    reader.resolve_references()?;
+    Ok(ParsedSchema {
         nodes: reader.nodes,
         root,
         draft,
@@ -60,7 +60,7 @@ pub(super) fn read(source: &Value) -> Result<ReadSchema, InvalidSchema> {
 }
 
 /// Returns whether a JSON value is nested deeper than `limit`, without recursion.
-fn too_deep(value: &Value, limit: u32) -> bool {
+fn is_nested_deeper(value: &Value, limit: u32) -> bool {
     let mut stack = vec![(value, 0)];
     while let Some((value, depth)) = stack.pop() {
         if depth > limit {
@@ -77,7 +77,7 @@ fn too_deep(value: &Value, limit: u32) -> bool {
 
 /// Returns the JSON Schema draft named by `$schema`, else the latest draft under which the document
 /// is valid.
-fn draft_of(source: &Value) -> Draft {
+fn detect_draft(source: &Value) -> Draft {
     let named = source.get("$schema").and_then(Value::as_str).unwrap_or("");
     let mut draft = [
         ("draft-04", Draft::Draft4),
@@ -119,22 +119,26 @@ pub(super) enum KeywordSet {
     All,
 }
 
-pub(super) struct SchemaReader<'v> {
+pub(super) struct SchemaParser<'v> {
     root: &'v Value,
     pub(super) draft: Draft,
     pub(super) keywords: KeywordSet,
     index: ReferenceIndex,
     nodes: Vec<SchemaNode>,
-    by_path: HashMap<String, NodeId>,
+    by_path: HashMap<String, SchemaNodeId>,
     /// `$ref` references to resolve after all nodes are known.
-    pending: Vec<(NodeId, String)>,
+    pending: Vec<(SchemaNodeId, String)>,
     pub(super) tracks: bool,
     /// Total cost of translating the schema's regular expressions, in bytes times classes.
     pub(super) translation: Cell<usize>,
 }
 
-impl SchemaReader<'_> {
-    pub(super) fn bad<T>(&self, path: &str, reason: impl Into<String>) -> Result<T, InvalidSchema> {
+impl SchemaParser<'_> {
+    pub(super) fn invalid_schema<T>(
+        &self,
+        path: &str,
+        reason: impl Into<String>,
+    ) -> Result<T, InvalidSchema> {
         Err(InvalidSchema {
             path: format!("#{path}"),
             reason: reason.into(),
@@ -142,22 +146,26 @@ impl SchemaReader<'_> {
     }
 
     /// Resolves all `$ref` references; parses targets outside the known keywords.
-    fn link(&mut self) -> Result<(), InvalidSchema> {
+    fn resolve_references(&mut self) -> Result<(), InvalidSchema> {
         while let Some((from, reference)) = self.pending.pop() {
             let path = self.nodes[from as usize].path.clone();
-            let target = match self.index.resolve(&reference, &path) {
+            let target = match self.index.resolve_reference(&reference, &path) {
                 Some(pointer) => match self.by_path.get(&pointer) {
                     Some(&id) => id,
                     None => match self.root.pointer(&pointer) {
-                        Some(value) => self.node(value, pointer, 0)?,
+                        Some(value) => self.parse_node(value, pointer, 0)?,
                         None => {
-                            return self.bad(&path, format!("Pointer '{pointer}' does not exist"));
+                            return self.invalid_schema(
+                                &path,
+                                format!("Pointer '{pointer}' does not exist"),
+                            );
                         }
                     },
                 },
-                None if reference.contains("json-schema.org/draft") => self.any_object(),
+                None if reference.contains("json-schema.org/draft") => self.add_any_object_node(),
                 None => {
-                    return self.bad(&path, format!("cannot resolve reference '{reference}'"));
+                    return self
+                        .invalid_schema(&path, format!("cannot resolve reference '{reference}'"));
                 }
             };
             let applicators = &mut self.nodes[from as usize].applicators;
@@ -168,66 +176,66 @@ impl SchemaReader<'_> {
 
     /// Returns the index of a new node for a reference to a meta-schema; the node accepts any
     /// object.
-    fn any_object(&mut self) -> NodeId {
+    fn add_any_object_node(&mut self) -> SchemaNodeId {
         let mut node = SchemaNode::new("/$ref".to_owned());
         node.types = JsonTypes::OBJECT;
         self.nodes.push(node);
-        (self.nodes.len() - 1) as NodeId
+        (self.nodes.len() - 1) as SchemaNodeId
     }
 
-    pub(super) fn node(
+    pub(super) fn parse_node(
         &mut self,
         value: &Value,
         path: String,
         depth: u32,
-    ) -> Result<NodeId, InvalidSchema> {
+    ) -> Result<SchemaNodeId, InvalidSchema> {
         if let Some(&id) = self.by_path.get(&path) {
             return Ok(id);
         }
-        if self.nodes.len() >= MAX_NODES {
-            return self.bad(&path, "schema too large");
+        if self.nodes.len() >= MAX_SCHEMA_NODES {
+            return self.invalid_schema(&path, "schema too large");
         }
-        if depth > MAX_NESTING {
-            return self.bad(&path, "schema nested too deeply");
+        if depth > MAX_SCHEMA_NESTING {
+            return self.invalid_schema(&path, "schema nested too deeply");
         }
-        let id = self.nodes.len() as NodeId;
+        let id = self.nodes.len() as SchemaNodeId;
         self.by_path.insert(path.clone(), id);
         self.nodes.push(SchemaNode::new(path));
         match value {
             Value::Bool(yes) => self.nodes[id as usize].never = !yes,
             Value::Object(map) => {
                 let mut node = SchemaNode::new(self.nodes[id as usize].path.clone());
-                self.fill(&mut node, map, id, depth)?;
+                self.parse_keywords(&mut node, map, id, depth)?;
                 // References found in between were only queued, so no change is lost.
                 self.nodes[id as usize] = node;
             }
             _ => {
                 let path = self.nodes[id as usize].path.clone();
-                return self.bad(&path, "schema must be an object or boolean");
+                return self.invalid_schema(&path, "schema must be an object or boolean");
             }
         }
         Ok(id)
     }
 
-    fn fill(
+    fn parse_keywords(
         &mut self,
         node: &mut SchemaNode,
         map: &JsonObject,
-        id: NodeId,
+        id: SchemaNodeId,
         depth: u32,
     ) -> Result<(), InvalidSchema> {
         let path = node.path.clone();
         if let Some(reference) = map.get("$ref") {
             let Some(reference) = reference.as_str() else {
-                return self.bad(
+                return self.invalid_schema(
                     &path,
-                    format!("$ref must be a string, got {}", shortened(reference)),
+                    format!("$ref must be a string, got {}", short_json(reference)),
                 );
             };
             self.pending.push((id, reference.to_owned()));
-            if is_old(self.draft) {
+            if ignores_ref_siblings(self.draft) {
                 // The reference may still point to a sibling keyword.
-                node.hints = ValueHints::read(map);
+                node.hints = ValueHints::from_keywords(map);
                 return Ok(());
             }
         }
@@ -236,71 +244,71 @@ impl SchemaReader<'_> {
                 self.pending.push((id, reference.to_owned()));
             }
         }
-        self.types(node, map)?;
-        self.allowed(node, map)?;
-        self.number(node, map)?;
-        self.string(node, map)?;
-        self.array(node, map, depth)?;
-        self.object(node, map, depth)?;
-        self.applicators(node, map, depth)?;
-        node.hints = ValueHints::read(map);
+        self.read_type_keyword(node, map)?;
+        self.read_enum_and_const(node, map)?;
+        self.read_number_keywords(node, map)?;
+        self.read_string_keywords(node, map)?;
+        self.read_array_keywords(node, map, depth)?;
+        self.read_object_keywords(node, map, depth)?;
+        self.parse_applicators(node, map, depth)?;
+        node.hints = ValueHints::from_keywords(map);
         Ok(())
     }
 
-    pub(super) fn sub(
+    pub(super) fn parse_subschema(
         &mut self,
         node: &SchemaNode,
         map: &JsonObject,
         key: &str,
         depth: u32,
-    ) -> Result<Option<NodeId>, InvalidSchema> {
+    ) -> Result<Option<SchemaNodeId>, InvalidSchema> {
         match map.get(key) {
             Some(value) => self
-                .node(value, format!("{}/{key}", node.path), depth + 1)
+                .parse_node(value, format!("{}/{key}", node.path), depth + 1)
                 .map(Some),
             None => Ok(None),
         }
     }
 
-    pub(super) fn subs(
+    pub(super) fn parse_subschemas(
         &mut self,
         node: &SchemaNode,
         map: &JsonObject,
         key: &str,
         depth: u32,
-    ) -> Result<Vec<NodeId>, InvalidSchema> {
+    ) -> Result<Vec<SchemaNodeId>, InvalidSchema> {
         let Some(value) = map.get(key) else {
             return Ok(Vec::new());
         };
         let Some(items) = value.as_array() else {
-            return self.bad(&node.path, format!("{key} must be an array"));
+            return self.invalid_schema(&node.path, format!("{key} must be an array"));
         };
         items
             .iter()
             .enumerate()
-            .map(|(i, item)| self.node(item, format!("{}/{key}/{i}", node.path), depth + 1))
+            .map(|(i, item)| self.parse_node(item, format!("{}/{key}/{i}", node.path), depth + 1))
             .collect()
     }
 
-    fn applicators(
+    fn parse_applicators(
         &mut self,
         node: &mut SchemaNode,
         map: &JsonObject,
         depth: u32,
     ) -> Result<(), InvalidSchema> {
-        let mut applicators = Applicators {
-            all: self.subs(node, map, "allOf", depth)?,
-            any: self.subs(node, map, "anyOf", depth)?,
-            one: self.subs(node, map, "oneOf", depth)?,
-            not: self.sub(node, map, "not", depth)?,
-            ..Applicators::default()
+        let mut applicators = ApplicatorKeywords {
+            all: self.parse_subschemas(node, map, "allOf", depth)?,
+            any: self.parse_subschemas(node, map, "anyOf", depth)?,
+            one: self.parse_subschemas(node, map, "oneOf", depth)?,
+            not: self.parse_subschema(node, map, "not", depth)?,
+            ..ApplicatorKeywords::default()
         };
-        let test = self.sub(node, map, "if", depth)?;
+        let test = self.parse_subschema(node, map, "if", depth)?;
         if let Some(test) = test.filter(|_| self.keywords == KeywordSet::All) {
-            applicators.when = Some(Conditional {
+            applicators.when = Some(ConditionalSchemas {
                 test,
-                then: self.sub(node, map, "then", depth)?,
-                otherwise: self.sub(node, map, "else", depth)?,
+                then: self.parse_subschema(node, map, "then", depth)?,
+                otherwise: self.parse_subschema(node, map, "else", depth)?,
             });
         }
         if !applicators.all.is_empty()
@@ -316,7 +324,7 @@ impl SchemaReader<'_> {
 }
 
 /// Formats a JSON value for an error message, truncated to 60 characters.
-pub(super) fn shortened(value: &Value) -> String {
+pub(super) fn short_json(value: &Value) -> String {
     let text = value.to_string();
     if text.chars().count() <= 60 {
         return text;

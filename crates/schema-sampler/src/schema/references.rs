@@ -6,7 +6,7 @@ use jsonschema::Draft;
 use serde_json::Value;
 
 /// Returns whether a JSON Schema draft ignores keywords next to `$ref` (before 2019-09).
-pub(super) fn is_old(draft: Draft) -> bool {
+pub(super) fn ignores_ref_siblings(draft: Draft) -> bool {
     matches!(draft, Draft::Draft4 | Draft::Draft6 | Draft::Draft7)
 }
 
@@ -28,18 +28,29 @@ impl ReferenceIndex {
             resources: vec![(String::new(), String::new())],
             anchors: HashMap::new(),
         };
-        index.walk(root, String::new(), 0, (id_key, is_old(draft)));
+        index.index_ids(
+            root,
+            String::new(),
+            0,
+            (id_key, ignores_ref_siblings(draft)),
+        );
         index
     }
 
-    fn walk(&mut self, value: &Value, path: String, mut resource: usize, dialect: (&str, bool)) {
+    fn index_ids(
+        &mut self,
+        value: &Value,
+        path: String,
+        mut resource: usize,
+        dialect: (&str, bool),
+    ) {
         match value {
             Value::Object(map) => {
                 let (id_key, is_old) = dialect;
                 let hidden = is_old && map.get("$ref").is_some_and(Value::is_string);
                 let id = map.get(id_key).and_then(Value::as_str);
                 if let Some(id) = id.filter(|_| !hidden) {
-                    resource = self.name(id, &path, resource);
+                    resource = self.add_id(id, &path, resource);
                 }
                 for key in ["$anchor", "$dynamicAnchor"] {
                     if let Some(name) = map.get(key).and_then(Value::as_str) {
@@ -54,13 +65,13 @@ impl ReferenceIndex {
                         continue;
                     }
                     let escaped = key.replace('~', "~0").replace('/', "~1");
-                    self.walk(value, format!("{path}/{escaped}"), resource, dialect);
+                    self.index_ids(value, format!("{path}/{escaped}"), resource, dialect);
                 }
             }
             Value::Array(items) => {
                 for (i, item) in items.iter().enumerate() {
                     if item.is_object() || item.is_array() {
-                        self.walk(item, format!("{path}/{i}"), resource, dialect);
+                        self.index_ids(item, format!("{path}/{i}"), resource, dialect);
                     }
                 }
             }
@@ -69,7 +80,7 @@ impl ReferenceIndex {
     }
 
     /// Adds an `$id` to the index; a plain fragment is an anchor (drafts 4 to 7).
-    fn name(&mut self, id: &str, path: &str, resource: usize) -> usize {
+    fn add_id(&mut self, id: &str, path: &str, resource: usize) -> usize {
         if let Some(anchor) = id.strip_prefix('#') {
             if !anchor.is_empty() {
                 self.anchors
@@ -77,7 +88,7 @@ impl ReferenceIndex {
             }
             return resource;
         }
-        let base = join(&self.resources[resource].0, id);
+        let base = join_uri(&self.resources[resource].0, id);
         let base = base.split('#').next().unwrap_or("").to_owned();
         if path.is_empty() {
             self.resources[0].0 = base;
@@ -88,7 +99,7 @@ impl ReferenceIndex {
     }
 
     /// Returns the index of the innermost part with an `$id` that contains `path`.
-    fn resource_of(&self, path: &str) -> usize {
+    fn resource_containing(&self, path: &str) -> usize {
         (0..self.resources.len())
             .filter(|&i| {
                 let own = &self.resources[i].1;
@@ -100,18 +111,18 @@ impl ReferenceIndex {
     }
 
     /// Returns the JSON pointer to the target of `reference` at `path`.
-    pub(super) fn resolve(&self, reference: &str, path: &str) -> Option<String> {
-        let from = self.resource_of(path);
+    pub(super) fn resolve_reference(&self, reference: &str, path: &str) -> Option<String> {
+        let from = self.resource_containing(path);
         let (address, fragment) = reference.split_once('#').unwrap_or((reference, ""));
         let resource = if address.is_empty() {
             from
         } else {
-            let wanted = join(&self.resources[from].0, address);
+            let wanted = join_uri(&self.resources[from].0, address);
             self.resources
                 .iter()
                 .position(|(base, _)| !base.is_empty() && *base == wanted)?
         };
-        let fragment = unescape(fragment);
+        let fragment = unescape_percent_and_pointer(fragment);
         let base = &self.resources[resource].1;
         if fragment.is_empty() {
             Some(base.clone())
@@ -123,7 +134,7 @@ impl ReferenceIndex {
     }
 }
 
-fn unescape(text: &str) -> String {
+fn unescape_percent_and_pointer(text: &str) -> String {
     if !text.contains('%') {
         return text.to_owned();
     }
@@ -143,7 +154,7 @@ fn unescape(text: &str) -> String {
 }
 
 /// Resolves the URI `reference` against `base` (RFC 3986 section 5.2, without queries).
-fn join(base: &str, reference: &str) -> String {
+fn join_uri(base: &str, reference: &str) -> String {
     let scheme = |text: &str| {
         text.split_once(':')
             .is_some_and(|(scheme, _)| !scheme.is_empty() && !scheme.contains(['/', '#', '?']))
@@ -180,7 +191,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn references_lead_to_pointers() {
+    fn references_resolve_to_json_pointers() {
         let schema = json!({
             "$id": "https://example.com/root.json",
             "$defs": {
@@ -204,7 +215,7 @@ mod tests {
             ("https://example.com/other.json", "/x", None),
         ] {
             assert_eq!(
-                index.resolve(reference, path).as_deref(),
+                index.resolve_reference(reference, path).as_deref(),
                 pointer,
                 "{reference} at {path}"
             );

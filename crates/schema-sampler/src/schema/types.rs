@@ -23,31 +23,31 @@ impl JsonTypes {
     pub(crate) const OBJECT: Self = Self(64);
     pub(crate) const ALL: Self = Self(127);
 
-    pub(crate) fn has(self, other: Self) -> bool {
+    pub(crate) fn contains_all(self, other: Self) -> bool {
         self.0 & other.0 == other.0
     }
 
-    pub(crate) fn meets(self, other: Self) -> bool {
+    pub(crate) fn intersects(self, other: Self) -> bool {
         self.0 & other.0 != 0
     }
 
-    pub(crate) fn and(self, other: Self) -> Self {
+    pub(crate) fn intersection(self, other: Self) -> Self {
         Self(self.0 & other.0)
     }
 
-    pub(crate) fn or(self, other: Self) -> Self {
+    pub(crate) fn union(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
 
-    pub(crate) fn without(self, other: Self) -> Self {
+    pub(crate) fn difference(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    pub(crate) fn count(self) -> u32 {
+    pub(crate) fn type_count(self) -> u32 {
         self.0.count_ones()
     }
 
-    pub(crate) fn named(name: &str) -> Option<Self> {
+    pub(crate) fn from_type_name(name: &str) -> Option<Self> {
         Some(match name {
             "null" => Self::NULL,
             "boolean" => Self::BOOLEAN,
@@ -68,11 +68,11 @@ impl Default for JsonTypes {
 }
 
 /// Returns the JSON type of a value; a whole number such as `1.0` is an integer.
-pub(crate) fn type_of(value: &Value) -> JsonTypes {
+pub(crate) fn json_type_of(value: &Value) -> JsonTypes {
     match value {
         Value::Null => JsonTypes::NULL,
         Value::Bool(_) => JsonTypes::BOOLEAN,
-        Value::Number(n) if JsonNumber::of(n).is_integral() => JsonTypes::INTEGER,
+        Value::Number(n) if JsonNumber::from_json_number(n).is_integral() => JsonTypes::INTEGER,
         Value::Number(_) => JsonTypes::FRACTION,
         Value::String(_) => JsonTypes::STRING,
         Value::Array(_) => JsonTypes::ARRAY,
@@ -84,7 +84,7 @@ pub(crate) fn type_of(value: &Value) -> JsonTypes {
 pub(crate) fn json_equal(a: &Value, b: &Value) -> bool {
     match (a, b) {
         (Value::Number(a), Value::Number(b)) => {
-            JsonNumber::of(a).cmp(JsonNumber::of(b)) == Ordering::Equal
+            JsonNumber::from_json_number(a).cmp(JsonNumber::from_json_number(b)) == Ordering::Equal
         }
         (Value::Array(a), Value::Array(b)) => {
             a.len() == b.len() && a.iter().zip(b).all(|(a, b)| json_equal(a, b))

@@ -11,19 +11,19 @@ use serde_json::{Map, Value};
 
 use super::document::Schema;
 use super::node::{
-    Applicators, ArrayRules, NodeId, NumberRules, ObjectRules, SchemaNode, StringRules,
+    ApplicatorKeywords, ArrayRules, NumberRules, ObjectRules, SchemaNode, SchemaNodeId, StringRules,
 };
-use super::number::{Decimal, JsonNumber};
-use super::types::{json_equal, type_of};
+use super::number::{ExactDecimal, JsonNumber};
+use super::types::{json_equal, json_type_of};
 
 /// Maximum combined nesting of schemas and values in a validation.
-const MAX_DEPTH: u32 = 400;
+const MAX_VALIDATION_DEPTH: u32 = 400;
 
 /// Error for a spent work budget, or a schema that applies itself infinitely.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FuelExhausted;
 
-type Validity = Result<bool, FuelExhausted>;
+type ValidationResult = Result<bool, FuelExhausted>;
 
 /// Flags for the members or items of a value, by position: true if evaluated.
 type EvaluatedParts = Vec<bool>;
@@ -35,7 +35,7 @@ pub(crate) struct BoundedValidator<'a> {
     /// Validation results by reference target and address of the value, for one top-level call.
     ///
     /// Without these results, shared parts make some documents exponential.
-    known: Option<RefCell<HashMap<(NodeId, usize), bool>>>,
+    known: Option<RefCell<HashMap<(SchemaNodeId, usize), bool>>>,
 }
 
 impl<'a> BoundedValidator<'a> {
@@ -50,14 +50,14 @@ impl<'a> BoundedValidator<'a> {
 
     /// Creates a validator without cached results, whose spent budget measures the cost of a plain
     /// validator.
-    pub(crate) fn plain(schema: &'a Schema, fuel: u32) -> Self {
+    pub(crate) fn new_uncached(schema: &'a Schema, fuel: u32) -> Self {
         Self {
             known: None,
             ..Self::new(schema, fuel)
         }
     }
 
-    pub(crate) fn fuel(&self) -> u32 {
+    pub(crate) fn remaining_fuel(&self) -> u32 {
         self.fuel.get()
     }
 
@@ -65,41 +65,46 @@ impl<'a> BoundedValidator<'a> {
     ///
     /// # Errors
     /// [`FuelExhausted`] if fewer steps are left.
-    pub(crate) fn spend(&self, amount: u32) -> Result<(), FuelExhausted> {
+    pub(crate) fn spend_fuel(&self, amount: u32) -> Result<(), FuelExhausted> {
         let left = self.fuel.get().checked_sub(amount);
         self.fuel.set(left.unwrap_or(0));
         left.map(|_| ()).ok_or(FuelExhausted)
     }
 
-    pub(crate) fn valid(&self, id: NodeId, value: &Value) -> Validity {
+    pub(crate) fn is_valid(&self, id: SchemaNodeId, value: &Value) -> ValidationResult {
         if let (0, Some(known)) = (self.depth.get(), &self.known) {
             // The addresses may belong to values of an earlier call.
             known.borrow_mut().clear();
         }
         if !self.schema.tracks {
-            return self.eval(id, value, None);
+            return self.evaluate(id, value, None);
         }
         let size = match value {
             Value::Array(items) => items.len(),
             Value::Object(map) => map.len(),
             _ => 0,
         };
-        self.eval(id, value, Some(&mut vec![false; size]))
+        self.evaluate(id, value, Some(&mut vec![false; size]))
     }
 
-    pub(crate) fn all(&self, ids: &[NodeId], value: &Value) -> Validity {
+    pub(crate) fn is_valid_for_all(&self, ids: &[SchemaNodeId], value: &Value) -> ValidationResult {
         for &id in ids {
-            if !self.valid(id, value)? {
+            if !self.is_valid(id, value)? {
                 return Ok(false);
             }
         }
         Ok(true)
     }
 
-    fn eval(&self, id: NodeId, value: &Value, evaluated: Option<&mut EvaluatedParts>) -> Validity {
-        self.spend(1)?;
+    fn evaluate(
+        &self,
+        id: SchemaNodeId,
+        value: &Value,
+        evaluated: Option<&mut EvaluatedParts>,
+    ) -> ValidationResult {
+        self.spend_fuel(1)?;
         let depth = self.depth.get();
-        if depth >= MAX_DEPTH {
+        if depth >= MAX_VALIDATION_DEPTH {
             return Err(FuelExhausted);
         }
         self.depth.set(depth + 1);
@@ -108,29 +113,29 @@ impl<'a> BoundedValidator<'a> {
             Some(evaluated) if node.has_unevaluated() => {
                 // `unevaluated…` considers only the parts that this node evaluates.
                 let mut own = vec![false; evaluated.len()];
-                let valid = self.node(node, value, Some(&mut own));
+                let valid = self.evaluate_node(node, value, Some(&mut own));
                 for (seen, own) in evaluated.iter_mut().zip(own) {
                     *seen |= own;
                 }
                 valid
             }
-            evaluated => self.node(node, value, evaluated),
+            evaluated => self.evaluate_node(node, value, evaluated),
         };
         self.depth.set(depth);
         valid
     }
 
-    fn node(
+    fn evaluate_node(
         &self,
         node: &SchemaNode,
         value: &Value,
         mut evaluated: Option<&mut EvaluatedParts>,
-    ) -> Validity {
-        if node.never || !node.types.meets(type_of(value)) {
+    ) -> ValidationResult {
+        if node.never || !node.types.intersects(json_type_of(value)) {
             return Ok(false);
         }
         if let Some(values) = &node.allowed {
-            self.spend(values.len() as u32 / 8)?;
+            self.spend_fuel(values.len() as u32 / 8)?;
             if !values.iter().any(|allowed| json_equal(allowed, value)) {
                 return Ok(false);
             }
@@ -139,17 +144,17 @@ impl<'a> BoundedValidator<'a> {
             Value::Number(n) => node
                 .number
                 .as_ref()
-                .is_none_or(|rules| number(rules, JsonNumber::of(n))),
+                .is_none_or(|rules| is_number_valid(rules, JsonNumber::from_json_number(n))),
             Value::String(text) => match &node.string {
-                Some(rules) => self.string(rules, text)?,
+                Some(rules) => self.check_string(rules, text)?,
                 None => true,
             },
             Value::Array(items) => match &node.array {
-                Some(rules) => self.array(rules, items, evaluated.as_deref_mut())?,
+                Some(rules) => self.check_array(rules, items, evaluated.as_deref_mut())?,
                 None => true,
             },
             Value::Object(map) => match &node.object {
-                Some(rules) => self.object(rules, value, map, evaluated.as_deref_mut())?,
+                Some(rules) => self.check_object(rules, value, map, evaluated.as_deref_mut())?,
                 None => true,
             },
             _ => true,
@@ -158,34 +163,34 @@ impl<'a> BoundedValidator<'a> {
             return Ok(false);
         }
         if let Some(applicators) = &node.applicators
-            && !self.applicators(applicators, value, evaluated.as_deref_mut())?
+            && !self.check_applicators(applicators, value, evaluated.as_deref_mut())?
         {
             return Ok(false);
         }
         match (value, evaluated) {
             (Value::Array(items), Some(evaluated)) => {
                 let rest = node.array.as_ref().and_then(|rules| rules.unevaluated);
-                self.unevaluated(rest, items.iter(), evaluated)
+                self.check_unevaluated(rest, items.iter(), evaluated)
             }
             (Value::Object(map), Some(evaluated)) => {
                 let rest = node.object.as_ref().and_then(|rules| rules.unevaluated);
-                self.unevaluated(rest, map.values(), evaluated)
+                self.check_unevaluated(rest, map.values(), evaluated)
             }
             _ => Ok(true),
         }
     }
 
-    fn unevaluated<'v>(
+    fn check_unevaluated<'v>(
         &self,
-        rest: Option<NodeId>,
+        rest: Option<SchemaNodeId>,
         values: impl Iterator<Item = &'v Value>,
         evaluated: &mut EvaluatedParts,
-    ) -> Validity {
+    ) -> ValidationResult {
         let Some(rest) = rest else {
             return Ok(true);
         };
         for (value, seen) in values.zip(evaluated) {
-            if !*seen && !self.valid(rest, value)? {
+            if !*seen && !self.is_valid(rest, value)? {
                 return Ok(false);
             }
             *seen = true;
@@ -193,7 +198,7 @@ impl<'a> BoundedValidator<'a> {
         Ok(true)
     }
 
-    fn string(&self, rules: &StringRules, text: &str) -> Validity {
+    fn check_string(&self, rules: &StringRules, text: &str) -> ValidationResult {
         if rules.min > 0 || rules.max.is_some() {
             let length = text.chars().count() as u64;
             if length < rules.min || rules.max.is_some_and(|max| length > max) {
@@ -201,24 +206,24 @@ impl<'a> BoundedValidator<'a> {
             }
         }
         if let Some(pattern) = &rules.pattern {
-            self.spend(pattern.work(text).saturating_add(4))?;
+            self.spend_fuel(pattern.match_cost_steps(text).saturating_add(4))?;
             if !pattern.is_match(text) {
                 return Ok(false);
             }
         }
         if let Some(format) = &rules.format {
-            self.spend(4)?;
+            self.spend_fuel(4)?;
             return Ok(format.is_match(text));
         }
         Ok(true)
     }
 
-    fn array(
+    fn check_array(
         &self,
         rules: &ArrayRules,
         items: &[Value],
         evaluated: Option<&mut EvaluatedParts>,
-    ) -> Validity {
+    ) -> ValidationResult {
         let count = items.len() as u64;
         if count < rules.min || rules.max.is_some_and(|max| count > max) {
             return Ok(false);
@@ -226,13 +231,13 @@ impl<'a> BoundedValidator<'a> {
         for (i, item) in items.iter().enumerate() {
             let schema = rules.prefix.get(i).or(rules.rest.as_ref());
             if let Some(&id) = schema
-                && !self.valid(id, item)?
+                && !self.is_valid(id, item)?
             {
                 return Ok(false);
             }
         }
         if rules.unique {
-            self.spend((items.len() * items.len() / 16) as u32)?;
+            self.spend_fuel((items.len() * items.len() / 16) as u32)?;
             let twice = |(i, a): (usize, &Value)| items[..i].iter().any(|b| json_equal(a, b));
             if items.iter().enumerate().any(twice) {
                 return Ok(false);
@@ -241,7 +246,7 @@ impl<'a> BoundedValidator<'a> {
         let mut held = Vec::new();
         if let Some(contains) = rules.contains {
             for (i, item) in items.iter().enumerate() {
-                if self.valid(contains.node, item)? {
+                if self.is_valid(contains.node, item)? {
                     held.push(i);
                 }
             }
@@ -267,13 +272,13 @@ impl<'a> BoundedValidator<'a> {
         Ok(true)
     }
 
-    fn object(
+    fn check_object(
         &self,
         rules: &ObjectRules,
         whole: &Value,
         map: &Map<String, Value>,
         mut evaluated: Option<&mut EvaluatedParts>,
-    ) -> Validity {
+    ) -> ValidationResult {
         let count = map.len() as u64;
         if count < rules.min || rules.max.is_some_and(|max| count > max) {
             return Ok(false);
@@ -288,26 +293,26 @@ impl<'a> BoundedValidator<'a> {
             }
         }
         for (i, (name, value)) in map.iter().enumerate() {
-            self.spend(1)?;
+            self.spend_fuel(1)?;
             let mut known = false;
             if let Some(property) = rules.properties.get(name) {
                 known = true;
-                if !self.valid(property.node, value)? {
+                if !self.is_valid(property.node, value)? {
                     return Ok(false);
                 }
             }
             for (pattern, id) in &rules.patterns {
-                self.spend(pattern.work(name).saturating_add(1))?;
+                self.spend_fuel(pattern.match_cost_steps(name).saturating_add(1))?;
                 if pattern.is_match(name) {
                     known = true;
-                    if !self.valid(*id, value)? {
+                    if !self.is_valid(*id, value)? {
                         return Ok(false);
                     }
                 }
             }
             if let (false, Some(id)) = (known, rules.additional) {
                 known = true;
-                if !self.valid(id, value)? {
+                if !self.is_valid(id, value)? {
                     return Ok(false);
                 }
             }
@@ -315,13 +320,13 @@ impl<'a> BoundedValidator<'a> {
                 evaluated[i] |= known;
             }
             if let Some(id) = rules.names
-                && !self.name(id, name)?
+                && !self.check_property_name(id, name)?
             {
                 return Ok(false);
             }
         }
         for (name, id) in &rules.dependent {
-            if has(name) && !self.eval(*id, whole, evaluated.as_deref_mut())? {
+            if has(name) && !self.evaluate(*id, whole, evaluated.as_deref_mut())? {
                 return Ok(false);
             }
         }
@@ -329,78 +334,84 @@ impl<'a> BoundedValidator<'a> {
     }
 
     /// Checks a property name without caching the result, because its text is temporary.
-    fn name(&self, id: NodeId, name: &str) -> Validity {
+    fn check_property_name(&self, id: SchemaNodeId, name: &str) -> ValidationResult {
         let fresh = BoundedValidator {
             schema: self.schema,
             fuel: Cell::new(self.fuel.get()),
             depth: Cell::new(self.depth.get()),
             known: None,
         };
-        let valid = fresh.valid(id, &Value::String(name.to_owned()));
+        let valid = fresh.is_valid(id, &Value::String(name.to_owned()));
         self.fuel.set(fresh.fuel.get());
         valid
     }
 
-    fn applicators(
+    fn check_applicators(
         &self,
-        applicators: &Applicators,
+        applicators: &ApplicatorKeywords,
         value: &Value,
         mut evaluated: Option<&mut EvaluatedParts>,
-    ) -> Validity {
+    ) -> ValidationResult {
         for &id in &applicators.refs {
-            if !self.refer(id, value, evaluated.as_deref_mut())? {
+            if !self.check_reference(id, value, evaluated.as_deref_mut())? {
                 return Ok(false);
             }
         }
         for &id in &applicators.all {
-            if !self.eval(id, value, evaluated.as_deref_mut())? {
+            if !self.evaluate(id, value, evaluated.as_deref_mut())? {
                 return Ok(false);
             }
         }
         if !applicators.any.is_empty()
-            && self.matching(&applicators.any, value, &mut evaluated, usize::MAX)? == 0
+            && self.count_matching_branches(&applicators.any, value, &mut evaluated, usize::MAX)?
+                == 0
         {
             return Ok(false);
         }
         if !applicators.one.is_empty()
-            && self.matching(&applicators.one, value, &mut evaluated, 2)? != 1
+            && self.count_matching_branches(&applicators.one, value, &mut evaluated, 2)? != 1
         {
             return Ok(false);
         }
         if let Some(not) = applicators.not
-            && self.valid(not, value)?
+            && self.is_valid(not, value)?
         {
             return Ok(false);
         }
         let Some(when) = applicators.when else {
             return Ok(true);
         };
-        let holds = self.matching(&[when.test], value, &mut evaluated, 1)? == 1;
+        let holds = self.count_matching_branches(&[when.test], value, &mut evaluated, 1)? == 1;
         match if holds { when.then } else { when.otherwise } {
-            Some(id) => self.eval(id, value, evaluated),
+            Some(id) => self.evaluate(id, value, evaluated),
             None => Ok(true),
         }
     }
 
     /// Checks a value against the target of a `$ref`, once per value.
-    fn refer(&self, id: NodeId, value: &Value, evaluated: Option<&mut EvaluatedParts>) -> Validity {
+    fn check_reference(
+        &self,
+        id: SchemaNodeId,
+        value: &Value,
+        evaluated: Option<&mut EvaluatedParts>,
+    ) -> ValidationResult {
         let Some(known) = &self.known else {
-            return self.eval(id, value, evaluated);
+            return self.evaluate(id, value, evaluated);
         };
         let key = (id, std::ptr::from_ref(value).addr());
         if let Some(&valid) = known.borrow().get(&key) {
             return Ok(valid);
         }
-        let valid = self.eval(id, value, evaluated)?;
+        let valid = self.evaluate(id, value, evaluated)?;
         known.borrow_mut().insert(key, valid);
         Ok(valid)
     }
 
     /// Counts the schema branches that the value satisfies, up to `enough`; marks the parts that
     /// they evaluate.
-    fn matching(
+    fn count_matching_branches(
         &self,
-        branches: &[NodeId],
+        branches: &[SchemaNodeId],
         value: &Value,
         evaluated: &mut Option<&mut EvaluatedParts>,
         enough: usize,
@@ -410,7 +421,7 @@ impl<'a> BoundedValidator<'a> {
             let held = match evaluated.as_deref_mut() {
                 Some(evaluated) => {
                     let mut own = vec![false; evaluated.len()];
-                    let held = self.eval(id, value, Some(&mut own))?;
+                    let held = self.evaluate(id, value, Some(&mut own))?;
                     if held {
                         for (seen, own) in evaluated.iter_mut().zip(own) {
                             *seen |= own;
@@ -418,7 +429,7 @@ impl<'a> BoundedValidator<'a> {
                     }
                     held
                 }
-                None => self.eval(id, value, None)?,
+                None => self.evaluate(id, value, None)?,
             };
             count += usize::from(held);
             // Without evaluated parts, the first match decides an `anyOf`.
@@ -430,7 +441,7 @@ impl<'a> BoundedValidator<'a> {
     }
 }
 
-fn number(rules: &NumberRules, n: JsonNumber) -> bool {
+fn is_number_valid(rules: &NumberRules, n: JsonNumber) -> bool {
     let low = rules.low.iter().all(|bound| match n.cmp(bound.number) {
         Ordering::Greater => true,
         Ordering::Equal => !bound.open,
@@ -441,8 +452,8 @@ fn number(rules: &NumberRules, n: JsonNumber) -> bool {
         Ordering::Equal => !bound.open,
         Ordering::Greater => false,
     });
-    let step = rules
-        .step
-        .is_none_or(|step| Decimal::of(n).is_some_and(|n| n.is_multiple_of(step)));
+    let step = rules.step.is_none_or(|step| {
+        ExactDecimal::from_json_number(n).is_some_and(|n| n.is_multiple_of(step))
+    });
     low && high && step
 }

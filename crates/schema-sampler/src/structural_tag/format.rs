@@ -1,18 +1,18 @@
 //! Formats of which an xgrammar structural tag consists.
 
 use crate::grammar::Grammar;
-use crate::regex::WholeRegex;
+use crate::regex::WholeTextRegex;
 use crate::schema::Schema;
 
 #[derive(Debug)]
 pub(crate) enum StructuralTag {
     ConstString(String),
-    JsonSchema(Box<Schema>, JsonStyle),
+    JsonSchema(Box<Schema>, TaggedJsonStyle),
     AnyText {
         excludes: Vec<String>,
         max_chars: Option<u64>,
     },
-    Regex(Box<WholeRegex>),
+    Regex(Box<WholeTextRegex>),
     Grammar(Box<Grammar>),
     Sequence(Vec<StructuralTag>),
     Or(Vec<StructuralTag>),
@@ -37,7 +37,7 @@ pub(crate) enum StructuralTag {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum JsonStyle {
+pub(crate) enum TaggedJsonStyle {
     Json,
     Qwen,
     Minimax,

@@ -2,17 +2,17 @@
 
 use serde_json::{Map, Value};
 
-use super::format::{JsonStyle, StructuralTag};
+use super::format::{StructuralTag, TaggedJsonStyle};
 use crate::constraint::ConstraintError;
 use crate::grammar::Grammar;
-use crate::regex::WholeRegex;
+use crate::regex::WholeTextRegex;
 use crate::schema::Schema;
 
-const MAX_NESTING: u32 = 100;
+const MAX_TAG_NESTING: u32 = 100;
 
-type ReadResult<T> = Result<T, ConstraintError>;
+type TagResult<T> = Result<T, ConstraintError>;
 
-fn bad<T>(words: impl Into<String>) -> ReadResult<T> {
+fn bad_tag<T>(words: impl Into<String>) -> TagResult<T> {
     Err(ConstraintError::BadTag(words.into()))
 }
 
@@ -22,7 +22,7 @@ impl StructuralTag {
     ///
     /// # Errors
     /// [`ConstraintError`] of the first invalid part.
-    pub(crate) fn read(value: &Value) -> ReadResult<Self> {
+    pub(crate) fn parse(value: &Value) -> TagResult<Self> {
         let parsed;
         let value = match value {
             Value::String(text) => match serde_json::from_str::<Value>(text) {
@@ -30,53 +30,53 @@ impl StructuralTag {
                     parsed = value;
                     &parsed
                 }
-                Err(error) => return bad(format!("the structural tag is no JSON: {error}")),
+                Err(error) => return bad_tag(format!("the structural tag is no JSON: {error}")),
             },
             value => value,
         };
         let Some(map) = value.as_object() else {
-            return bad("a structural tag must be an object");
+            return bad_tag("a structural tag must be an object");
         };
         if map.contains_key("structures") {
-            return older(map);
+            return parse_triggers_form(map);
         }
         match map.get("format") {
-            Some(format) => read(format, 0),
-            None => bad("a structural tag needs 'format', or 'structures' and 'triggers'"),
+            Some(format) => parse_format(format, 0),
+            None => bad_tag("a structural tag needs 'format', or 'structures' and 'triggers'"),
         }
     }
 }
 
-fn older(map: &Map<String, Value>) -> ReadResult<StructuralTag> {
-    let triggers = strings(map, "triggers")?;
+fn parse_triggers_form(map: &Map<String, Value>) -> TagResult<StructuralTag> {
+    let triggers = string_list_field(map, "triggers")?;
     let Some(structures) = map.get("structures").and_then(Value::as_array) else {
-        return bad("'structures' must be an array");
+        return bad_tag("'structures' must be an array");
     };
     let mut tags = Vec::new();
     for structure in structures {
         let Some(structure) = structure.as_object() else {
-            return bad("a structure must be an object");
+            return bad_tag("a structure must be an object");
         };
-        let begin = text(structure, "begin")?;
+        let begin = text_field(structure, "begin")?;
         if !triggers.iter().any(|trigger| begin.starts_with(trigger)) {
-            return bad(format!(
+            return bad_tag(format!(
                 "Trigger {begin} not found in triggers {triggers:?}"
             ));
         }
         let Some(schema) = structure.get("schema") else {
-            return bad("'schema'");
+            return bad_tag("'schema'");
         };
         tags.push(StructuralTag::Tag {
             begin,
             content: Box::new(StructuralTag::JsonSchema(
-                Box::new(schema_of(schema)?),
-                JsonStyle::Json,
+                Box::new(schema_of_json(schema)?),
+                TaggedJsonStyle::Json,
             )),
-            ends: vec![text(structure, "end")?],
+            ends: vec![text_field(structure, "end")?],
         });
     }
     if tags.is_empty() {
-        return bad("No structural tags found in the grammar spec.");
+        return bad_tag("No structural tags found in the grammar spec.");
     }
     Ok(StructuralTag::TriggeredTags {
         triggers,
@@ -86,33 +86,37 @@ fn older(map: &Map<String, Value>) -> ReadResult<StructuralTag> {
     })
 }
 
-fn read(format: &Value, nesting: u32) -> ReadResult<StructuralTag> {
+fn parse_format(format: &Value, nesting: u32) -> TagResult<StructuralTag> {
     let Some(map) = format.as_object() else {
-        return bad("a format must be an object");
+        return bad_tag("a format must be an object");
     };
-    if nesting > MAX_NESTING {
-        return bad("the structural tag nests too deep");
+    if nesting > MAX_TAG_NESTING {
+        return bad_tag("the structural tag nests too deep");
     }
     let inner = |key: &str| match map.get(key) {
-        Some(value) => read(value, nesting + 1).map(Box::new),
-        None => bad(format!("'{key}' is missing")),
+        Some(value) => parse_format(value, nesting + 1).map(Box::new),
+        None => bad_tag(format!("'{key}' is missing")),
     };
-    let kind = text(map, "type")?;
+    let kind = text_field(map, "type")?;
     Ok(match kind.as_str() {
-        "const_string" => StructuralTag::ConstString(text(map, "value")?),
-        "json_schema" => json_schema(map)?,
+        "const_string" => StructuralTag::ConstString(text_field(map, "value")?),
+        "json_schema" => parse_json_schema(map)?,
         "qwen_xml_parameter" => {
             let schema = map.get("json_schema").unwrap_or(&Value::Bool(true));
-            StructuralTag::JsonSchema(Box::new(schema_of(schema)?), JsonStyle::Qwen)
+            StructuralTag::JsonSchema(Box::new(schema_of_json(schema)?), TaggedJsonStyle::Qwen)
         }
-        "grammar" => StructuralTag::Grammar(Box::new(Grammar::read(&text(map, "grammar")?)?)),
-        "regex" => StructuralTag::Regex(Box::new(WholeRegex::new(&text(map, "pattern")?)?)),
+        "grammar" => {
+            StructuralTag::Grammar(Box::new(Grammar::parse(&text_field(map, "grammar")?)?))
+        }
+        "regex" => {
+            StructuralTag::Regex(Box::new(WholeTextRegex::new(&text_field(map, "pattern")?)?))
+        }
         "any_text" | "any_tokens" | "exclude_token" => StructuralTag::AnyText {
-            excludes: strings(map, "excludes").unwrap_or_default(),
+            excludes: string_list_field(map, "excludes").unwrap_or_default(),
             max_chars: map.get("max_chars").and_then(Value::as_u64),
         },
-        "sequence" => StructuralTag::Sequence(list(map, "elements", nesting)?),
-        "or" => StructuralTag::Or(list(map, "elements", nesting)?),
+        "sequence" => StructuralTag::Sequence(format_list_field(map, "elements", nesting)?),
+        "or" => StructuralTag::Or(format_list_field(map, "elements", nesting)?),
         "optional" => StructuralTag::Repeat(inner("content")?, 0, Some(1)),
         "plus" => StructuralTag::Repeat(inner("content")?, 1, None),
         "star" => StructuralTag::Repeat(inner("content")?, 0, None),
@@ -121,87 +125,87 @@ fn read(format: &Value, nesting: u32) -> ReadResult<StructuralTag> {
             let min = u32::try_from(bound("min").unwrap_or(0)).unwrap_or(0);
             let max = bound("max").and_then(|max| u32::try_from(max).ok());
             if max.is_some_and(|max| max < min) {
-                return bad(format!("repeat: 'max' is less than 'min' ({min})"));
+                return bad_tag(format!("repeat: 'max' is less than 'min' ({min})"));
             }
             StructuralTag::Repeat(inner("content")?, min, max)
         }
-        "tag" => tagged(map, nesting)?,
-        "triggered_tags" | "token_triggered_tags" => triggered(map, nesting)?,
+        "tag" => parse_tag(map, nesting)?,
+        "triggered_tags" | "token_triggered_tags" => parse_triggered_tags(map, nesting)?,
         "tags_with_separator" => StructuralTag::TagsWithSeparator {
-            tags: list(map, "tags", nesting)?,
-            separator: text(map, "separator")?,
-            at_least_one: flag(map, "at_least_one"),
-            stop_after_first: flag(map, "stop_after_first"),
+            tags: format_list_field(map, "tags", nesting)?,
+            separator: text_field(map, "separator")?,
+            at_least_one: flag_field(map, "at_least_one"),
+            stop_after_first: flag_field(map, "stop_after_first"),
         },
-        "dispatch" | "token_dispatch" => dispatch(map, nesting)?,
-        "token" => StructuralTag::ConstString(mark(Some(format))?),
-        _ => return bad(format!("unknown format type '{kind}'")),
+        "dispatch" | "token_dispatch" => parse_dispatch(map, nesting)?,
+        "token" => StructuralTag::ConstString(parse_marker(Some(format))?),
+        _ => return bad_tag(format!("unknown format type '{kind}'")),
     })
 }
 
-fn json_schema(map: &Map<String, Value>) -> ReadResult<StructuralTag> {
+fn parse_json_schema(map: &Map<String, Value>) -> TagResult<StructuralTag> {
     let Some(schema) = map.get("json_schema") else {
-        return bad("'json_schema' is missing");
+        return bad_tag("'json_schema' is missing");
     };
     let style = match map.get("style").and_then(Value::as_str).unwrap_or("json") {
-        "json" => JsonStyle::Json,
-        "qwen_xml" => JsonStyle::Qwen,
-        "minimax_xml" => JsonStyle::Minimax,
-        "glm_xml" => JsonStyle::Glm,
-        other => return bad(format!("style '{other}' is not supported")),
+        "json" => TaggedJsonStyle::Json,
+        "qwen_xml" => TaggedJsonStyle::Qwen,
+        "minimax_xml" => TaggedJsonStyle::Minimax,
+        "glm_xml" => TaggedJsonStyle::Glm,
+        other => return bad_tag(format!("style '{other}' is not supported")),
     };
     Ok(StructuralTag::JsonSchema(
-        Box::new(schema_of(schema)?),
+        Box::new(schema_of_json(schema)?),
         style,
     ))
 }
 
-fn schema_of(value: &Value) -> ReadResult<Schema> {
+fn schema_of_json(value: &Value) -> TagResult<Schema> {
     match value {
         Value::String(text) => {
             let value = serde_json::from_str(text).map_err(|_| ConstraintError::InvalidJson)?;
-            Ok(Schema::read(&value)?)
+            Ok(Schema::parse(&value)?)
         }
-        value => Ok(Schema::read(value)?),
+        value => Ok(Schema::parse(value)?),
     }
 }
 
-fn tagged(map: &Map<String, Value>, nesting: u32) -> ReadResult<StructuralTag> {
+fn parse_tag(map: &Map<String, Value>, nesting: u32) -> TagResult<StructuralTag> {
     let ends = match map.get("end") {
         Some(Value::Array(ends)) => ends
             .iter()
-            .map(|end| mark(Some(end)))
-            .collect::<ReadResult<_>>()?,
-        end => vec![mark(end)?],
+            .map(|end| parse_marker(Some(end)))
+            .collect::<TagResult<_>>()?,
+        end => vec![parse_marker(end)?],
     };
     let Some(content) = map.get("content") else {
-        return bad("'content' is missing");
+        return bad_tag("'content' is missing");
     };
     if ends.is_empty() {
-        return bad("'end' must not be empty");
+        return bad_tag("'end' must not be empty");
     }
     Ok(StructuralTag::Tag {
-        begin: mark(map.get("begin"))?,
-        content: Box::new(read(content, nesting + 1)?),
+        begin: parse_marker(map.get("begin"))?,
+        content: Box::new(parse_format(content, nesting + 1)?),
         ends,
     })
 }
 
-fn triggered(map: &Map<String, Value>, nesting: u32) -> ReadResult<StructuralTag> {
+fn parse_triggered_tags(map: &Map<String, Value>, nesting: u32) -> TagResult<StructuralTag> {
     let triggers = match map.get("triggers").or_else(|| map.get("trigger_tokens")) {
         Some(Value::Array(triggers)) => triggers
             .iter()
-            .map(|trigger| mark(Some(trigger)))
-            .collect::<ReadResult<Vec<String>>>()?,
-        _ => return bad("'triggers' must be an array"),
+            .map(|trigger| parse_marker(Some(trigger)))
+            .collect::<TagResult<Vec<String>>>()?,
+        _ => return bad_tag("'triggers' must be an array"),
     };
-    let tags = list(map, "tags", nesting)?;
+    let tags = format_list_field(map, "tags", nesting)?;
     for tag in &tags {
         let StructuralTag::Tag { begin, .. } = tag else {
-            return bad("every one of the tags must be of type 'tag'");
+            return bad_tag("every one of the tags must be of type 'tag'");
         };
         if !triggers.iter().any(|trigger| begin.starts_with(trigger)) {
-            return bad(format!(
+            return bad_tag(format!(
                 "Trigger {begin} not found in triggers {triggers:?}"
             ));
         }
@@ -209,26 +213,26 @@ fn triggered(map: &Map<String, Value>, nesting: u32) -> ReadResult<StructuralTag
     Ok(StructuralTag::TriggeredTags {
         triggers,
         tags,
-        at_least_one: flag(map, "at_least_one"),
-        stop_after_first: flag(map, "stop_after_first"),
+        at_least_one: flag_field(map, "at_least_one"),
+        stop_after_first: flag_field(map, "stop_after_first"),
     })
 }
 
-fn dispatch(map: &Map<String, Value>, nesting: u32) -> ReadResult<StructuralTag> {
+fn parse_dispatch(map: &Map<String, Value>, nesting: u32) -> TagResult<StructuralTag> {
     let Some(rules) = map.get("rules").and_then(Value::as_array) else {
-        return bad("'rules' must be an array");
+        return bad_tag("'rules' must be an array");
     };
     let mut tags = Vec::new();
     let mut triggers = Vec::new();
     for rule in rules {
         let Some([pattern, format]) = rule.as_array().map(Vec::as_slice) else {
-            return bad("a rule must be a pair of a pattern and a format");
+            return bad_tag("a rule must be a pair of a pattern and a format");
         };
-        let begin = mark(Some(pattern))?;
+        let begin = parse_marker(Some(pattern))?;
         triggers.push(begin.clone());
         tags.push(StructuralTag::Tag {
             begin,
-            content: Box::new(read(format, nesting + 1)?),
+            content: Box::new(parse_format(format, nesting + 1)?),
             ends: vec![String::new()],
         });
     }
@@ -241,48 +245,55 @@ fn dispatch(map: &Map<String, Value>, nesting: u32) -> ReadResult<StructuralTag>
 }
 
 /// Reads the begin, end or trigger of a structural tag: a string, or an object `{"token": TEXT}`.
-fn mark(value: Option<&Value>) -> ReadResult<String> {
+fn parse_marker(value: Option<&Value>) -> TagResult<String> {
     match value {
         Some(Value::String(text)) => Ok(text.clone()),
         Some(Value::Object(map)) => match map.get("token") {
             Some(Value::String(text)) => Ok(text.clone()),
-            _ => bad("a token must be named by its text: ids need a tokenizer"),
+            _ => bad_tag("a token must be named by its text: ids need a tokenizer"),
         },
-        Some(Value::Number(_)) => bad("a token must be named by its text: ids need a tokenizer"),
-        _ => bad("'begin' and 'end' must be strings or tokens"),
+        Some(Value::Number(_)) => {
+            bad_tag("a token must be named by its text: ids need a tokenizer")
+        }
+        _ => bad_tag("'begin' and 'end' must be strings or tokens"),
     }
 }
 
-fn text(map: &Map<String, Value>, key: &str) -> ReadResult<String> {
+fn text_field(map: &Map<String, Value>, key: &str) -> TagResult<String> {
     match map.get(key) {
         Some(Value::String(text)) => Ok(text.clone()),
-        Some(_) => bad(format!("'{key}' must be a string")),
-        None => bad(format!("'{key}' is missing")),
+        Some(_) => bad_tag(format!("'{key}' must be a string")),
+        None => bad_tag(format!("'{key}' is missing")),
     }
 }
 
-fn strings(map: &Map<String, Value>, key: &str) -> ReadResult<Vec<String>> {
+fn string_list_field(map: &Map<String, Value>, key: &str) -> TagResult<Vec<String>> {
     let Some(items) = map.get(key).and_then(Value::as_array) else {
-        return bad(format!("'{key}' must be an array of strings"));
+        return bad_tag(format!("'{key}' must be an array of strings"));
     };
     items
         .iter()
         .map(|item| match item.as_str() {
             Some(text) => Ok(text.to_owned()),
-            None => bad(format!("'{key}' must be an array of strings")),
+            None => bad_tag(format!("'{key}' must be an array of strings")),
         })
         .collect()
 }
 
-fn list(map: &Map<String, Value>, key: &str, nesting: u32) -> ReadResult<Vec<StructuralTag>> {
+fn format_list_field(
+    map: &Map<String, Value>,
+    key: &str,
+    nesting: u32,
+) -> TagResult<Vec<StructuralTag>> {
     match map.get(key).and_then(Value::as_array) {
-        Some(items) if !items.is_empty() => {
-            items.iter().map(|item| read(item, nesting + 1)).collect()
-        }
-        _ => bad(format!("'{key}' must be an array with at least one format")),
+        Some(items) if !items.is_empty() => items
+            .iter()
+            .map(|item| parse_format(item, nesting + 1))
+            .collect(),
+        _ => bad_tag(format!("'{key}' must be an array with at least one format")),
     }
 }
 
-fn flag(map: &Map<String, Value>, key: &str) -> bool {
+fn flag_field(map: &Map<String, Value>, key: &str) -> bool {
     map.get(key) == Some(&Value::Bool(true))
 }

@@ -3,18 +3,18 @@
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
 
-use super::format::{JsonStyle, StructuralTag};
+use super::format::{StructuralTag, TaggedJsonStyle};
 use crate::constraint::ConstraintError;
-use crate::json_text::print;
-use crate::limits::Limits;
+use crate::json_text::json_to_spaced_text;
+use crate::limits::SampleLimits;
 use crate::sample;
 use crate::schema::{JsonTypes, Schema};
-use crate::semantic_type::sentence;
+use crate::semantic_type::random_sentence;
 use crate::work::WorkBudget;
-use vllm_sim_random::Draw;
+use vllm_sim_random::DrawRandom;
 
 /// Maximum number of repetitions of a repeated format beyond its minimum.
-const EXTRA: u32 = 2;
+const MAX_EXTRA_REPETITIONS: u32 = 2;
 
 impl StructuralTag {
     /// Generates a random text that matches the structural tag.
@@ -22,9 +22,9 @@ impl StructuralTag {
     /// # Errors
     /// [`ConstraintError::TooLong`] if the text is too long, or the error of a nested schema or
     /// grammar.
-    pub(crate) fn sample(
+    pub(crate) fn sample_text(
         &self,
-        limits: &Limits,
+        limits: &SampleLimits,
         rng: &mut ChaCha8Rng,
         work: &mut WorkBudget,
     ) -> Result<String, ConstraintError> {
@@ -34,13 +34,13 @@ impl StructuralTag {
             work,
             out: String::new(),
         };
-        writer.write(self, &[])?;
+        writer.write_tag(self, &[])?;
         Ok(writer.out)
     }
 }
 
 struct TagWriter<'a> {
-    limits: &'a Limits,
+    limits: &'a SampleLimits,
     rng: &'a mut ChaCha8Rng,
     work: &'a mut WorkBudget,
     out: String,
@@ -48,37 +48,39 @@ struct TagWriter<'a> {
 
 impl TagWriter<'_> {
     /// Appends a random text that matches `tag`; free text in it contains none of `stops`.
-    fn write(&mut self, tag: &StructuralTag, stops: &[String]) -> Result<(), ConstraintError> {
-        let spent = self.work.spend(1).is_none();
+    fn write_tag(&mut self, tag: &StructuralTag, stops: &[String]) -> Result<(), ConstraintError> {
+        let spent = self.work.spend_steps(1).is_none();
         if spent || self.out.len() > self.limits.max_chars as usize {
             return Err(ConstraintError::TooLong(self.limits.max_chars));
         }
         match tag {
             StructuralTag::ConstString(text) => self.out.push_str(text),
-            StructuralTag::JsonSchema(schema, style) => self.json(schema, *style)?,
+            StructuralTag::JsonSchema(schema, style) => self.write_json(schema, *style)?,
             StructuralTag::AnyText {
                 excludes,
                 max_chars,
-            } => self.free(&[excludes, stops], *max_chars),
+            } => self.write_free_text(&[excludes, stops], *max_chars),
             StructuralTag::Regex(regex) => {
-                let text = regex.sample(self.limits.max_chars, self.rng, self.work);
+                let text = regex.sample_text(self.limits.max_chars, self.rng, self.work);
                 let long = ConstraintError::TooLong(self.limits.max_chars);
                 self.out.push_str(&text.ok_or(long)?);
             }
             StructuralTag::Grammar(grammar) => {
-                let text = grammar.sample(self.limits, self.rng, self.work)?;
+                let text = grammar.sample_text(self.limits, self.rng, self.work)?;
                 self.out.push_str(&text);
             }
             StructuralTag::Sequence(parts) => {
                 for part in parts {
-                    self.write(part, stops)?;
+                    self.write_tag(part, stops)?;
                 }
             }
-            StructuralTag::Or(parts) => self.one_of(parts, stops)?,
+            StructuralTag::Or(parts) => self.write_one_of(parts, stops)?,
             StructuralTag::Repeat(part, min, max) => {
-                let most = max.unwrap_or(u32::MAX).min(min.saturating_add(EXTRA));
-                for _ in 0..self.rng.between(u64::from(*min), u64::from(most)) {
-                    self.write(part, stops)?;
+                let most = max
+                    .unwrap_or(u32::MAX)
+                    .min(min.saturating_add(MAX_EXTRA_REPETITIONS));
+                for _ in 0..self.rng.draw_u64_between(u64::from(*min), u64::from(most)) {
+                    self.write_tag(part, stops)?;
                 }
             }
             StructuralTag::Tag {
@@ -87,8 +89,8 @@ impl TagWriter<'_> {
                 ends,
             } => {
                 self.out.push_str(begin);
-                self.write(content, ends)?;
-                let index = self.rng.between(0, ends.len() as u64 - 1) as usize;
+                self.write_tag(content, ends)?;
+                let index = self.rng.draw_u64_between(0, ends.len() as u64 - 1) as usize;
                 self.out.push_str(&ends[index]);
             }
             StructuralTag::TriggeredTags {
@@ -98,12 +100,12 @@ impl TagWriter<'_> {
                 stop_after_first,
             } => {
                 if !at_least_one {
-                    self.free(&[triggers, stops], None);
+                    self.write_free_text(&[triggers, stops], None);
                 }
                 let most = if *stop_after_first { 1 } else { 2 };
-                let least = u64::from(*at_least_one || self.rng.percent(85));
-                for _ in 0..self.rng.between(least, most) {
-                    self.one_of(tags, stops)?;
+                let least = u64::from(*at_least_one || self.rng.draw_percent_chance(85));
+                for _ in 0..self.rng.draw_u64_between(least, most) {
+                    self.write_one_of(tags, stops)?;
                 }
             }
             StructuralTag::TagsWithSeparator {
@@ -113,67 +115,77 @@ impl TagWriter<'_> {
                 stop_after_first,
             } => {
                 let most = if *stop_after_first { 1 } else { 3 };
-                let least = u64::from(*at_least_one || self.rng.percent(85));
-                for i in 0..self.rng.between(least, most) {
+                let least = u64::from(*at_least_one || self.rng.draw_percent_chance(85));
+                for i in 0..self.rng.draw_u64_between(least, most) {
                     if i > 0 {
                         self.out.push_str(separator);
                     }
-                    self.one_of(tags, stops)?;
+                    self.write_one_of(tags, stops)?;
                 }
             }
         }
         Ok(())
     }
 
-    fn one_of(&mut self, parts: &[StructuralTag], stops: &[String]) -> Result<(), ConstraintError> {
-        let index = self.rng.between(0, parts.len() as u64 - 1) as usize;
-        self.write(&parts[index], stops)
+    fn write_one_of(
+        &mut self,
+        parts: &[StructuralTag],
+        stops: &[String],
+    ) -> Result<(), ConstraintError> {
+        let index = self.rng.draw_u64_between(0, parts.len() as u64 - 1) as usize;
+        self.write_tag(&parts[index], stops)
     }
 
-    fn json(&mut self, schema: &Schema, style: JsonStyle) -> Result<(), ConstraintError> {
+    fn write_json(
+        &mut self,
+        schema: &Schema,
+        style: TaggedJsonStyle,
+    ) -> Result<(), ConstraintError> {
         let want = match style {
-            JsonStyle::Json => JsonTypes::NONE,
-            JsonStyle::Qwen | JsonStyle::Minimax | JsonStyle::Glm => JsonTypes::OBJECT,
+            TaggedJsonStyle::Json => JsonTypes::NONE,
+            TaggedJsonStyle::Qwen | TaggedJsonStyle::Minimax | TaggedJsonStyle::Glm => {
+                JsonTypes::OBJECT
+            }
         };
-        let value = sample::sample(schema, self.limits, want, self.rng, self.work)?;
+        let value = sample::sample_value(schema, self.limits, want, self.rng, self.work)?;
         let Value::Object(map) = &value else {
-            self.out.push_str(&print(&value));
+            self.out.push_str(&json_to_spaced_text(&value));
             return Ok(());
         };
         let plain = |value: &Value| match value {
             Value::String(text) => text.clone(),
-            other => print(other),
+            other => json_to_spaced_text(other),
         };
         for (name, inner) in map {
             let inner = plain(inner);
             match style {
-                JsonStyle::Json => {
-                    self.out.push_str(&print(&value));
+                TaggedJsonStyle::Json => {
+                    self.out.push_str(&json_to_spaced_text(&value));
                     return Ok(());
                 }
-                JsonStyle::Qwen => {
+                TaggedJsonStyle::Qwen => {
                     let text = format!("<parameter={name}>{inner}</parameter>");
                     self.out.push_str(&text);
                 }
-                JsonStyle::Minimax => {
+                TaggedJsonStyle::Minimax => {
                     let text = format!("<parameter name=\"{name}\">{inner}</parameter>");
                     self.out.push_str(&text);
                 }
-                JsonStyle::Glm => {
+                TaggedJsonStyle::Glm => {
                     let text = format!("<arg_key>{name}</arg_key><arg_value>{inner}</arg_value>");
                     self.out.push_str(&text);
                 }
             }
         }
-        if map.is_empty() && matches!(style, JsonStyle::Json) {
+        if map.is_empty() && matches!(style, TaggedJsonStyle::Json) {
             self.out.push_str("{}");
         }
         Ok(())
     }
 
     /// Appends a sentence that contains none of the stop strings, or nothing.
-    fn free(&mut self, stops: &[&[String]], max_chars: Option<u64>) {
-        let text = format!("{} ", sentence(self.rng));
+    fn write_free_text(&mut self, stops: &[&[String]], max_chars: Option<u64>) {
+        let text = format!("{} ", random_sentence(self.rng));
         let stopped = stops
             .iter()
             .copied()

@@ -3,10 +3,10 @@
 use proptest::prelude::*;
 use serde_json::{Map, Value, json};
 
-use crate::{Constraint, Limits, compile};
-use vllm_sim_random::{Purpose, stream};
+use crate::{Constraint, SampleLimits, compile_constraint};
+use vllm_sim_random::{StreamPurpose, request_rng};
 
-fn value() -> impl Strategy<Value = Value> {
+fn any_json_value() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
         any::<bool>().prop_map(Value::Bool),
@@ -23,7 +23,7 @@ fn value() -> impl Strategy<Value = Value> {
     })
 }
 
-fn keyword(inner: BoxedStrategy<Value>) -> impl Strategy<Value = (&'static str, Value)> {
+fn any_keyword(inner: BoxedStrategy<Value>) -> impl Strategy<Value = (&'static str, Value)> {
     let types = prop::sample::subsequence(
         vec![
             "null", "boolean", "integer", "number", "string", "array", "object",
@@ -42,8 +42,8 @@ fn keyword(inner: BoxedStrategy<Value>) -> impl Strategy<Value = (&'static str, 
     let format = prop::sample::select(vec!["date", "email", "uuid", "ipv4", "uri", "time", "odd"]);
     prop_oneof![
         4 => types.prop_map(|types| ("type", json!(types))),
-        1 => prop::collection::vec(value(), 1..4).prop_map(|v| ("enum", json!(v))),
-        1 => value().prop_map(|v| ("const", v)),
+        1 => prop::collection::vec(any_json_value(), 1..4).prop_map(|v| ("enum", json!(v))),
+        1 => any_json_value().prop_map(|v| ("const", v)),
         1 => (-20i64..20).prop_map(|n| ("minimum", json!(n))),
         1 => (-20i64..20).prop_map(|n| ("maximum", json!(n))),
         1 => (-20i64..20).prop_map(|n| ("exclusiveMinimum", json!(n))),
@@ -81,7 +81,7 @@ fn keyword(inner: BoxedStrategy<Value>) -> impl Strategy<Value = (&'static str, 
     ]
 }
 
-fn schema() -> impl Strategy<Value = Value> {
+fn any_schema() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         3 => Just(json!({})),
         1 => any::<bool>().prop_map(Value::Bool),
@@ -89,7 +89,7 @@ fn schema() -> impl Strategy<Value = Value> {
             .prop_map(|t| json!({"type": t})),
     ];
     leaf.boxed().prop_recursive(3, 24, 4, |inner| {
-        prop::collection::vec(keyword(inner.boxed()), 1..5)
+        prop::collection::vec(any_keyword(inner.boxed()), 1..5)
             .prop_map(|pairs| {
                 let pairs = pairs.into_iter().map(|(k, v)| (k.to_owned(), v));
                 Value::Object(pairs.collect::<Map<_, _>>())
@@ -102,11 +102,11 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn values_for_random_schemas_are_valid(schema in schema(), seed in 0u64..1000) {
-        let compiled = compile(&Constraint::Json(schema.clone()));
+    fn values_for_random_schemas_are_valid(schema in any_schema(), seed in 0u64..1000) {
+        let compiled = compile_constraint(&Constraint::Json(schema.clone()));
         prop_assert!(compiled.is_ok(), "{schema}: {compiled:?}");
-        let mut rng = stream(seed, 0, Purpose::Structured);
-        let text = compiled.expect("checked").sample(&mut rng, &Limits::default());
+        let mut rng = request_rng(seed, 0, StreamPurpose::Structured);
+        let text = compiled.expect("checked").sample_text(&mut rng, &SampleLimits::default());
         if let Ok(text) = text {
             let value: Value = serde_json::from_str(&text).expect("JSON");
             let validator = jsonschema::options()
@@ -118,12 +118,12 @@ proptest! {
     }
 
     #[test]
-    fn random_documents_never_panic(document in value(), seed in 0u64..1000) {
+    fn random_documents_never_panic(document in any_json_value(), seed in 0u64..1000) {
         let schema = json!({"properties": document.clone(), "enum": document.clone(), "type": document});
         for schema in [schema.clone(), schema["type"].clone()] {
-            if let Ok(compiled) = compile(&Constraint::Json(schema)) {
-                let mut rng = stream(seed, 0, Purpose::Structured);
-                let _ = compiled.sample(&mut rng, &Limits::default());
+            if let Ok(compiled) = compile_constraint(&Constraint::Json(schema)) {
+                let mut rng = request_rng(seed, 0, StreamPurpose::Structured);
+                let _ = compiled.sample_text(&mut rng, &SampleLimits::default());
             }
         }
     }
@@ -138,9 +138,9 @@ proptest! {
             Constraint::Json(json!({"pattern": text})),
             Constraint::StructuralTag(json!({"format": {"type": "regex", "pattern": text}})),
         ] {
-            if let Ok(compiled) = compile(&constraint) {
-                let mut rng = stream(seed, 0, Purpose::Structured);
-                let _ = compiled.sample(&mut rng, &Limits::default());
+            if let Ok(compiled) = compile_constraint(&constraint) {
+                let mut rng = request_rng(seed, 0, StreamPurpose::Structured);
+                let _ = compiled.sample_text(&mut rng, &SampleLimits::default());
             }
         }
     }
@@ -157,9 +157,9 @@ proptest! {
         seed in 0u64..1000,
     ) {
         let source = parts.concat();
-        let compiled = compile(&Constraint::Regex(source.clone())).expect("a pattern");
-        let mut rng = stream(seed, 0, Purpose::Structured);
-        let text = compiled.sample(&mut rng, &Limits::default()).expect("a text");
+        let compiled = compile_constraint(&Constraint::Regex(source.clone())).expect("a pattern");
+        let mut rng = request_rng(seed, 0, StreamPurpose::Structured);
+        let text = compiled.sample_text(&mut rng, &SampleLimits::default()).expect("a text");
         let whole = regex::Regex::new(&format!("^(?:{source})$")).expect("a pattern");
         prop_assert!(whole.is_match(&text), "{source} -> {text:?}");
     }

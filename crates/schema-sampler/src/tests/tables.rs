@@ -1,22 +1,22 @@
 use serde_json::{Value, json};
 
-use crate::{Compiled, Constraint, ConstraintError, Limits, compile};
-use vllm_sim_random::{Purpose, stream};
+use crate::{CompiledConstraint, Constraint, ConstraintError, SampleLimits, compile_constraint};
+use vllm_sim_random::{StreamPurpose, request_rng};
 
 /// Reads the lines of a table without its comments.
-fn lines(table: &str) -> impl Iterator<Item = Value> {
+fn json_lines(table: &str) -> impl Iterator<Item = Value> {
     table
         .lines()
         .filter(|line| !line.is_empty() && !line.starts_with("//"))
         .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{line}: {error}")))
 }
 
-fn sample(compiled: &Compiled, seed: u64) -> Result<String, ConstraintError> {
-    let mut rng = stream(seed, 0, Purpose::Structured);
-    compiled.sample(&mut rng, &Limits::default())
+fn sample_with_seed(compiled: &CompiledConstraint, seed: u64) -> Result<String, ConstraintError> {
+    let mut rng = request_rng(seed, 0, StreamPurpose::Structured);
+    compiled.sample_text(&mut rng, &SampleLimits::default())
 }
 
-fn validator(schema: &Value) -> jsonschema::Validator {
+fn jsonschema_validator(schema: &Value) -> jsonschema::Validator {
     let options = jsonschema::options().should_validate_formats(true);
     let draft3 = schema.get("required") == Some(&Value::Bool(true));
     let legacy = schema.get("items").is_some_and(Value::is_array);
@@ -39,13 +39,14 @@ fn validator(schema: &Value) -> jsonschema::Validator {
 #[test]
 fn every_satisfiable_schema_gets_valid_values() {
     let table = include_str!("satisfiable.jsonl");
-    assert!(lines(table).count() > 150);
-    for schema in lines(table) {
-        let compiled = compile(&Constraint::Json(schema.clone()));
+    assert!(json_lines(table).count() > 150);
+    for schema in json_lines(table) {
+        let compiled = compile_constraint(&Constraint::Json(schema.clone()));
         let compiled = compiled.unwrap_or_else(|error| panic!("{schema}: {error}"));
-        let validator = validator(&schema);
+        let validator = jsonschema_validator(&schema);
         for seed in 0..12 {
-            let text = sample(&compiled, seed).unwrap_or_else(|e| panic!("{schema}: {e}"));
+            let text =
+                sample_with_seed(&compiled, seed).unwrap_or_else(|e| panic!("{schema}: {e}"));
             let value: Value = serde_json::from_str(&text).expect("JSON");
             assert!(validator.is_valid(&value), "{schema} -> {text}");
         }
@@ -54,12 +55,12 @@ fn every_satisfiable_schema_gets_valid_values() {
 
 #[test]
 fn an_unsatisfiable_schema_gives_a_reason() {
-    for pair in lines(include_str!("unsatisfiable.jsonl")) {
+    for pair in json_lines(include_str!("unsatisfiable.jsonl")) {
         let (schema, words) = (&pair[0], pair[1].as_str().expect("words"));
-        let compiled = compile(&Constraint::Json(schema.clone()));
+        let compiled = compile_constraint(&Constraint::Json(schema.clone()));
         let compiled = compiled.unwrap_or_else(|error| panic!("{schema}: {error}"));
         for seed in 0..3 {
-            let error = sample(&compiled, seed).expect_err(&schema.to_string());
+            let error = sample_with_seed(&compiled, seed).expect_err(&schema.to_string());
             let text = error.to_string();
             assert!(
                 text.starts_with("Grammar error: Unsatisfiable schema: "),
@@ -71,10 +72,11 @@ fn an_unsatisfiable_schema_gives_a_reason() {
 }
 
 #[test]
-fn a_document_that_is_no_schema_is_refused() {
-    for pair in lines(include_str!("invalid.jsonl")) {
+fn invalid_schema_document_is_rejected() {
+    for pair in json_lines(include_str!("invalid.jsonl")) {
         let (schema, words) = (&pair[0], pair[1].as_str().expect("words"));
-        let error = compile(&Constraint::Json(schema.clone())).expect_err(&schema.to_string());
+        let error =
+            compile_constraint(&Constraint::Json(schema.clone())).expect_err(&schema.to_string());
         let text = error.to_string();
         assert!(text.starts_with("Grammar error: "), "{text}");
         assert!(text.contains(words), "{schema}: {text}");
@@ -83,57 +85,60 @@ fn a_document_that_is_no_schema_is_refused() {
 
 #[test]
 fn the_same_seed_gives_the_same_text() {
-    for schema in lines(include_str!("satisfiable.jsonl")).step_by(5) {
+    for schema in json_lines(include_str!("satisfiable.jsonl")).step_by(5) {
         let constraint = Constraint::Json(schema);
-        let first = sample(&compile(&constraint).expect("a schema"), 7);
-        assert_eq!(first, sample(&compile(&constraint).expect("a schema"), 7));
+        let first = sample_with_seed(&compile_constraint(&constraint).expect("a schema"), 7);
+        assert_eq!(
+            first,
+            sample_with_seed(&compile_constraint(&constraint).expect("a schema"), 7)
+        );
     }
 }
 
 #[test]
-fn a_schema_may_come_as_text() {
+fn json_schema_may_be_given_as_text() {
     let schema = Constraint::Json(json!(r#"{"const": [1, {"a": true}]}"#));
-    let text = sample(&compile(&schema).expect("a schema"), 1);
+    let text = sample_with_seed(&compile_constraint(&schema).expect("a schema"), 1);
     assert_eq!(text.as_deref(), Ok(r#"[1, {"a": true}]"#));
-    let error = compile(&Constraint::Json(json!("{"))).expect_err("no JSON");
+    let error = compile_constraint(&Constraint::Json(json!("{"))).expect_err("no JSON");
     assert_eq!(error.to_string(), "Invalid JSON grammar specification.");
 }
 
 #[test]
-fn an_object_is_preferred_for_arguments() {
+fn sample_object_prefers_an_object() {
     let schema = json!({"anyOf": [{"type": "string"}, {"type": "object"}, {"type": "null"}]});
-    let compiled = compile(&Constraint::Json(schema)).expect("a schema");
+    let compiled = compile_constraint(&Constraint::Json(schema)).expect("a schema");
     for seed in 0..50 {
-        let mut rng = stream(seed, 0, Purpose::Structured);
-        let text = compiled.sample_object(&mut rng, &Limits::default());
+        let mut rng = request_rng(seed, 0, StreamPurpose::Structured);
+        let text = compiled.sample_object(&mut rng, &SampleLimits::default());
         assert!(text.expect("a value").starts_with('{'));
     }
 }
 
 #[test]
-fn json_object_gives_an_object() {
-    let compiled = compile(&Constraint::JsonObject).expect("a constraint");
+fn json_object_constraint_samples_an_object() {
+    let compiled = compile_constraint(&Constraint::JsonObject).expect("a constraint");
     for seed in 0..50 {
-        let text = sample(&compiled, seed).expect("an object");
+        let text = sample_with_seed(&compiled, seed).expect("an object");
         let value: Value = serde_json::from_str(&text).expect("JSON");
         assert!(value["title"].is_string());
     }
 }
 
 #[test]
-fn a_choice_is_one_of_its_texts() {
+fn choice_constraint_samples_one_of_its_texts() {
     let choices = ["red", "green", ""].map(str::to_owned).to_vec();
-    let compiled = compile(&Constraint::Choice(choices.clone())).expect("a choice");
+    let compiled = compile_constraint(&Constraint::Choice(choices.clone())).expect("a choice");
     let seen: Vec<String> = (0..40)
-        .map(|s| sample(&compiled, s).expect("a text"))
+        .map(|s| sample_with_seed(&compiled, s).expect("a text"))
         .collect();
     assert!(seen.iter().all(|text| choices.contains(text)));
     assert!(choices.iter().all(|text| seen.contains(text)));
-    assert!(compile(&Constraint::Choice(Vec::new())).is_err());
+    assert!(compile_constraint(&Constraint::Choice(Vec::new())).is_err());
 }
 
 #[test]
-fn field_names_shape_the_values() {
+fn property_names_select_plausible_values() {
     let schema = json!({
         "type": "object",
         "properties": {
@@ -144,10 +149,10 @@ fn field_names_shape_the_values() {
         },
         "required": ["city", "user_email", "year", "location"]
     });
-    let compiled = compile(&Constraint::Json(schema)).expect("a schema");
+    let compiled = compile_constraint(&Constraint::Json(schema)).expect("a schema");
     let mut said = 0;
     for seed in 0..40 {
-        let text = sample(&compiled, seed).expect("a value");
+        let text = sample_with_seed(&compiled, seed).expect("a value");
         let value: Value = serde_json::from_str(&text).expect("JSON");
         assert!(
             value["user_email"]
@@ -162,17 +167,17 @@ fn field_names_shape_the_values() {
 
 /// `jsonschema` supports only ECMA-262; Python clients send patterns of `re`.
 #[test]
-fn patterns_of_python_are_understood() {
+fn python_regex_patterns_are_sampled() {
     for (pattern, same) in [
         (r"\A[a-z]{3}\Z", r"^[a-z]{3}$"),
         (r"^(?P<year>\d{4})$", r"^\d{4}$"),
         (r"^{{\w+}}$", r"^\{\{\w+\}\}$"),
     ] {
         let schema = json!({"type": "string", "pattern": pattern});
-        let compiled = compile(&Constraint::Json(schema)).expect("a schema");
+        let compiled = compile_constraint(&Constraint::Json(schema)).expect("a schema");
         let whole = regex::Regex::new(same).expect("a pattern");
         for seed in 0..20 {
-            let text = sample(&compiled, seed).expect("a text");
+            let text = sample_with_seed(&compiled, seed).expect("a text");
             assert!(whole.is_match(text.trim_matches('"')), "{pattern}: {text}");
         }
     }
@@ -220,9 +225,9 @@ fn hostile_schemas_cost_a_bounded_amount_of_work() {
     ];
     for schema in schemas {
         // Checks only that the bounded search ends; benches measure its speed.
-        if let Ok(compiled) = compile(&Constraint::Json(schema)) {
+        if let Ok(compiled) = compile_constraint(&Constraint::Json(schema)) {
             for seed in 0..2 {
-                if let Ok(text) = sample(&compiled, seed) {
+                if let Ok(text) = sample_with_seed(&compiled, seed) {
                     assert!(serde_json::from_str::<Value>(&text).is_ok());
                 }
             }

@@ -1,20 +1,21 @@
 use serde_json::{Value, json};
 
-use crate::{Constraint, ConstraintError, Limits, compile};
-use vllm_sim_random::{Purpose, stream};
+use crate::{Constraint, ConstraintError, SampleLimits, compile_constraint};
+use vllm_sim_random::{StreamPurpose, request_rng};
 
-fn sample(tag: &Value, seed: u64) -> Result<String, ConstraintError> {
-    let mut rng = stream(seed, 0, Purpose::Structured);
-    compile(&Constraint::StructuralTag(tag.clone()))?.sample(&mut rng, &Limits::default())
+fn sample_tag(tag: &Value, seed: u64) -> Result<String, ConstraintError> {
+    let mut rng = request_rng(seed, 0, StreamPurpose::Structured);
+    compile_constraint(&Constraint::StructuralTag(tag.clone()))?
+        .sample_text(&mut rng, &SampleLimits::default())
 }
 
-fn samples(tag: &Value) -> Vec<String> {
+fn sample_tag_many(tag: &Value) -> Vec<String> {
     (0..40)
-        .map(|seed| sample(tag, seed).unwrap_or_else(|error| panic!("{tag}: {error}")))
+        .map(|seed| sample_tag(tag, seed).unwrap_or_else(|error| panic!("{tag}: {error}")))
         .collect()
 }
 
-fn weather(name: &str) -> Value {
+fn weather_tag(name: &str) -> Value {
     json!({
         "type": "tag",
         "begin": format!("<function={name}>"),
@@ -27,7 +28,7 @@ fn weather(name: &str) -> Value {
 }
 
 /// Returns the contents of the function tags in a text.
-fn calls(text: &str) -> Vec<Value> {
+fn tool_calls_in(text: &str) -> Vec<Value> {
     text.split("<function=")
         .skip(1)
         .map(|part| {
@@ -39,7 +40,7 @@ fn calls(text: &str) -> Vec<Value> {
 }
 
 #[test]
-fn the_older_form_mixes_text_and_tags() {
+fn triggers_form_mixes_text_and_tags() {
     let tag = json!({
         "type": "structural_tag",
         "structures": [{
@@ -50,10 +51,13 @@ fn the_older_form_mixes_text_and_tags() {
         }],
         "triggers": ["<function="]
     });
-    let texts = samples(&tag);
+    let texts = sample_tag_many(&tag);
     assert!(texts.iter().any(|text| text.contains("</function>")));
     for text in texts {
-        assert!(calls(&text).iter().all(|call| call["x"].is_i64()), "{text}");
+        assert!(
+            tool_calls_in(&text).iter().all(|call| call["x"].is_i64()),
+            "{text}"
+        );
     }
 }
 
@@ -61,17 +65,17 @@ fn the_older_form_mixes_text_and_tags() {
 fn triggered_tags_keep_their_flags() {
     let format = json!({
         "type": "triggered_tags", "triggers": ["<function="],
-        "tags": [weather("a"), weather("b")],
+        "tags": [weather_tag("a"), weather_tag("b")],
         "at_least_one": true, "stop_after_first": true
     });
-    for text in samples(&json!({"type": "structural_tag", "format": format})) {
+    for text in sample_tag_many(&json!({"type": "structural_tag", "format": format})) {
         assert!(text.starts_with("<function="), "{text}");
-        assert_eq!(calls(&text).len(), 1, "{text}");
+        assert_eq!(tool_calls_in(&text).len(), 1, "{text}");
     }
 }
 
 #[test]
-fn every_format_is_written() {
+fn every_structural_tag_format_is_sampled() {
     let word = json!({"type": "const_string", "value": "w"});
     for (format, pattern) in [
         (word.clone(), "^w$"),
@@ -135,14 +139,14 @@ fn every_format_is_written() {
         (json!({"type": "json_schema", "json_schema": true}), "^.*$"),
     ] {
         let whole = regex::Regex::new(pattern).expect("a pattern");
-        for text in samples(&json!({"format": format})) {
+        for text in sample_tag_many(&json!({"format": format})) {
             assert!(whole.is_match(&text), "{format} -> {text}");
         }
     }
 }
 
 #[test]
-fn bad_tags_are_refused_with_a_reason() {
+fn invalid_structural_tags_are_rejected_with_a_reason() {
     for (tag, words) in [
         (json!(3), "must be an object"),
         (json!({}), "needs 'format'"),
@@ -181,7 +185,7 @@ fn bad_tags_are_refused_with_a_reason() {
         ),
         (json!("not json"), "is no JSON"),
     ] {
-        let error = sample(&tag, 1).expect_err(&tag.to_string()).to_string();
+        let error = sample_tag(&tag, 1).expect_err(&tag.to_string()).to_string();
         assert!(error.contains(words), "{tag}: {error}");
     }
 }

@@ -4,83 +4,87 @@
 
 use serde_json::json;
 
-use crate::{Constraint, Limits, compile};
-use vllm_sim_random::{Purpose, stream};
+use crate::{Constraint, SampleLimits, compile_constraint};
+use vllm_sim_random::{StreamPurpose, request_rng};
 
-fn ends(constraint: &Constraint) -> bool {
-    let compiled = match compile(constraint) {
+fn ends_within_budget(constraint: &Constraint) -> bool {
+    let compiled = match compile_constraint(constraint) {
         Ok(compiled) => compiled,
         Err(_) => return false,
     };
-    let mut rng = stream(1, 0, Purpose::Structured);
-    compiled.sample(&mut rng, &Limits::default()).is_ok()
+    let mut rng = request_rng(1, 0, StreamPurpose::Structured);
+    compiled
+        .sample_text(&mut rng, &SampleLimits::default())
+        .is_ok()
 }
 
 /// The cost of a match grows with the product of pattern and text.
 #[test]
-fn a_long_pattern_on_a_long_text() {
+fn long_regex_on_long_text_has_bounded_work() {
     for pattern in [
         r"(?:[ab]{0,50}[bc]{0,50}){200}\b-",
         r"(?:a?b?c?d?){3000}\Bx\b",
         r"(?i)(?:[a-y]{1,40}|[b-z]{1,40}){300}\b\b!",
         &format!(r"\b{}\Bz", "(?:a|ab|abc|abcd){0,9}".repeat(2900)),
     ] {
-        ends(&Constraint::Regex(pattern.to_owned()));
+        ends_within_budget(&Constraint::Regex(pattern.to_owned()));
         let schema = json!({"type": "string", "pattern": pattern, "minLength": 60_000});
-        ends(&Constraint::Json(schema));
+        ends_within_budget(&Constraint::Json(schema));
         let schema =
             json!({"type": "string", "allOf": [{"pattern": pattern}, {"pattern": "[a-z]{500}"}]});
-        ends(&Constraint::Json(schema));
+        ends_within_budget(&Constraint::Json(schema));
     }
 }
 
 #[test]
-fn many_alternatives_many_times() {
+fn repeated_alternatives_have_bounded_work() {
     let words: Vec<String> = (0..50_000).map(|word| format!("\"{word}\"")).collect();
     let words = words.join(" | ");
-    ends(&Constraint::Grammar(format!(
+    ends_within_budget(&Constraint::Grammar(format!(
         "root ::= w{{40000}}\nw ::= {words}\n"
     )));
-    ends(&Constraint::Grammar(format!(
+    ends_within_budget(&Constraint::Grammar(format!(
         "start: w~40000\nw: {words}\n"
     )));
 }
 
 #[test]
-fn a_schema_many_times_in_a_grammar() {
+fn repeated_schema_in_grammar_has_bounded_work() {
     let hard = json!({"type": "string", "pattern": "^(?=.*[0-9]{3}$)(?!a)[a-z0-9]{40,}$"});
     let schema = json!({"type": "array", "items": hard, "minItems": 5, "uniqueItems": true});
-    ends(&Constraint::Json(schema.clone()));
-    ends(&Constraint::Grammar(format!(
+    ends_within_budget(&Constraint::Json(schema.clone()));
+    ends_within_budget(&Constraint::Grammar(format!(
         "start: j~20000\nj: %json {schema}\n"
     )));
 }
 
 #[test]
-fn grammars_within_grammars() {
+fn nested_grammars_have_bounded_work() {
     let nested = |count| {
         let mut grammar = format!("start: /[a-z]?/~{count}\n");
         for _ in 0..6 {
             grammar = format!("start: g~{count}\ng: %lark {{\n{grammar}}}\n");
         }
-        ends(&Constraint::Grammar(grammar))
+        ends_within_budget(&Constraint::Grammar(grammar))
     };
     assert!(nested(1));
     assert!(!nested(4000));
 }
 
 #[test]
-fn a_tag_again_and_again() {
+fn repeated_structural_tag_has_bounded_work() {
     let mut tag = json!({"type": "const_string", "value": ""});
     for _ in 0..4 {
         tag = json!({"type": "repeat", "content": tag, "min": 4_000_000_000_u32});
     }
-    assert!(!ends(&Constraint::StructuralTag(json!({"format": tag}))));
+    assert!(!ends_within_budget(&Constraint::StructuralTag(
+        json!({"format": tag})
+    )));
 }
 
 /// Each class takes kilobytes, and a constraint may contain many classes.
 #[test]
-fn constraints_that_are_too_large() {
+fn oversized_constraints_are_rejected() {
     for constraint in [
         Constraint::Regex("\\w".repeat(20_000)),
         Constraint::Json(json!({"pattern": r"^\S*x".repeat(2000)})),
@@ -90,7 +94,10 @@ fn constraints_that_are_too_large() {
         Constraint::Json(json!({"enum": vec!["x"; 300_000]})),
         Constraint::Json(json!({"enum": vec!["x"; 300_000]}).to_string().into()),
     ] {
-        let error = compile(&constraint).map(|_| ()).unwrap_err().to_string();
+        let error = compile_constraint(&constraint)
+            .map(|_| ())
+            .unwrap_err()
+            .to_string();
         let words = [
             "the pattern is too long",
             "bytes is too long",

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{Dialect, ValidateAt};
-use vllm_sim_tokenizer::plain_text;
-use vllm_sim_wire::openai::message::{Content, Message};
-use vllm_sim_wire::{Fault, Limits};
+use super::{Dialect, ValidationPoint};
+use vllm_sim_tokenizer::message_plain_text;
+use vllm_sim_wire::openai::message::{ChatContent, RequestMessage};
+use vllm_sim_wire::{Fault, ServerLimits};
 
 /// The request checks of llm-d-inference-sim.
 #[derive(Debug)]
@@ -26,15 +26,15 @@ impl Dialect for Llmd {
         true
     }
 
-    fn validation(&self) -> ValidateAt {
-        ValidateAt::AfterPrompt
+    fn validation_point(&self) -> ValidationPoint {
+        ValidationPoint::AfterPrompt
     }
 
     /// Checks that prompt and requested output fit into the context together; an output without a
     /// limit counts as one token.
-    fn check_whole(
+    fn check_prompt_and_output(
         &self,
-        limits: &Limits,
+        limits: &ServerLimits,
         prompt: usize,
         asked: Option<i128>,
     ) -> Result<(), Fault> {
@@ -51,19 +51,19 @@ impl Dialect for Llmd {
         )))
     }
 
-    fn check_text(&self, _: &Limits, _: &str, _: usize) -> Result<(), Fault> {
+    fn check_text_length(&self, _: &ServerLimits, _: &str, _: usize) -> Result<(), Fault> {
         Ok(())
     }
 
-    fn check_encoded(&self, _: &Limits, _: usize) -> Result<(), Fault> {
+    fn check_encoded_length(&self, _: &ServerLimits, _: usize) -> Result<(), Fault> {
         Ok(())
     }
 
-    fn check_tokens(&self, _: &Limits, _: usize) -> Result<(), Fault> {
+    fn check_prompt_ids_length(&self, _: &ServerLimits, _: usize) -> Result<(), Fault> {
         Ok(())
     }
 
-    fn check_response(&self, _: &Limits, _: usize) -> Result<(), Fault> {
+    fn check_response_prompt_length(&self, _: &ServerLimits, _: usize) -> Result<(), Fault> {
         Ok(())
     }
 
@@ -73,12 +73,12 @@ impl Dialect for Llmd {
 
     /// Returns the text to echo for a message: the whole message as JSON text, images and tool
     /// calls included.
-    fn echo<'m>(&self, message: &'m Message) -> Cow<'m, str> {
+    fn echo_text<'m>(&self, message: &'m RequestMessage) -> Cow<'m, str> {
         // For text alone, the result is the same without building a JSON tree.
-        let whole = !matches!(message.content(), Content::Texts(_));
+        let whole = !matches!(message.content(), ChatContent::Texts(_));
         match whole.then(|| message.to_json()).as_deref() {
-            Some(Value::Object(members)) => Cow::Owned(plain_text(members)),
-            _ => message.text(),
+            Some(Value::Object(members)) => Cow::Owned(message_plain_text(members)),
+            _ => message.all_text(),
         }
     }
 
@@ -86,7 +86,7 @@ impl Dialect for Llmd {
         Some(tokens.into())
     }
 
-    fn reads_prompt_schemas(&self) -> bool {
+    fn follows_prompt_schemas(&self) -> bool {
         false
     }
 }

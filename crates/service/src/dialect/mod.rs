@@ -11,9 +11,9 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 pub use llmd::Llmd;
-pub use tokens::TokensApi;
-use vllm_sim_wire::openai::message::Message;
-use vllm_sim_wire::{Fault, Limits, SamplingDefaults};
+pub use tokens::TokenIdDialect;
+use vllm_sim_wire::openai::message::RequestMessage;
+use vllm_sim_wire::{Fault, SamplingDefaults, ServerLimits};
 
 /// The rules of one imitated server where the servers differ.
 pub trait Dialect: Debug + Send + Sync {
@@ -29,15 +29,20 @@ pub trait Dialect: Debug + Send + Sync {
     }
 
     /// Returns the point at which the values of a request are validated.
-    fn validation(&self) -> ValidateAt {
-        ValidateAt::BeforePrompt
+    fn validation_point(&self) -> ValidationPoint {
+        ValidationPoint::BeforePrompt
     }
 
     /// Checks that the prompt and the requested output fit into the context together.
     ///
     /// # Errors
     /// Status 400 if prompt and output do not fit into the context.
-    fn check_whole(&self, _: &Limits, _prompt: usize, _asked: Option<i128>) -> Result<(), Fault> {
+    fn check_prompt_and_output(
+        &self,
+        _: &ServerLimits,
+        _prompt: usize,
+        _asked: Option<i128>,
+    ) -> Result<(), Fault> {
         Ok(())
     }
 
@@ -46,8 +51,13 @@ pub trait Dialect: Debug + Send + Sync {
     ///
     /// # Errors
     /// Status 400 for a text that cannot fit into the context.
-    fn check_text(&self, limits: &Limits, text: &str, longest: usize) -> Result<(), Fault> {
-        limits.prompt_characters(text, longest)
+    fn check_text_length(
+        &self,
+        limits: &ServerLimits,
+        text: &str,
+        longest: usize,
+    ) -> Result<(), Fault> {
+        limits.check_prompt_characters(text, longest)
     }
 
     /// Checks that the tokens of an encoded text fit into the context.
@@ -57,24 +67,28 @@ pub trait Dialect: Debug + Send + Sync {
     ///
     /// # Errors
     /// Status 400 for a prompt that exceeds the context.
-    fn check_encoded(&self, limits: &Limits, tokens: usize) -> Result<(), Fault> {
-        limits.prompt_tokens(tokens.min(limits.max_model_len as usize + 1))
+    fn check_encoded_length(&self, limits: &ServerLimits, tokens: usize) -> Result<(), Fault> {
+        limits.check_prompt_tokens(tokens.min(limits.max_model_len as usize + 1))
     }
 
     /// Checks that a prompt of token ids fits into the context.
     ///
     /// # Errors
     /// Status 400 for a prompt that exceeds the context.
-    fn check_tokens(&self, limits: &Limits, tokens: usize) -> Result<(), Fault> {
-        limits.prompt_tokens(tokens)
+    fn check_prompt_ids_length(&self, limits: &ServerLimits, tokens: usize) -> Result<(), Fault> {
+        limits.check_prompt_tokens(tokens)
     }
 
     /// Checks that the prompt of a Responses request leaves room for output.
     ///
     /// # Errors
     /// Status 400 for a prompt that fills the context.
-    fn check_response(&self, limits: &Limits, tokens: usize) -> Result<(), Fault> {
-        limits.responses_prompt_tokens(tokens)
+    fn check_response_prompt_length(
+        &self,
+        limits: &ServerLimits,
+        tokens: usize,
+    ) -> Result<(), Fault> {
+        limits.check_responses_prompt_tokens(tokens)
     }
 
     /// Returns whether a generated tool call is completed even beyond `max_tokens`.
@@ -83,8 +97,8 @@ pub trait Dialect: Debug + Send + Sync {
     }
 
     /// Returns the text of a message that a reply in echo mode repeats.
-    fn echo<'m>(&self, message: &'m Message) -> Cow<'m, str> {
-        message.text()
+    fn echo_text<'m>(&self, message: &'m RequestMessage) -> Cow<'m, str> {
+        message.all_text()
     }
 
     /// Returns the token ids that a reply in echo mode repeats for a prompt of token ids; `None`
@@ -94,7 +108,7 @@ pub trait Dialect: Debug + Send + Sync {
     }
 
     /// Returns whether a reply follows a JSON Schema that only the prompt describes.
-    fn reads_prompt_schemas(&self) -> bool {
+    fn follows_prompt_schemas(&self) -> bool {
         true
     }
 }
@@ -107,7 +121,7 @@ impl Dialect for Vllm {}
 
 /// The point at which the values of a request are validated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ValidateAt {
+pub enum ValidationPoint {
     /// Validation precedes tokenization (vLLM).
     BeforePrompt,
     /// Validation follows tokenization (llm-d-inference-sim).
@@ -116,7 +130,7 @@ pub enum ValidateAt {
 
 /// The JSON Schemas that tool parameters may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ToolSchemas {
+pub enum AllowedToolSchemas {
     /// All JSON Schemas.
     Any,
     /// Only the subset of JSON Schema that llm-d-inference-sim supports.
@@ -127,13 +141,13 @@ pub enum ToolSchemas {
 #[derive(Debug, Clone)]
 pub struct RequestRules {
     /// Limits on the values of a generation request.
-    pub limits: Limits,
+    pub limits: ServerLimits,
     /// Default values of sampling parameters that a request omits.
     pub defaults: SamplingDefaults,
     /// Maximum number of a request's bad words after tokenization.
     pub max_bad_words: usize,
     /// Accepted JSON Schemas for tool parameters.
-    pub tool_schemas: ToolSchemas,
+    pub tool_schemas: AllowedToolSchemas,
     /// Rules of the imitated server.
     pub dialect: &'static dyn Dialect,
 }

@@ -4,17 +4,17 @@ use tokio::sync::Notify;
 
 /// A handle by which an injected fault breaks a client connection.
 ///
-/// The task that serves the connection awaits [`Self::broken`] in parallel with its work, then
+/// The task that serves the connection awaits [`Self::wait_until_broken`] in parallel with its work, then
 /// drops the socket. [`Self::is_reset`] selects a TCP reset instead of a regular close.
 #[derive(Debug, Default)]
-pub struct ConnHandle {
+pub struct ConnectionHandle {
     reset: AtomicBool,
     broken: Notify,
 }
 
-impl ConnHandle {
+impl ConnectionHandle {
     /// Breaks the connection with a TCP reset, regardless of pending I/O.
-    pub fn reset(&self) {
+    pub fn reset_connection(&self) {
         self.reset.store(true, Ordering::Release);
         self.broken.notify_one();
     }
@@ -25,7 +25,7 @@ impl ConnHandle {
     }
 
     /// Resolves when an injected fault breaks the connection.
-    pub async fn broken(&self) {
+    pub async fn wait_until_broken(&self) {
         self.broken.notified().await;
     }
 }

@@ -4,7 +4,7 @@
 
 /// An error response that llm-d-inference-sim injects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Failure {
+pub enum InjectedFailure {
     /// Rate limit reached; status 429.
     RateLimit,
     /// Invalid API key; status 401.
@@ -19,7 +19,7 @@ pub enum Failure {
     ModelNotFound,
 }
 
-impl Failure {
+impl InjectedFailure {
     /// All injected error responses, in llm-d's order.
     pub const ALL: [Self; 6] = [
         Self::RateLimit,
@@ -43,12 +43,12 @@ impl Failure {
     }
 
     /// Returns the injected error response with this name.
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|failure| failure.name() == name)
     }
 
     /// Returns the HTTP status of the injected error response.
-    pub fn status(self) -> u16 {
+    pub fn http_status(self) -> u16 {
         match self {
             Self::RateLimit => 429,
             Self::InvalidApiKey => 401,
@@ -59,7 +59,7 @@ impl Failure {
     }
 
     /// Returns the request field that the error body names (`param`).
-    pub fn param(self) -> Option<&'static str> {
+    pub fn error_param(self) -> Option<&'static str> {
         match self {
             Self::ContextLength => Some("messages"),
             Self::InvalidRequest | Self::ModelNotFound => Some("model"),
@@ -68,7 +68,7 @@ impl Failure {
     }
 
     /// Returns the error message of the failure for a request to `model`.
-    pub fn message(self, model: &str) -> String {
+    pub fn error_message(self, model: &str) -> String {
         match self {
             Self::RateLimit => format!(
                 "Rate limit reached for {model} in organization org-xxx on requests per min (RPM): Limit 3, Used 3, Requested 1."

@@ -17,7 +17,7 @@ pub enum FaultAction {
 
 /// End of a stream with or without an injected fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Ending {
+pub enum StreamEnding {
     /// The last event (`[DONE]`) is sent once.
     #[default]
     Proper,
@@ -29,13 +29,13 @@ pub enum Ending {
 
 /// The faults injected into one reply, in token order.
 ///
-/// The writer may send [`Self::room`] tokens, then [`Self::take`] returns the next action.
+/// The writer may send [`Self::tokens_until_fault`] tokens, then [`Self::take_due_fault`] returns the next action.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FaultPlan {
     /// Number of tokens before each action, sorted descending so that the next action is last.
     actions: Vec<(u32, FaultAction)>,
     sent: u32,
-    ending: Ending,
+    ending: StreamEnding,
 }
 
 impl FaultPlan {
@@ -53,8 +53,8 @@ impl FaultPlan {
                 StreamFault::MalformedAfter(after) => {
                     plan.actions.push((after, FaultAction::Malformed))
                 }
-                StreamFault::DuplicateDone => plan.ending = Ending::Duplicate,
-                StreamFault::MissingDone => plan.ending = Ending::Missing,
+                StreamFault::DuplicateDone => plan.ending = StreamEnding::Duplicate,
+                StreamFault::MissingDone => plan.ending = StreamEnding::Missing,
                 StreamFault::SlowFirstByte(_)
                 | StreamFault::WrongContentLength(_)
                 | StreamFault::KvLoadFailure(_) => {}
@@ -67,12 +67,12 @@ impl FaultPlan {
     }
 
     /// Returns how the stream ends, with or without a fault.
-    pub fn ending(&self) -> Ending {
+    pub fn stream_ending(&self) -> StreamEnding {
         self.ending
     }
 
     /// Returns the number of tokens that may be sent before the next fault; `u32::MAX` without one.
-    pub fn room(&self) -> u32 {
+    pub fn tokens_until_fault(&self) -> u32 {
         match self.actions.last() {
             Some((after, _)) => after.saturating_sub(self.sent),
             None => u32::MAX,
@@ -80,19 +80,19 @@ impl FaultPlan {
     }
 
     /// Records that the writer sent `tokens` more tokens.
-    pub fn sent(&mut self, tokens: u32) {
+    pub fn count_sent_tokens(&mut self, tokens: u32) {
         self.sent = self.sent.saturating_add(tokens);
     }
 
     /// Returns whether the plan contains a malformed event.
-    pub fn garbles(&self) -> bool {
+    pub fn has_malformed_event(&self) -> bool {
         let mut actions = self.actions.iter();
         actions.any(|(_, action)| *action == FaultAction::Malformed)
     }
 
     /// Removes and returns the fault that is due at the current token, if any.
-    pub fn take(&mut self) -> Option<FaultAction> {
-        if self.room() > 0 {
+    pub fn take_due_fault(&mut self) -> Option<FaultAction> {
+        if self.tokens_until_fault() > 0 {
             return None;
         }
         self.actions.pop().map(|(_, action)| action)
@@ -114,11 +114,11 @@ mod tests {
         let mut plan = FaultPlan::new(&stream_faults).unwrap();
         let mut seen = Vec::new();
         for _ in 0..10 {
-            while let Some(action) = plan.take() {
+            while let Some(action) = plan.take_due_fault() {
                 seen.push((plan.sent, action));
             }
-            if plan.room() > 0 {
-                plan.sent(1);
+            if plan.tokens_until_fault() > 0 {
+                plan.count_sent_tokens(1);
             }
         }
         assert_eq!(
@@ -129,7 +129,7 @@ mod tests {
                 (5, FaultAction::Cut)
             ]
         );
-        assert_eq!(plan.room(), u32::MAX);
+        assert_eq!(plan.tokens_until_fault(), u32::MAX);
     }
 
     #[test]
@@ -139,7 +139,7 @@ mod tests {
             StreamFault::WrongContentLength(3),
         ];
         assert_eq!(FaultPlan::new(&stream_faults), None);
-        let ending = FaultPlan::new(&[StreamFault::MissingDone]).map(|plan| plan.ending());
-        assert_eq!(ending, Some(Ending::Missing));
+        let ending = FaultPlan::new(&[StreamFault::MissingDone]).map(|plan| plan.stream_ending());
+        assert_eq!(ending, Some(StreamEnding::Missing));
     }
 }

@@ -14,9 +14,9 @@ mod stream_fault;
 
 use std::sync::Arc;
 
-pub use conn::ConnHandle;
-pub use failure::Failure;
-pub use fault_plan::{Ending, FaultAction, FaultPlan};
+pub use conn::ConnectionHandle;
+pub use failure::InjectedFailure;
+pub use fault_plan::{FaultAction, FaultPlan, StreamEnding};
 pub use rates::{DrawnFault, FaultRates};
 pub use spec::{FaultSpec, FaultSpecError};
 pub use stream_fault::{KV_LOAD_FAILURE, StreamFault};
@@ -32,7 +32,7 @@ pub struct FaultOrigin {
 
 /// An admission limit that rejected a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AdmissionBound {
+pub enum ExceededAdmissionLimit {
     /// Maximum number of sequences in flight, waiting and running.
     Requests,
     /// Maximum number of prompt tokens that the engines have not yet computed, over all requests.
@@ -42,8 +42,8 @@ pub enum AdmissionBound {
 /// Receives every injected fault that reached a client, and every rejection by an admission limit.
 pub trait FaultObserver: Send + Sync {
     /// Receives an injected fault that reached a client; `kind` is the name of the fault.
-    fn fault(&self, kind: &'static str, origin: &FaultOrigin);
+    fn on_fault(&self, kind: &'static str, origin: &FaultOrigin);
 
     /// Receives the admission limit that rejected a request.
-    fn refused(&self, bound: AdmissionBound);
+    fn on_rejected(&self, bound: ExceededAdmissionLimit);
 }

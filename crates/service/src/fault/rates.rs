@@ -1,5 +1,5 @@
-use super::{Failure, FaultSpec};
-use vllm_sim_random::{Draw, Purpose, mix, stream};
+use super::{FaultSpec, InjectedFailure};
+use vllm_sim_random::{DrawRandom, StreamPurpose, mix_u64_pair, request_rng};
 
 /// Percentages of requests that get an injected fault, and the faults to choose from.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -7,7 +7,7 @@ pub struct FaultRates {
     /// Percentage of requests that get an error response, 0 to 100.
     pub rate: u8,
     /// Error responses to choose from with equal probability; empty means none.
-    pub failures: Vec<Failure>,
+    pub failures: Vec<InjectedFailure>,
     /// Percentage of the other requests whose reply gets a stream fault, 0 to 100.
     pub stream_rate: f64,
     /// Stream faults to choose from with equal probability; empty means none.
@@ -18,53 +18,57 @@ pub struct FaultRates {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DrawnFault {
     /// Error response in place of the reply; `None` serves the request.
-    pub failure: Option<Failure>,
+    pub failure: Option<InjectedFailure>,
     /// Faults injected into the reply; set only without `failure`.
     pub spec: Option<FaultSpec>,
 }
 
 impl FaultRates {
     /// Returns whether these rates inject no faults at all.
-    pub fn is_idle(&self) -> bool {
+    pub fn injects_nothing(&self) -> bool {
         (self.rate == 0 || self.failures.is_empty())
             && (self.stream_rate <= 0.0 || self.specs.is_empty())
     }
 
     /// Draws the faults of the request with number `request`; the same `seed` and number give the
     /// same faults.
-    pub fn draw(&self, seed: u64, request: u64) -> DrawnFault {
-        let failure = self.failure(seed, request);
+    pub fn draw_faults(&self, seed: u64, request: u64) -> DrawnFault {
+        let failure = self.draw_failure(seed, request);
         DrawnFault {
             failure,
             spec: match failure {
                 Some(_) => None,
-                None => self.spec(seed, request),
+                None => self.draw_spec(seed, request),
             },
         }
     }
 
-    fn failure(&self, seed: u64, request: u64) -> Option<Failure> {
+    fn draw_failure(&self, seed: u64, request: u64) -> Option<InjectedFailure> {
         if self.rate == 0 || self.failures.is_empty() {
             return None;
         }
-        let mut rng = stream(seed, mix(request, 0xfa), Purpose::Fault);
-        if rng.between(1, 100) > u64::from(self.rate) {
+        let mut rng = request_rng(seed, mix_u64_pair(request, 0xfa), StreamPurpose::Fault);
+        if rng.draw_u64_between(1, 100) > u64::from(self.rate) {
             return None;
         }
         let last = self.failures.len() as u64 - 1;
-        self.failures.get(rng.between(0, last) as usize).copied()
+        self.failures
+            .get(rng.draw_u64_between(0, last) as usize)
+            .copied()
     }
 
-    fn spec(&self, seed: u64, request: u64) -> Option<FaultSpec> {
+    fn draw_spec(&self, seed: u64, request: u64) -> Option<FaultSpec> {
         if self.stream_rate <= 0.0 || self.specs.is_empty() {
             return None;
         }
-        let mut rng = stream(seed, mix(request, 0xfb), Purpose::Fault);
-        if rng.unit() * 100.0 >= self.stream_rate {
+        let mut rng = request_rng(seed, mix_u64_pair(request, 0xfb), StreamPurpose::Fault);
+        if rng.draw_unit_f64() * 100.0 >= self.stream_rate {
             return None;
         }
         let last = self.specs.len() as u64 - 1;
-        self.specs.get(rng.between(0, last) as usize).cloned()
+        self.specs
+            .get(rng.draw_u64_between(0, last) as usize)
+            .cloned()
     }
 }
 
@@ -75,7 +79,7 @@ mod tests {
     fn plan(rate: u8) -> FaultRates {
         FaultRates {
             rate,
-            failures: vec![Failure::RateLimit, Failure::ServerError],
+            failures: vec![InjectedFailure::RateLimit, InjectedFailure::ServerError],
             stream_rate: f64::from(rate),
             specs: vec![
                 "cut_after=3".parse().unwrap(),
@@ -87,7 +91,7 @@ mod tests {
     #[test]
     fn rates_are_percentages_of_requests() {
         let count = |rate, hit: fn(&DrawnFault) -> bool| {
-            let drawn = (0..2000).map(|n| plan(rate).draw(1, n));
+            let drawn = (0..2000).map(|n| plan(rate).draw_faults(1, n));
             drawn.filter(hit).count()
         };
         let failed: fn(&DrawnFault) -> bool = |drawn| drawn.failure.is_some();
@@ -97,12 +101,16 @@ mod tests {
         // A quarter of the three quarters that did not fail.
         assert!((300..450).contains(&count(25, spoilt)));
         assert_eq!((count(0, spoilt), count(100, spoilt)), (0, 0));
-        assert!(plan(0).is_idle() && !plan(1).is_idle());
+        assert!(plan(0).injects_nothing() && !plan(1).injects_nothing());
     }
 
     #[test]
     fn the_same_request_fails_the_same_way() {
-        let all = || (0..100).map(|n| plan(50).draw(7, n)).collect::<Vec<_>>();
+        let all = || {
+            (0..100)
+                .map(|n| plan(50).draw_faults(7, n))
+                .collect::<Vec<_>>()
+        };
         assert_eq!(all(), all());
     }
 }

@@ -1,9 +1,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::{Failure, StreamFault};
+use super::{InjectedFailure, StreamFault};
 
-const MAX_FAULTS: usize = 16;
+const MAX_FAULTS_PER_REQUEST: usize = 16;
 
 /// The faults injected into one request, read from `kind[=value][;kind=value]`.
 ///
@@ -11,22 +11,22 @@ const MAX_FAULTS: usize = 16;
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FaultSpec {
     /// Error response; it replaces the reply, so `stream_faults` then has no effect.
-    pub failure: Option<Failure>,
+    pub failure: Option<InjectedFailure>,
     /// Faults injected into the reply.
     pub stream_faults: Vec<StreamFault>,
 }
 
 /// Error for a text that is not a valid fault spec.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("fault {part:?}: {why}; allowed are {}", allowed())]
+#[error("fault {part:?}: {why}; allowed are {}", allowed_fault_forms())]
 pub struct FaultSpecError {
     part: String,
     why: String,
 }
 
-fn allowed() -> String {
-    let failures = Failure::ALL.map(|f| f.name().to_owned());
-    let all: Vec<String> = StreamFault::forms().chain(failures).collect();
+fn allowed_fault_forms() -> String {
+    let failures = InjectedFailure::ALL.map(|f| f.name().to_owned());
+    let all: Vec<String> = StreamFault::all_forms().chain(failures).collect();
     all.join(", ")
 }
 
@@ -40,14 +40,14 @@ impl FromStr for FaultSpec {
         };
         let mut spec = Self::default();
         for part in text.split(';').map(str::trim).filter(|p| !p.is_empty()) {
-            if spec.stream_faults.len() == MAX_FAULTS {
+            if spec.stream_faults.len() == MAX_FAULTS_PER_REQUEST {
                 return Err(wrong(part, "at most 16 faults are allowed in one request"));
             }
             let (name, value) = match part.split_once('=') {
                 Some((name, value)) => (name.trim(), Some(value.trim())),
                 None => (part, None),
             };
-            if let Some(failure) = Failure::named(name) {
+            if let Some(failure) = InjectedFailure::from_name(name) {
                 if value.is_some() {
                     return Err(wrong(part, "it takes no value"));
                 }
@@ -56,7 +56,7 @@ impl FromStr for FaultSpec {
                 }
                 continue;
             }
-            match StreamFault::read(name, value) {
+            match StreamFault::parse_named(name, value) {
                 Some(Ok(stream_fault)) => spec.stream_faults.push(stream_fault),
                 Some(Err(why)) => return Err(wrong(part, &why)),
                 None => return Err(wrong(part, "unknown kind")),

@@ -1,7 +1,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use vllm_sim_engine::{MAX_DELAY, duration};
+use vllm_sim_engine::{MAX_SIMULATED_DELAY, duration};
 
 /// A fault injected into an accepted reply.
 ///
@@ -44,7 +44,7 @@ pub enum StreamFault {
 pub const KV_LOAD_FAILURE: &str = "kv_load_failure";
 
 /// Name and value syntax of each stream fault.
-const KINDS: [(&str, &str); 9] = [
+const FAULT_FORMS: [(&str, &str); 9] = [
     ("slow_first_byte", "DURATION"),
     ("stall", "[TOKENS:]DURATION"),
     ("cut_after", "TOKENS"),
@@ -58,13 +58,13 @@ const KINDS: [(&str, &str); 9] = [
 
 impl StreamFault {
     /// Returns the names of all stream faults.
-    pub fn names() -> impl Iterator<Item = &'static str> {
-        KINDS.iter().map(|(name, _)| *name)
+    pub fn all_names() -> impl Iterator<Item = &'static str> {
+        FAULT_FORMS.iter().map(|(name, _)| *name)
     }
 
     /// Returns the syntax of each stream fault, such as `cut_after=TOKENS`.
-    pub fn forms() -> impl Iterator<Item = String> {
-        KINDS.iter().map(|(name, value)| match *value {
+    pub fn all_forms() -> impl Iterator<Item = String> {
+        FAULT_FORMS.iter().map(|(name, value)| match *value {
             "" => (*name).to_owned(),
             value => format!("{name}={value}"),
         })
@@ -83,13 +83,13 @@ impl StreamFault {
             Self::WrongContentLength(_) => 7,
             Self::KvLoadFailure(_) => 8,
         };
-        KINDS[index].0
+        FAULT_FORMS[index].0
     }
 
     /// Parses the value of the stream fault with this name; `None` if there is no such fault.
     ///
     /// Defaults for the omitted value of a fault: 1 token, 64 bytes, 0 percent.
-    pub(super) fn read(name: &str, value: Option<&str>) -> Option<Result<Self, String>> {
+    pub(super) fn parse_named(name: &str, value: Option<&str>) -> Option<Result<Self, String>> {
         let tokens = || match value {
             None => Ok(1),
             Some(text) => text
@@ -101,8 +101,8 @@ impl StreamFault {
             Some(text) => Err(format!("it takes no value, not {text:?}")),
         };
         Some(match name {
-            "slow_first_byte" => wait(value).map(Self::SlowFirstByte),
-            "stall" => stall(value),
+            "slow_first_byte" => parse_wait(value).map(Self::SlowFirstByte),
+            "stall" => parse_stall(value),
             "cut_after" => tokens().map(Self::CutAfter),
             "reset_after" => tokens().map(Self::ResetAfter),
             "malformed_after" => tokens().map(Self::MalformedAfter),
@@ -135,8 +135,12 @@ impl fmt::Display for StreamFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.name();
         match self {
-            Self::SlowFirstByte(time) => write!(f, "{name}={}", duration::show(*time)),
-            Self::Stall { after, time } => write!(f, "{name}={after}:{}", duration::show(*time)),
+            Self::SlowFirstByte(time) => {
+                write!(f, "{name}={}", duration::format_go_duration(*time))
+            }
+            Self::Stall { after, time } => {
+                write!(f, "{name}={after}:{}", duration::format_go_duration(*time))
+            }
             Self::CutAfter(n) | Self::ResetAfter(n) | Self::MalformedAfter(n) => {
                 write!(f, "{name}={n}")
             }
@@ -147,7 +151,7 @@ impl fmt::Display for StreamFault {
     }
 }
 
-fn stall(value: Option<&str>) -> Result<StreamFault, String> {
+fn parse_stall(value: Option<&str>) -> Result<StreamFault, String> {
     let (after, time) = match value.and_then(|text| text.split_once(':')) {
         Some((after, time)) => {
             let after = after.trim().parse::<u32>();
@@ -157,14 +161,15 @@ fn stall(value: Option<&str>) -> Result<StreamFault, String> {
         }
         None => (1, value),
     };
-    let time = wait(time)?;
+    let time = parse_wait(time)?;
     Ok(StreamFault::Stall { after, time })
 }
 
-fn wait(value: Option<&str>) -> Result<Duration, String> {
+fn parse_wait(value: Option<&str>) -> Result<Duration, String> {
     let text = value.ok_or("it needs a duration, such as 2s or 250ms")?;
-    let time = duration::read(text).map_err(|why| format!("{text:?} is not a duration: {why}"))?;
-    if time > MAX_DELAY {
+    let time = duration::parse_duration(text)
+        .map_err(|why| format!("{text:?} is not a duration: {why}"))?;
+    if time > MAX_SIMULATED_DELAY {
         return Err(format!("{text:?} is longer than 24h"));
     }
     Ok(time)

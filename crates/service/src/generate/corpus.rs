@@ -1,17 +1,17 @@
 use std::sync::{Arc, OnceLock};
 
 use vllm_sim_python::json;
-use vllm_sim_tokenizer::{Fragments, Tokenizer};
+use vllm_sim_tokenizer::{TokenFragments, Tokenizer};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct CorpusSentence {
+pub(super) struct CorpusSentenceIndex {
     pub(super) index: u16,
     pub(super) first: bool,
 }
 
 #[derive(Debug)]
 pub(super) struct TokenizedSentence {
-    pub(super) fragments: Fragments,
+    pub(super) fragments: TokenFragments,
     pub(super) has_escapes: bool,
 }
 
@@ -46,24 +46,24 @@ impl Corpus {
         self.sentences.len()
     }
 
-    pub(super) fn fragments(&self, at: CorpusSentence) -> &Fragments {
-        &self.tokenized(at).fragments
+    pub(super) fn sentence_fragments(&self, at: CorpusSentenceIndex) -> &TokenFragments {
+        &self.tokenized_sentence(at).fragments
     }
 
-    pub(super) fn tokenized(&self, at: CorpusSentence) -> &TokenizedSentence {
+    pub(super) fn tokenized_sentence(&self, at: CorpusSentenceIndex) -> &TokenizedSentence {
         let index = usize::from(at.index);
         let sentence = self.sentences[index];
         if at.first {
-            self.first[index].get_or_init(|| self.tokenize(sentence))
+            self.first[index].get_or_init(|| self.tokenize_sentence(sentence))
         } else {
-            self.further[index].get_or_init(|| self.tokenize(&format!(" {sentence}")))
+            self.further[index].get_or_init(|| self.tokenize_sentence(&format!(" {sentence}")))
         }
     }
 
-    fn tokenize(&self, sentence: &str) -> TokenizedSentence {
-        let fragments = self.tokenizer.fragments(sentence);
+    fn tokenize_sentence(&self, sentence: &str) -> TokenizedSentence {
+        let fragments = self.tokenizer.tokenize_with_text(sentence);
         TokenizedSentence {
-            has_escapes: json::has_escapes(&fragments.text),
+            has_escapes: json::needs_json_escape(&fragments.text),
             fragments,
         }
     }

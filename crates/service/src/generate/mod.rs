@@ -1,4 +1,4 @@
-//! Generates the content of replies: turns a request into a finished [`Script`] of tokens and
+//! Generates the content of replies: turns a request into a finished [`ReplyScript`] of tokens and
 //! texts.
 
 mod corpus;
@@ -20,16 +20,16 @@ use rand_chacha::ChaCha8Rng;
 pub use corpus::Corpus;
 pub use recorded::Recordings;
 pub use script::{
-    CONTEXT_START, Channel, Cursor, Finish, Reason, Script, StopReason, Token, TokenTexts,
-    context_after,
+    EMPTY_CONTEXT_HASH, EndReason, OutputChannel, OutputToken, PlannedEnd, ReplyScript,
+    ScriptCursor, StopReason, TokenTexts, extend_context_hash,
 };
 
-use crate::generate::request::{GenerateRequest, OutputForm, StopConditions};
-use corpus::CorpusSentence;
+use crate::generate::request::{GeneratorInput, ReplyForm, StopConditions};
+use corpus::CorpusSentenceIndex;
 use script::{TokenRun, TokenSource};
 use steering::ForcedTokens;
-use vllm_sim_random::{Draw, Purpose, stream};
-use vllm_sim_tokenizer::{Fragments, SpecialTokens, Tokenizer};
+use vllm_sim_random::{DrawRandom, StreamPurpose, request_rng};
+use vllm_sim_tokenizer::{SpecialTokens, TokenFragments, Tokenizer};
 
 /// The source of a reply's free text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -44,11 +44,11 @@ pub enum TextMode {
 }
 
 /// Length of the shortest reasoning that a limit may cut, end marker included, in tokens.
-const MIN_CUT_REASONING: u32 = 12;
+const MIN_CUT_REASONING_TOKENS: u32 = 12;
 
 /// Generates the content of replies: a script of tokens and texts per request.
 #[derive(Debug)]
-pub struct Generator {
+pub struct ReplyGenerator {
     mode: TextMode,
     seed: u64,
     tokenizer: Arc<Tokenizer>,
@@ -62,7 +62,7 @@ pub struct Generator {
 }
 
 struct ScriptBuilder {
-    own: Vec<Fragments>,
+    own: Vec<TokenFragments>,
     sentences: Vec<u16>,
     runs: Vec<TokenRun>,
     len: u32,
@@ -70,7 +70,7 @@ struct ScriptBuilder {
 }
 
 impl ScriptBuilder {
-    fn push(&mut self, source: TokenSource, from: u32, to: u32, channel: Channel) {
+    fn push_run(&mut self, source: TokenSource, from: u32, to: u32, channel: OutputChannel) {
         if to > from {
             self.runs.push(TokenRun {
                 source,
@@ -83,17 +83,17 @@ impl ScriptBuilder {
     }
 
     /// Adds at most `room` tokens of a text that is not in the corpus to the script.
-    fn push_own(&mut self, fragments: Fragments, room: u32, channel: Channel) {
+    fn push_own_text(&mut self, fragments: TokenFragments, room: u32, channel: OutputChannel) {
         let tokens = (fragments.ids.len() as u32).min(room);
         let Ok(index) = u16::try_from(self.own.len()) else {
             return;
         };
         self.own.push(fragments);
-        self.push(TokenSource::Own(index), 0, tokens, channel);
+        self.push_run(TokenSource::Own(index), 0, tokens, channel);
     }
 }
 
-impl Generator {
+impl ReplyGenerator {
     /// Creates a generator of replies for a tokenizer; `mode` selects the source of free text.
     pub fn new(mode: TextMode, seed: u64, tokenizer: Arc<Tokenizer>) -> Self {
         let corpus = Arc::new(Corpus::new(tokenizer.clone()));
@@ -113,7 +113,7 @@ impl Generator {
 
     /// Sets whether tokens get no text, as on a server without a tokenizer.
     #[must_use]
-    pub fn with_mute(mut self, mute: bool) -> Self {
+    pub fn with_muted_texts(mut self, mute: bool) -> Self {
         self.mute = mute;
         self
     }
@@ -142,8 +142,8 @@ impl Generator {
     }
 
     /// Generates the content of the reply to a request.
-    pub fn script(&self, request: &GenerateRequest) -> Script {
-        let mut rng = stream(self.seed, request.key, Purpose::Content);
+    pub fn generate_script(&self, request: &GeneratorInput) -> ReplyScript {
+        let mut rng = request_rng(self.seed, request.key, StreamPurpose::Content);
         let mut draft = ScriptBuilder {
             own: Vec::new(),
             sentences: Vec::with_capacity(4),
@@ -151,52 +151,56 @@ impl Generator {
             len: 0,
             times: None,
         };
-        let forced = request.bias.forced(|id| self.ends(id, request.stops));
+        let forced = request
+            .bias
+            .forced_tokens(|id| self.ends_output(id, request.stops));
         let mut written = Vec::new();
         let (reason, stop) = match (&request.form, forced) {
-            (OutputForm::Text, Some(forced)) => {
-                self.forced_tokens(request, forced, &mut draft, &mut rng)
+            (ReplyForm::Text, Some(forced)) => {
+                self.add_forced_tokens(request, forced, &mut draft, &mut rng)
             }
-            (OutputForm::Text, None) => self.text(request, &mut draft, &mut rng),
-            (OutputForm::Exact(text), _) => {
-                let room = self.think(request, &mut draft, &mut rng);
-                let whole = self.pieces(&[(text, Channel::Content)], room, &mut draft);
-                (self.end(whole, room, request, &mut draft), None)
+            (ReplyForm::Text, None) => self.add_free_text(request, &mut draft, &mut rng),
+            (ReplyForm::Exact(text), _) => {
+                let room = self.add_leading_reasoning(request, &mut draft, &mut rng);
+                let whole = self.add_texts(&[(text, OutputChannel::Content)], room, &mut draft);
+                (self.end_reply(whole, room, request, &mut draft), None)
             }
-            (OutputForm::Parsed(text), _) => {
-                let room = self.think(request, &mut draft, &mut rng);
-                let (pieces, names) = hermes::pieces(text)
-                    .unwrap_or_else(|| (vec![(text, Channel::Content)], Vec::new()));
+            (ReplyForm::Parsed(text), _) => {
+                let room = self.add_leading_reasoning(request, &mut draft, &mut rng);
+                let (pieces, names) = hermes::split_channels(text)
+                    .unwrap_or_else(|| (vec![(text, OutputChannel::Content)], Vec::new()));
                 written = names;
-                let whole = self.pieces(&pieces, room, &mut draft);
-                (self.end(whole, room, request, &mut draft), None)
+                let whole = self.add_texts(&pieces, room, &mut draft);
+                (self.end_reply(whole, room, request, &mut draft), None)
             }
-            (OutputForm::Scripted(reply), _) => (self.scripted(reply, request, &mut draft), None),
-            (OutputForm::Calls(calls), _) => {
-                let room = self.think(request, &mut draft, &mut rng);
-                let whole = self.calls(calls, room, &mut draft);
-                (self.end(whole, room, request, &mut draft), None)
+            (ReplyForm::Scripted(reply), _) => {
+                (self.add_scripted_reply(reply, request, &mut draft), None)
+            }
+            (ReplyForm::Calls(calls), _) => {
+                let room = self.add_leading_reasoning(request, &mut draft, &mut rng);
+                let whole = self.add_tool_calls(calls, room, &mut draft);
+                (self.end_reply(whole, room, request, &mut draft), None)
             }
         };
         let calls = match &request.form {
-            OutputForm::Calls(calls) => calls.iter().map(|c| c.name.clone()).collect(),
-            OutputForm::Scripted(reply) => reply.calls.iter().map(|c| c.name.clone()).collect(),
+            ReplyForm::Calls(calls) => calls.iter().map(|c| c.name.clone()).collect(),
+            ReplyForm::Scripted(reply) => reply.calls.iter().map(|c| c.name.clone()).collect(),
             _ => written,
         };
-        let mut script = Script {
+        let mut script = ReplyScript {
             corpus: self.corpus.clone(),
             own: draft.own,
             sentences: draft.sentences,
             runs: draft.runs,
             len: draft.len,
-            finish: Finish { reason, stop },
+            finish: PlannedEnd { reason, stop },
             calls,
             times: draft.times,
-            prompt: CONTEXT_START,
+            prompt: EMPTY_CONTEXT_HASH,
         };
-        stop::apply(&mut script, request, &self.tokenizer);
+        stop::apply_stop_conditions(&mut script, request, &self.tokenizer);
         if self.mute {
-            script.remove_text();
+            script.remove_token_texts();
         }
         script
     }
@@ -204,30 +208,30 @@ impl Generator {
     /// Ends a text of `whole` tokens for which the limit had `room`.
     ///
     /// Adds the end-of-sequence token if there is room; otherwise the limit ends the text.
-    fn end(
+    fn end_reply(
         &self,
         whole: u32,
         room: u32,
-        request: &GenerateRequest,
+        request: &GeneratorInput,
         draft: &mut ScriptBuilder,
-    ) -> Reason {
-        if whole >= room && !(whole == room && self.tokenizer.eos().is_none()) {
-            return Reason::Length;
+    ) -> EndReason {
+        if whole >= room && !(whole == room && self.tokenizer.eos_id().is_none()) {
+            return EndReason::Length;
         }
-        match self.tokenizer.eos() {
+        match self.tokenizer.eos_id() {
             Some(eos) if draft.len < request.limit => {
-                draft.push(TokenSource::Silent(eos), 0, 1, Channel::Marker);
+                draft.push_run(TokenSource::Silent(eos), 0, 1, OutputChannel::Marker);
             }
             _ => {}
         }
         if draft.len == 0 {
-            draft.push(TokenSource::Silent(0), 0, 1, Channel::Marker);
+            draft.push_run(TokenSource::Silent(0), 0, 1, OutputChannel::Marker);
         }
-        Reason::Stop
+        EndReason::Stop
     }
 
     /// Returns the length of a reply's free text, in tokens.
-    fn length(&self, request: &GenerateRequest) -> u32 {
+    fn draw_length(&self, request: &GeneratorInput) -> u32 {
         if request.stops.ignore_eos {
             return request.limit;
         }
@@ -236,11 +240,11 @@ impl Generator {
             return length.saturating_add(1).min(request.limit);
         }
         // A separate random stream, so that the limit does not change the text.
-        let rng = &mut stream(self.seed, request.key, Purpose::Length);
+        let rng = &mut request_rng(self.seed, request.key, StreamPurpose::Length);
         let drawn = if request.limited {
-            length::limited(request.limit, rng)
+            length::draw_limited_length(request.limit, rng)
         } else {
-            length::free(request.limit, rng)
+            length::draw_free_length(request.limit, rng)
         };
         // At least one token besides the end-of-sequence token, which has no text.
         drawn
@@ -249,55 +253,66 @@ impl Generator {
             .min(request.limit)
     }
 
-    fn text(
+    fn add_free_text(
         &self,
-        request: &GenerateRequest,
+        request: &GeneratorInput,
         draft: &mut ScriptBuilder,
         rng: &mut ChaCha8Rng,
-    ) -> (Reason, Option<StopReason>) {
+    ) -> (EndReason, Option<StopReason>) {
         match self.mode {
             TextMode::Random => {}
-            TextMode::Echo => return self.echo(request, draft, rng),
+            TextMode::Echo => return self.add_echo(request, draft, rng),
             TextMode::Encoder => {
                 let wanted = if request.limited { request.limit } else { 1 };
-                draft.push_own(self.tokenizer.fragments("!"), 1, Channel::Content);
+                draft.push_own_text(
+                    self.tokenizer.tokenize_with_text("!"),
+                    1,
+                    OutputChannel::Content,
+                );
                 for _ in 1..wanted {
-                    draft.push(TokenSource::Own(0), 0, 1, Channel::Content);
+                    draft.push_run(TokenSource::Own(0), 0, 1, OutputChannel::Content);
                 }
-                return (Reason::Length, None);
+                return (EndReason::Length, None);
             }
         }
-        if let Some(reason) = self.recorded(request, draft, rng) {
+        if let Some(reason) = self.add_recorded_reply(request, draft, rng) {
             return (reason, None);
         }
         // Leaves room for text before the end-of-sequence token.
-        let mut target = self.length(request).max(request.limit.min(2));
-        if request.reasoning.is_some() && request.limit <= MIN_CUT_REASONING {
+        let mut target = self.draw_length(request).max(request.limit.min(2));
+        if request.reasoning.is_some() && request.limit <= MIN_CUT_REASONING_TOKENS {
             // The limit is too low for reasoning to end.
             target = request.limit;
         }
         let full = target == request.limit;
-        let eos = self.tokenizer.eos().filter(|_| !full);
+        let eos = self.tokenizer.eos_id().filter(|_| !full);
         let words = target - u32::from(eos.is_some());
-        self.think_within(request, words, draft, rng);
-        self.sentences(words, draft, rng, Channel::Content, request);
+        self.add_reasoning_share(request, words, draft, rng);
+        self.add_sentences(words, draft, rng, OutputChannel::Content, request);
         if let Some(eos) = eos {
-            draft.push(TokenSource::Silent(eos), 0, 1, Channel::Marker);
+            draft.push_run(TokenSource::Silent(eos), 0, 1, OutputChannel::Marker);
         }
-        (if full { Reason::Length } else { Reason::Stop }, None)
+        (
+            if full {
+                EndReason::Length
+            } else {
+                EndReason::Stop
+            },
+            None,
+        )
     }
 
     /// Repeats the client's text, and adds random sentences if the reply must not end there.
-    fn echo(
+    fn add_echo(
         &self,
-        request: &GenerateRequest,
+        request: &GeneratorInput,
         draft: &mut ScriptBuilder,
         rng: &mut ChaCha8Rng,
-    ) -> (Reason, Option<StopReason>) {
-        let room = self.think(request, draft, rng);
+    ) -> (EndReason, Option<StopReason>) {
+        let room = self.add_leading_reasoning(request, draft, rng);
         let fragments = match request.echo_ids {
-            Some(ids) => listed(ids),
-            None => self.tokenizer.fragments(request.echo),
+            Some(ids) => id_list_fragments(ids),
+            None => self.tokenizer.tokenize_with_text(request.echo),
         };
         let whole = fragments.ids.len() as u32;
         let room = if self.whole_echo {
@@ -305,7 +320,7 @@ impl Generator {
         } else {
             room
         };
-        draft.push_own(fragments, room, Channel::Content);
+        draft.push_own_text(fragments, room, OutputChannel::Content);
         let least = if self.whole_echo {
             // A whole echo adds nothing.
             0
@@ -316,32 +331,38 @@ impl Generator {
         };
         if draft.len < least.min(request.limit) {
             let lacking = least.min(request.limit) - draft.len;
-            self.sentences(draft.len + lacking, draft, rng, Channel::Content, request);
+            self.add_sentences(
+                draft.len + lacking,
+                draft,
+                rng,
+                OutputChannel::Content,
+                request,
+            );
             let reason = if draft.len >= request.limit {
-                Reason::Length
+                EndReason::Length
             } else {
-                Reason::Stop
+                EndReason::Stop
             };
             return (reason, None);
         }
         if request.limited && draft.len >= request.limit {
-            return (Reason::Length, None);
+            return (EndReason::Length, None);
         }
         if request.echo_ids.is_some() && draft.len > 0 {
             // An echo of token ids adds no end-of-sequence token.
-            return (Reason::Stop, None);
+            return (EndReason::Stop, None);
         }
-        (self.end(whole, room, request, draft), None)
+        (self.end_reply(whole, room, request, draft), None)
     }
 
     /// Adds sentences of the corpus until the script has `until` tokens.
-    fn sentences(
+    fn add_sentences(
         &self,
         until: u32,
         draft: &mut ScriptBuilder,
         rng: &mut ChaCha8Rng,
-        channel: Channel,
-        request: &GenerateRequest,
+        channel: OutputChannel,
+        request: &GeneratorInput,
     ) {
         let first = draft.runs.last().is_none_or(|run| run.channel != channel);
         let start = draft.sentences.len() as u32;
@@ -349,14 +370,20 @@ impl Generator {
         let mut len = from;
         let mut tries = 0;
         while len < until {
-            let index = rng.between(0, self.corpus.len() as u64 - 1) as u16;
+            let index = rng.draw_u64_between(0, self.corpus.len() as u64 - 1) as u16;
             let first = first && len == from;
-            let fragments = self.corpus.fragments(CorpusSentence { index, first });
+            let fragments = self
+                .corpus
+                .sentence_fragments(CorpusSentenceIndex { index, first });
             tries += 1;
             // Skips sentences whose first token has no complete character.
             let mute = first && fragments.ends.first() == Some(&0);
             let number = 2 * index as usize + usize::from(first);
-            let bans = || request.bias.bans(number, 2 * self.corpus.len(), fragments);
+            let bans = || {
+                request
+                    .bias
+                    .bans_sentence(number, 2 * self.corpus.len(), fragments)
+            };
             if tries < 1000 && (mute || bans()) {
                 continue;
             }
@@ -367,32 +394,32 @@ impl Generator {
             len = (len + fragments.ids.len() as u32).min(until);
         }
         let tokens = len - from;
-        draft.push(TokenSource::Sentences { start, first }, 0, tokens, channel);
+        draft.push_run(TokenSource::Sentences { start, first }, 0, tokens, channel);
         // A tokenizer may encode a sentence to no tokens.
         while draft.len < until {
-            draft.push(TokenSource::Silent(0), 0, 1, channel);
+            draft.push_run(TokenSource::Silent(0), 0, 1, channel);
         }
     }
 
     /// Adds reasoning before a reply whose length does not include it; returns the number of tokens
     /// left for the reply.
-    fn think(
+    fn add_leading_reasoning(
         &self,
-        request: &GenerateRequest,
+        request: &GeneratorInput,
         draft: &mut ScriptBuilder,
         rng: &mut ChaCha8Rng,
     ) -> u32 {
         if let Some(share) = request.reasoning {
-            let tokens = (length::free(request.limit, rng) as f64 * share * 2.0) as u32;
-            self.reason(tokens.clamp(1, request.limit), draft, rng, request);
+            let tokens = (length::draw_free_length(request.limit, rng) as f64 * share * 2.0) as u32;
+            self.add_reasoning(tokens.clamp(1, request.limit), draft, rng, request);
         }
         request.limit.saturating_sub(draft.len)
     }
 
     /// Adds reasoning as a fraction of a reply of `words` tokens.
-    fn think_within(
+    fn add_reasoning_share(
         &self,
-        request: &GenerateRequest,
+        request: &GeneratorInput,
         words: u32,
         draft: &mut ScriptBuilder,
         rng: &mut ChaCha8Rng,
@@ -404,23 +431,23 @@ impl Generator {
         // Under a limit that cuts the reply, the reasoning gets its minimum length first.
         let cut = words == request.limit;
         let thought = if cut {
-            thought.max(MIN_CUT_REASONING.min(words))
+            thought.max(MIN_CUT_REASONING_TOKENS.min(words))
         } else {
             thought
         };
-        self.reason(thought, draft, rng, request);
+        self.add_reasoning(thought, draft, rng, request);
     }
 
     /// Adds reasoning of `tokens` tokens, start and end markers included.
     ///
     /// The output limit or the client's thinking budget may cut the reasoning; the budget excludes
     /// the markers.
-    fn reason(
+    fn add_reasoning(
         &self,
         tokens: u32,
         draft: &mut ScriptBuilder,
         rng: &mut ChaCha8Rng,
-        request: &GenerateRequest,
+        request: &GeneratorInput,
     ) {
         if tokens == 0 {
             return;
@@ -436,17 +463,22 @@ impl Generator {
         };
         let budget = request.thinking_budget.unwrap_or(u32::MAX);
         let whole = !cut || budget < words;
-        push_marks(start, request, draft);
+        push_marker_tokens(start, request, draft);
         let until = draft.len + words.min(budget);
-        self.sentences(until, draft, rng, Channel::Reasoning, request);
+        self.add_sentences(until, draft, rng, OutputChannel::Reasoning, request);
         if whole {
-            push_marks(end, request, draft);
+            push_marker_tokens(end, request, draft);
         }
     }
 
     /// Adds tool calls in the format of Hermes models; returns the number of tokens of all calls,
     /// also of those cut by `room`.
-    fn calls(&self, calls: &[tools::ToolCall], room: u32, draft: &mut ScriptBuilder) -> u32 {
+    fn add_tool_calls(
+        &self,
+        calls: &[tools::ToolCall],
+        room: u32,
+        draft: &mut ScriptBuilder,
+    ) -> u32 {
         let mut whole = 0;
         let mut room = room;
         for (index, call) in calls.iter().enumerate() {
@@ -455,109 +487,114 @@ impl Generator {
                 call.name
             );
             let parts = [
-                (open.as_str(), Channel::Marker),
-                (call.arguments.as_str(), Channel::Call(index as u16)),
-                ("}\n</tool_call>", Channel::Marker),
+                (open.as_str(), OutputChannel::Marker),
+                (call.arguments.as_str(), OutputChannel::Call(index as u16)),
+                ("}\n</tool_call>", OutputChannel::Marker),
             ];
             let before = draft.len;
-            whole += self.pieces(&parts, room, draft);
+            whole += self.add_texts(&parts, room, draft);
             room = room.saturating_sub(draft.len - before);
         }
         whole
     }
 
     /// Adds at most `room` tokens of consecutive texts; returns the number of tokens of all texts.
-    fn pieces(&self, pieces: &[(&str, Channel)], room: u32, draft: &mut ScriptBuilder) -> u32 {
+    fn add_texts(
+        &self,
+        pieces: &[(&str, OutputChannel)],
+        room: u32,
+        draft: &mut ScriptBuilder,
+    ) -> u32 {
         let start = draft.len;
         let mut whole = 0;
         for (text, channel) in pieces {
-            let fragments = self.tokenizer.fragments(text);
+            let fragments = self.tokenizer.tokenize_with_text(text);
             whole += fragments.ids.len() as u32;
             let left = room.saturating_sub(draft.len - start);
-            draft.push_own(fragments, left, *channel);
+            draft.push_own_text(fragments, left, *channel);
         }
         whole
     }
 
-    fn ends(&self, id: u32, stops: &StopConditions) -> bool {
+    fn ends_output(&self, id: u32, stops: &StopConditions) -> bool {
         let tokenizer = &self.tokenizer;
-        let own = Some(id) == tokenizer.eos() || tokenizer.stop_ids().contains(&id);
+        let own = Some(id) == tokenizer.eos_id() || tokenizer.stop_ids().contains(&id);
         own && !stops.ignore_eos || stops.ids.contains(id)
     }
 
     /// Draws tokens from the request's allowed tokens until one of them ends the output.
-    fn forced_tokens(
+    fn add_forced_tokens(
         &self,
-        request: &GenerateRequest,
+        request: &GeneratorInput,
         ForcedTokens { ending, lasting }: &ForcedTokens,
         draft: &mut ScriptBuilder,
         rng: &mut ChaCha8Rng,
-    ) -> (Reason, Option<StopReason>) {
+    ) -> (EndReason, Option<StopReason>) {
         let stops = request.stops;
-        let eos = self.tokenizer.eos().filter(|_| !stops.ignore_eos);
+        let eos = self.tokenizer.eos_id().filter(|_| !stops.ignore_eos);
         let mut ids = Vec::new();
         let mut last = None;
         let choices = ending.len() + lasting.len();
-        let draws = rng.between(0, choices as u64 * 8);
+        let draws = rng.draw_u64_between(0, choices as u64 * 8);
         while (ids.len() as u32) < request.limit {
             let early = (ids.len() as u32) < stops.min_tokens;
             let over = lasting.is_empty() || ids.len() as u64 >= draws;
             if !early && over && !ending.is_empty() {
                 last = ending
-                    .get(rng.between(0, ending.len() as u64 - 1) as usize)
+                    .get(rng.draw_u64_between(0, ending.len() as u64 - 1) as usize)
                     .copied();
                 break;
             }
             if lasting.is_empty() {
-                self.sentences(
+                self.add_sentences(
                     stops.min_tokens.min(request.limit),
                     draft,
                     rng,
-                    Channel::Content,
+                    OutputChannel::Content,
                     request,
                 );
                 ids.clear();
                 if draft.len >= request.limit {
-                    return (Reason::Length, None);
+                    return (EndReason::Length, None);
                 }
                 last = ending.first().copied();
                 break;
             }
-            ids.push(lasting[rng.between(0, lasting.len() as u64 - 1) as usize]);
+            ids.push(lasting[rng.draw_u64_between(0, lasting.len() as u64 - 1) as usize]);
         }
         let room = request.limit - draft.len;
-        draft.push_own(
-            self.visible(&ids, request.special_tokens),
+        draft.push_own_text(
+            self.visible_fragments(&ids, request.special_tokens),
             room,
-            Channel::Content,
+            OutputChannel::Content,
         );
         let Some(last) = last else {
-            return (Reason::Length, None);
+            return (EndReason::Length, None);
         };
-        draft.push(TokenSource::Silent(last), 0, 1, Channel::Marker);
+        draft.push_run(TokenSource::Silent(last), 0, 1, OutputChannel::Marker);
         (
-            Reason::Stop,
+            EndReason::Stop,
             (Some(last) != eos).then_some(StopReason::Token(last)),
         )
     }
 
-    fn visible(&self, ids: &[u32], special: SpecialTokens) -> Fragments {
+    fn visible_fragments(&self, ids: &[u32], special: SpecialTokens) -> TokenFragments {
         let mut detokenizer = self.tokenizer.detokenizer(special);
-        fragments(ids, |text, id| text.push_str(&detokenizer.push(id)))
+        token_fragments(ids, |text, id| text.push_str(&detokenizer.decode_token(id)))
     }
 }
 
 /// Adds the tokens of a marker, as many as the output limit allows.
-fn push_marks(ids: &[u32], request: &GenerateRequest, draft: &mut ScriptBuilder) {
+fn push_marker_tokens(ids: &[u32], request: &GeneratorInput, draft: &mut ScriptBuilder) {
     let room = request.limit.saturating_sub(draft.len) as usize;
     for id in ids.iter().take(room) {
-        draft.push(TokenSource::Silent(*id), 0, 1, Channel::Marker);
+        draft.push_run(TokenSource::Silent(*id), 0, 1, OutputChannel::Marker);
     }
 }
 
 /// Returns tokens whose texts are their ids, separated by commas.
-fn listed(ids: &[u32]) -> Fragments {
-    fragments(ids, |text, id| {
+fn id_list_fragments(ids: &[u32]) -> TokenFragments {
+    token_fragments(ids, |text, id| {
         if !text.is_empty() {
             text.push(',');
         }
@@ -566,14 +603,14 @@ fn listed(ids: &[u32]) -> Fragments {
 }
 
 /// Returns the tokens `ids`, each with the text that `append` writes for it.
-fn fragments(ids: &[u32], mut append: impl FnMut(&mut String, u32)) -> Fragments {
+fn token_fragments(ids: &[u32], mut append: impl FnMut(&mut String, u32)) -> TokenFragments {
     let mut text = String::new();
     let ends = ids.iter().map(|id| {
         append(&mut text, *id);
         text.len() as u32
     });
     let ends = ends.collect();
-    Fragments {
+    TokenFragments {
         ids: ids.to_vec(),
         ends,
         text,

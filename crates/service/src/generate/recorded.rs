@@ -9,13 +9,13 @@ use std::sync::Arc;
 
 use rand_chacha::ChaCha8Rng;
 
-use super::script::{Channel, Reason, TokenSource};
-use super::{Generator, ScriptBuilder, TextMode, push_marks};
-use crate::generate::request::{GenerateRequest, Prompt};
+use super::script::{EndReason, OutputChannel, TokenSource};
+use super::{ReplyGenerator, ScriptBuilder, TextMode, push_marker_tokens};
+use crate::generate::request::{GeneratorInput, TokenizedPrompt};
 use vllm_sim_dataset::{
-    Dataset, Generation, RecordedReply, ReplyLength, hash_conversation, hash_text, hash_tokens,
+    Dataset, DatasetFormat, RecordedReply, ReplyLength, hash_conversation, hash_text, hash_tokens,
 };
-use vllm_sim_tokenizer::{Fragments, SpecialTokens, Tokenizer};
+use vllm_sim_tokenizer::{SpecialTokens, TokenFragments, Tokenizer};
 
 /// Recorded replies in a dataset, and the options for their use.
 #[derive(Debug, Clone)]
@@ -26,7 +26,7 @@ pub struct Recordings {
     pub timing: bool,
 }
 
-impl Generator {
+impl ReplyGenerator {
     /// Uses recorded replies for free text in random mode.
     #[must_use]
     pub fn with_recordings(mut self, recordings: Recordings) -> Self {
@@ -41,12 +41,12 @@ impl Generator {
 
     /// Returns the hash of a conversation of (role, text) pairs; `None` if the dataset does not
     /// identify prompts by their text.
-    pub fn text_hash<'m>(
+    pub fn conversation_hash<'m>(
         &self,
         messages: impl IntoIterator<Item = (&'m str, Cow<'m, str>)>,
     ) -> Option<[u8; 32]> {
         let recordings = self.recordings.as_ref()?;
-        if recordings.dataset.generation() != Generation::Texts {
+        if recordings.dataset.generation() != DatasetFormat::Texts {
             return None;
         }
         let messages: Vec<_> = messages.into_iter().collect();
@@ -55,17 +55,17 @@ impl Generator {
     }
 
     /// Returns the hashes under which the dataset may store a prompt; empty without a dataset.
-    pub fn hashes(&self, prompt: &Prompt) -> Vec<[u8; 32]> {
+    pub fn prompt_hashes(&self, prompt: &TokenizedPrompt) -> Vec<[u8; 32]> {
         let Some(recordings) = &self.recordings else {
             return Vec::new();
         };
         let tokens = hash_tokens(&prompt.tokens);
         match recordings.dataset.generation() {
-            Generation::Tokens if recordings.dataset.has(&tokens) => vec![tokens],
-            Generation::Tokens => std::iter::once(tokens)
-                .chain(self.hash_as_llmd(&prompt.tokens))
+            DatasetFormat::Tokens if recordings.dataset.has(&tokens) => vec![tokens],
+            DatasetFormat::Tokens => std::iter::once(tokens)
+                .chain(self.llmd_prompt_hash(&prompt.tokens))
                 .collect(),
-            Generation::Texts => {
+            DatasetFormat::Texts => {
                 let text = prompt.text_hash.unwrap_or_else(|| hash_text(&prompt.echo));
                 vec![tokens, text]
             }
@@ -76,7 +76,7 @@ impl Generator {
     /// prompt has no such tokens.
     ///
     /// That tokenizer drops non-ASCII characters, backticks and separate spaces.
-    fn hash_as_llmd(&self, tokens: &[u32]) -> Option<[u8; 32]> {
+    fn llmd_prompt_hash(&self, tokens: &[u32]) -> Option<[u8; 32]> {
         let Tokenizer::Simulated(_) = &*self.tokenizer else {
             return None;
         };
@@ -89,12 +89,12 @@ impl Generator {
     }
 
     /// Adds a reply from the dataset to the script; `None` if there is none for the prompt.
-    pub(super) fn recorded(
+    pub(super) fn add_recorded_reply(
         &self,
-        request: &GenerateRequest,
+        request: &GeneratorInput,
         draft: &mut ScriptBuilder,
         rng: &mut ChaCha8Rng,
-    ) -> Option<Reason> {
+    ) -> Option<EndReason> {
         let recordings = self.recordings.as_ref()?;
         let limit = request.limit;
         let length = match request.stops.ignore_eos {
@@ -107,35 +107,35 @@ impl Generator {
             draft.times = Some(std::mem::take(&mut found.times).into());
         }
         if request.reasoning.is_some() && found.reasoning == 0 && draft.times.is_none() {
-            self.think(request, draft, rng);
+            self.add_leading_reasoning(request, draft, rng);
         }
         let cut = found.cut || found.texts.len() as u32 > limit - draft.len.min(limit);
-        let ends = self.push_recorded(found, request, draft);
+        let ends = self.push_recorded_reply(found, request, draft);
         let least = if request.stops.ignore_eos {
             limit
         } else {
             request.stops.min_tokens.min(limit)
         };
         if draft.len < least {
-            self.sentences(least, draft, rng, Channel::Content, request);
+            self.add_sentences(least, draft, rng, OutputChannel::Content, request);
         }
         if draft.len == 0 {
-            draft.push(TokenSource::Silent(0), 0, 1, Channel::Marker);
+            draft.push_run(TokenSource::Silent(0), 0, 1, OutputChannel::Marker);
         }
         // A reply as long as the limit counts as ended only if its end was recorded.
         if !cut && (draft.len < limit || (ends && least < limit)) {
-            Some(Reason::Stop)
+            Some(EndReason::Stop)
         } else {
-            Some(Reason::Length)
+            Some(EndReason::Length)
         }
     }
 
     /// Adds a recorded reply up to the output limit; returns whether it ends with the
     /// end-of-sequence token.
-    fn push_recorded(
+    fn push_recorded_reply(
         &self,
         found: RecordedReply,
-        request: &GenerateRequest,
+        request: &GeneratorInput,
         draft: &mut ScriptBuilder,
     ) -> bool {
         let RecordedReply {
@@ -146,32 +146,32 @@ impl Generator {
             ..
         } = found;
         if tokens.is_empty() {
-            tokens = texts.iter().map(|text| self.id_of_text(text)).collect();
+            tokens = texts.iter().map(|text| self.first_token_id(text)).collect();
         }
-        let eos = self.tokenizer.eos();
+        let eos = self.tokenizer.eos_id();
         let silent = texts.last().is_some_and(String::is_empty);
         let ends = !cut && silent && eos.is_some() && tokens.last().copied() == eos;
         if ends {
             tokens.pop();
             texts.pop();
             if request.stops.ignore_eos || (tokens.len() as u32) < request.stops.min_tokens {
-                self.push_texts(&tokens, &texts, reasoning, request, draft);
+                self.push_recorded_texts(&tokens, &texts, reasoning, request, draft);
                 return false;
             }
         }
-        self.push_texts(&tokens, &texts, reasoning, request, draft);
+        self.push_recorded_texts(&tokens, &texts, reasoning, request, draft);
         if let Some(eos) = eos.filter(|_| ends && draft.len < request.limit) {
-            draft.push(TokenSource::Silent(eos), 0, 1, Channel::Marker);
+            draft.push_run(TokenSource::Silent(eos), 0, 1, OutputChannel::Marker);
         }
         ends
     }
 
-    fn push_texts(
+    fn push_recorded_texts(
         &self,
         tokens: &[u32],
         texts: &[String],
         reasoning: u32,
-        request: &GenerateRequest,
+        request: &GeneratorInput,
         draft: &mut ScriptBuilder,
     ) {
         // Without a reasoning parser, reasoning is part of the text.
@@ -183,42 +183,42 @@ impl Generator {
         let silent = texts.get(thought).is_some_and(String::is_empty);
         let content = thought + usize::from(thought > 0 && silent);
         let parts = [
-            (0..thought, Channel::Reasoning),
-            (thought..content, Channel::Marker),
-            (content..tokens.len(), Channel::Content),
+            (0..thought, OutputChannel::Reasoning),
+            (thought..content, OutputChannel::Marker),
+            (content..tokens.len(), OutputChannel::Content),
         ];
         if thought > 0 {
-            push_marks(request.reasoning_start, request, draft);
+            push_marker_tokens(request.reasoning_start, request, draft);
         }
         for (part, channel) in parts {
             // The recording has no end marker.
-            if channel == Channel::Content
+            if channel == OutputChannel::Content
                 && thought > 0
                 && content == thought
                 && self.marks_recorded
             {
-                push_marks(&self.reasoning_end, request, draft);
+                push_marker_tokens(&self.reasoning_end, request, draft);
             }
             let room = request.limit.saturating_sub(draft.len);
-            let fragments = fragments(&tokens[part.clone()], &texts[part]);
-            draft.push_own(fragments, room, channel);
+            let fragments = text_fragments(&tokens[part.clone()], &texts[part]);
+            draft.push_own_text(fragments, room, channel);
         }
     }
 
     /// Returns the id of the first token of `text`, for recorded replies without token ids.
-    fn id_of_text(&self, text: &str) -> u32 {
+    fn first_token_id(&self, text: &str) -> u32 {
         let ids = self.tokenizer.encode(text, SpecialTokens::Without);
         ids.first().copied().unwrap_or_default()
     }
 }
 
-fn fragments(ids: &[u32], texts: &[String]) -> Fragments {
+fn text_fragments(ids: &[u32], texts: &[String]) -> TokenFragments {
     let mut text = String::new();
     let ends = texts.iter().map(|piece| {
         text.push_str(piece);
         u32::try_from(text.len()).unwrap_or(u32::MAX)
     });
-    Fragments {
+    TokenFragments {
         ids: ids.to_vec(),
         ends: ends.collect(),
         text,

@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-pub use super::steering::{Bias, StopString, TokenIds};
+pub use super::steering::{StopString, TokenIdSet, TokenSteering};
 use super::tools::ToolCall;
 use crate::scripted::ScriptedReply;
-use vllm_sim_engine::{EncoderInput, EncoderKind, SimTime};
-use vllm_sim_tokenizer::{MediaFeature, Modality, SpecialTokens};
+use vllm_sim_engine::{EncoderKind, PromptMediaItem, SimTime};
+use vllm_sim_tokenizer::{MediaModality, PlacedMediaItem, SpecialTokens};
 
 /// The model that answers a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Target {
+pub enum ModelTarget {
     /// The base model, under any of its served names.
     Base,
     /// A loaded LoRA adapter.
@@ -27,7 +27,7 @@ pub enum Target {
 
 /// A tokenized prompt.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Prompt {
+pub struct TokenizedPrompt {
     /// Token ids of the prompt, as the engine receives them.
     pub tokens: Vec<u32>,
     /// Token id outside the 32-bit range, as the client sent it; `tokens` has `u32::MAX` in its
@@ -41,7 +41,7 @@ pub struct Prompt {
     /// lacks them.
     pub reasoning_start: Option<Arc<[u32]>>,
     /// Images, audio clips and videos among the tokens, in order.
-    pub media: Vec<MediaFeature>,
+    pub media: Vec<PlacedMediaItem>,
     /// Hash of the conversation, if the dataset identifies prompts by their text; `None` uses the
     /// hash of `echo`.
     pub text_hash: Option<[u8; 32]>,
@@ -51,26 +51,26 @@ pub struct Prompt {
     pub schema: Option<Arc<Value>>,
 }
 
-impl Prompt {
+impl TokenizedPrompt {
     /// Returns the media of the prompt in the form that the engine's encoders need.
-    pub(crate) fn encoder_inputs(&self) -> Option<Arc<[EncoderInput]>> {
+    pub(crate) fn encoder_inputs(&self) -> Option<Arc<[PromptMediaItem]>> {
         if self.media.is_empty() {
             return None;
         }
         let inputs = self.media.iter().map(|item| {
             let mut hasher = DefaultHasher::new();
             item.identifier.hash(&mut hasher);
-            EncoderInput {
+            PromptMediaItem {
                 key: hasher.finish(),
                 kind: match item.modality {
-                    Modality::Image | Modality::Video => EncoderKind::Vision,
-                    Modality::Audio => EncoderKind::Audio,
+                    MediaModality::Image | MediaModality::Video => EncoderKind::Vision,
+                    MediaModality::Audio => EncoderKind::Audio,
                 },
                 start: item.start,
                 len: item.len,
             }
         });
-        EncoderInput::in_order(inputs.collect())
+        PromptMediaItem::sorted_without_overlap(inputs.collect())
     }
 }
 
@@ -91,7 +91,7 @@ pub struct StopConditions {
     /// Whether a matched stop string stays in the output.
     pub include: bool,
     /// Stop token ids, in addition to the model's end-of-sequence tokens.
-    pub ids: TokenIds,
+    pub ids: TokenIdSet,
     /// Whether the model's end-of-sequence tokens are ignored.
     pub ignore_eos: bool,
     /// Minimum number of output tokens before a stop condition applies.
@@ -100,7 +100,7 @@ pub struct StopConditions {
 
 /// The form of a reply's content.
 #[derive(Debug, Clone, Default)]
-pub enum OutputForm {
+pub enum ReplyForm {
     /// Free text, from the generator's text mode.
     #[default]
     Text,
@@ -114,8 +114,8 @@ pub enum OutputForm {
     Scripted(Arc<ScriptedReply>),
 }
 
-impl OutputForm {
-    pub(crate) fn calls(&self) -> bool {
+impl ReplyForm {
+    pub(crate) fn has_tool_calls(&self) -> bool {
         match self {
             Self::Calls(_) => true,
             Self::Scripted(reply) => !reply.calls.is_empty(),
@@ -126,7 +126,7 @@ impl OutputForm {
 
 /// Input of the generator for one sequence.
 #[derive(Debug, Clone)]
-pub struct GenerateRequest<'a> {
+pub struct GeneratorInput<'a> {
     /// Key of the random streams; equal keys give equal content.
     pub key: u64,
     /// Maximum number of output tokens, at least 1.
@@ -140,9 +140,9 @@ pub struct GenerateRequest<'a> {
     /// Conditions, other than the limit, for the end of the output.
     pub stops: &'a StopConditions,
     /// Logit biases, allowed tokens and bad words of the request.
-    pub bias: &'a Bias,
+    pub bias: &'a TokenSteering,
     /// Form of the reply's content.
-    pub form: OutputForm,
+    pub form: ReplyForm,
     /// Fraction of output tokens that is reasoning, 0 to 1; `None` means no reasoning.
     pub reasoning: Option<f64>,
     /// Token ids of the reasoning's start; empty unless the client parses tokens and the prompt

@@ -1,17 +1,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::corpus::{Corpus, CorpusSentence};
+use super::corpus::{Corpus, CorpusSentenceIndex};
 use vllm_sim_python::json;
-use vllm_sim_random::mix;
-use vllm_sim_tokenizer::Fragments;
+use vllm_sim_random::mix_u64_pair;
+use vllm_sim_tokenizer::TokenFragments;
 
 /// Estimated length of a token's text, in bytes.
-const TOKEN_BYTES: usize = 6;
+const ESTIMATED_TOKEN_BYTES: usize = 6;
 
 /// The part of a response message to which an output token belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Channel {
+pub enum OutputChannel {
     /// Content of the response message.
     Content,
     /// Reasoning of the response message.
@@ -24,7 +24,7 @@ pub enum Channel {
 
 /// The reason why an output ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason {
+pub enum EndReason {
     /// End-of-sequence token or a stop condition.
     Stop,
     /// Limit of output tokens.
@@ -42,9 +42,9 @@ pub enum StopReason {
 
 /// The planned end of an output.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finish {
+pub struct PlannedEnd {
     /// Reason for the end of the output.
-    pub reason: Reason,
+    pub reason: EndReason,
     /// Matched stop condition at the end of the output, if any.
     pub stop: Option<StopReason>,
 }
@@ -53,29 +53,29 @@ pub struct Finish {
 ///
 /// Sentences of the shared corpus are stored as references of two bytes.
 #[derive(Debug, Clone)]
-pub struct Script {
+pub struct ReplyScript {
     pub(super) corpus: Arc<Corpus>,
-    pub(super) own: Vec<Fragments>,
+    pub(super) own: Vec<TokenFragments>,
     /// Indices of sentences in the corpus, used by `runs`.
     pub(super) sentences: Vec<u16>,
     pub(super) runs: Vec<TokenRun>,
     pub(super) len: u32,
     /// Planned end of the output.
-    pub finish: Finish,
+    pub finish: PlannedEnd,
     /// Names of the called tools, by index of the call.
     pub calls: Vec<String>,
     /// Recorded release times of the first tokens, from the start of the sequence.
     pub times: Option<Arc<[Duration]>>,
-    /// Hash of the prompt's token ids, made with [`context_after`].
+    /// Hash of the prompt's token ids, made with [`extend_context_hash`].
     pub prompt: u64,
 }
 
 /// Hash of an empty token sequence.
-pub const CONTEXT_START: u64 = 0x5eed;
+pub const EMPTY_CONTEXT_HASH: u64 = 0x5eed;
 
 /// Returns the hash of a token sequence extended by one token.
-pub fn context_after(context: u64, token: u32) -> u64 {
-    mix(context, u64::from(token))
+pub fn extend_context_hash(context: u64, token: u32) -> u64 {
+    mix_u64_pair(context, u64::from(token))
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -83,7 +83,7 @@ pub(super) struct TokenRun {
     pub(super) source: TokenSource,
     pub(super) from: u32,
     pub(super) to: u32,
-    pub(super) channel: Channel,
+    pub(super) channel: OutputChannel,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -99,18 +99,18 @@ pub(super) enum TokenSource {
 
 /// One output token of a reply, written before the request is submitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Token<'a> {
+pub struct OutputToken<'a> {
     /// Id of the output token.
     pub id: u32,
     /// Text of the output token; may be empty.
     pub text: &'a str,
     /// Part of the response message to which the token belongs.
-    pub channel: Channel,
+    pub channel: OutputChannel,
 }
 
 /// A token position in a script.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Cursor {
+pub struct ScriptCursor {
     run: u32,
     /// Number of tokens of the run before the position.
     taken: u32,
@@ -125,15 +125,15 @@ struct RunPiece<'a> {
     /// Whether JSON escapes any character of the text; `None` if not computed.
     has_escapes: Option<bool>,
     /// Tokens and texts; `Err` holds the id of a token without text.
-    fragments: Result<&'a Fragments, u32>,
+    fragments: Result<&'a TokenFragments, u32>,
     from: u32,
     tokens: u32,
-    channel: Channel,
+    channel: OutputChannel,
 }
 
-impl Cursor {
+impl ScriptCursor {
     /// Moves the position over `tokens` tokens of the [`TokenTexts`] that begin here.
-    pub fn pass(&mut self, tokens: u32) {
+    pub fn advance(&mut self, tokens: u32) {
         self.taken += tokens;
         self.offset += tokens;
     }
@@ -142,7 +142,7 @@ impl Cursor {
 /// The texts of consecutive output tokens, within one sentence or text.
 #[derive(Debug, Clone, Copy)]
 pub struct TokenTexts<'a> {
-    fragments: &'a Fragments,
+    fragments: &'a TokenFragments,
     /// Whether JSON escapes any character of the text; `None` if not computed.
     has_escapes: Option<bool>,
     from: usize,
@@ -151,48 +151,48 @@ pub struct TokenTexts<'a> {
 
 /// The text of one output token.
 #[derive(Debug, Clone, Copy)]
-pub struct Text<'a> {
-    fragments: &'a Fragments,
+pub struct TokenText<'a> {
+    fragments: &'a TokenFragments,
     index: usize,
 }
 
-impl<'a> Text<'a> {
+impl<'a> TokenText<'a> {
     /// Returns the token's text.
     #[inline]
     pub fn as_str(self) -> &'a str {
-        self.fragments.piece(self.index)
+        self.fragments.fragment_text(self.index)
     }
 
     /// Appends the token's text to `out`.
     #[inline]
-    pub fn push_to(self, out: &mut String) {
-        self.fragments.push_piece(self.index, out);
+    pub fn append_to(self, out: &mut String) {
+        self.fragments.push_fragment(self.index, out);
     }
 }
 
 impl<'a> TokenTexts<'a> {
     /// Returns whether JSON escapes any character of the tokens' texts.
     pub fn may_have_escapes(self) -> bool {
-        let found = || json::has_escapes(self.fragments.span(self.from, self.to));
+        let found = || json::needs_json_escape(self.fragments.text_of_tokens(self.from, self.to));
         self.has_escapes.unwrap_or_else(found)
     }
 
     /// Iterates over the text of each output token.
-    pub fn iter(self) -> impl Iterator<Item = Text<'a>> {
+    pub fn iter(self) -> impl Iterator<Item = TokenText<'a>> {
         let fragments = self.fragments;
-        (self.from..self.to).map(move |index| Text { fragments, index })
+        (self.from..self.to).map(move |index| TokenText { fragments, index })
     }
 }
 
-impl Script {
+impl ReplyScript {
     /// Returns the number of output tokens, at least 1.
     #[expect(clippy::len_without_is_empty, reason = "a script is never empty")]
     pub fn len(&self) -> u32 {
         self.len
     }
 
-    pub(super) fn remove_text(&mut self) {
-        let silent = |token: Token<'_>| TokenRun {
+    pub(super) fn remove_token_texts(&mut self) {
+        let silent = |token: OutputToken<'_>| TokenRun {
             source: TokenSource::Silent(token.id),
             from: 0,
             to: 1,
@@ -206,23 +206,23 @@ impl Script {
     pub fn has_reasoning(&self) -> bool {
         self.runs
             .iter()
-            .any(|run| run.channel == Channel::Reasoning)
+            .any(|run| run.channel == OutputChannel::Reasoning)
     }
 
     /// Returns the token position at which each tool call but the first starts, markers included.
-    pub(crate) fn further_calls(&self) -> Box<[u32]> {
+    pub(crate) fn later_tool_call_starts(&self) -> Box<[u32]> {
         let (mut begun, mut position, mut marker) = (0u32, 0, None);
         let mut starts = Vec::new();
         for run in &self.runs {
             match run.channel {
-                Channel::Call(call) if u32::from(call) >= begun => {
+                OutputChannel::Call(call) if u32::from(call) >= begun => {
                     begun = u32::from(call) + 1;
                     if call > 0 {
                         starts.push(marker.unwrap_or(position));
                     }
                     marker = None;
                 }
-                Channel::Marker => marker = Some(position),
+                OutputChannel::Marker => marker = Some(position),
                 _ => marker = None,
             }
             position += run.to - run.from;
@@ -232,16 +232,16 @@ impl Script {
     }
 
     /// Returns the token at the cursor and moves the cursor behind it; `None` at the end.
-    pub fn next(&self, at: &mut Cursor) -> Option<Token<'_>> {
-        let piece = self.piece(at)?;
+    pub fn next_token(&self, at: &mut ScriptCursor) -> Option<OutputToken<'_>> {
+        let piece = self.next_piece(at)?;
         at.taken += 1;
         at.offset += 1;
         let index = piece.from as usize;
         let (id, text) = match piece.fragments {
-            Ok(fragments) => (fragments.ids[index], fragments.piece(index)),
+            Ok(fragments) => (fragments.ids[index], fragments.fragment_text(index)),
             Err(id) => (id, ""),
         };
-        Some(Token {
+        Some(OutputToken {
             id,
             text,
             channel: piece.channel,
@@ -250,8 +250,8 @@ impl Script {
 
     /// Returns the texts of the consecutive tokens at the cursor; `None` if the next token has no
     /// text.
-    pub fn texts(&self, at: &mut Cursor) -> Option<TokenTexts<'_>> {
-        let piece = self.piece(at)?;
+    pub fn next_texts(&self, at: &mut ScriptCursor) -> Option<TokenTexts<'_>> {
+        let piece = self.next_piece(at)?;
         let from = piece.from as usize;
         Some(TokenTexts {
             fragments: piece.fragments.ok()?,
@@ -263,14 +263,14 @@ impl Script {
 
     /// Returns the tokens at the cursor that belong to one text, and moves a cursor at the end of a
     /// run to the next run.
-    fn piece(&self, at: &mut Cursor) -> Option<RunPiece<'_>> {
+    fn next_piece(&self, at: &mut ScriptCursor) -> Option<RunPiece<'_>> {
         loop {
             let run = self.runs.get(at.run as usize)?;
             let left = run.to - run.from - at.taken;
             if left == 0 {
-                *at = Cursor {
+                *at = ScriptCursor {
                     run: at.run + 1,
-                    ..Cursor::default()
+                    ..ScriptCursor::default()
                 };
                 continue;
             }
@@ -281,7 +281,9 @@ impl Script {
                 TokenSource::Sentences { start, first } => {
                     let index = self.sentences[(start + at.sentence) as usize];
                     let first = first && at.sentence == 0;
-                    let sentence = self.corpus.tokenized(CorpusSentence { index, first });
+                    let sentence = self
+                        .corpus
+                        .tokenized_sentence(CorpusSentenceIndex { index, first });
                     let fragments = &sentence.fragments;
                     has_escapes = Some(sentence.has_escapes);
                     let rest = fragments.ids.len() as u32 - at.offset;
@@ -305,24 +307,24 @@ impl Script {
     }
 
     /// Returns the ids of the tokens before a position, at most four.
-    pub fn before(&self, position: usize) -> Vec<u32> {
+    pub fn tokens_before(&self, position: usize) -> Vec<u32> {
         let from = position.saturating_sub(4);
-        let mut cursor = self.cursor(from as u32);
-        let last = std::iter::from_fn(|| self.next(&mut cursor));
+        let mut cursor = self.cursor_at(from as u32);
+        let last = std::iter::from_fn(|| self.next_token(&mut cursor));
         last.take(position - from).map(|token| token.id).collect()
     }
 
     /// Returns a hash of the prompt and the last four output tokens before a position.
-    pub fn context(&self, position: usize) -> u64 {
-        let last = self.before(position).into_iter();
-        last.fold(self.prompt, context_after)
+    pub fn context_hash(&self, position: usize) -> u64 {
+        let last = self.tokens_before(position).into_iter();
+        last.fold(self.prompt, extend_context_hash)
     }
 
-    fn cursor(&self, position: u32) -> Cursor {
-        let mut at = Cursor::default();
+    fn cursor_at(&self, position: u32) -> ScriptCursor {
+        let mut at = ScriptCursor::default();
         let mut left = position;
         while left > 0
-            && let Some(piece) = self.piece(&mut at)
+            && let Some(piece) = self.next_piece(&mut at)
         {
             let tokens = piece.tokens.min(left);
             left -= tokens;
@@ -335,8 +337,8 @@ impl Script {
     /// Returns the ids of all output tokens.
     pub fn token_ids(&self) -> Vec<u32> {
         let mut ids = Vec::with_capacity(self.len as usize);
-        let mut at = Cursor::default();
-        while let Some(piece) = self.piece(&mut at) {
+        let mut at = ScriptCursor::default();
+        while let Some(piece) = self.next_piece(&mut at) {
             let (from, tokens) = (piece.from as usize, piece.tokens as usize);
             match piece.fragments {
                 Ok(fragments) => ids.extend_from_slice(&fragments.ids[from..from + tokens]),
@@ -349,27 +351,29 @@ impl Script {
     }
 
     /// Iterates over all output tokens.
-    pub fn tokens(&self) -> impl Iterator<Item = Token<'_>> {
-        let mut cursor = Cursor::default();
-        std::iter::from_fn(move || self.next(&mut cursor))
+    pub fn tokens(&self) -> impl Iterator<Item = OutputToken<'_>> {
+        let mut cursor = ScriptCursor::default();
+        std::iter::from_fn(move || self.next_token(&mut cursor))
     }
 
     /// Returns the text of `channel` within the first `tokens` output tokens.
-    pub fn text(&self, channel: Channel, tokens: u32) -> String {
+    pub fn channel_text(&self, channel: OutputChannel, tokens: u32) -> String {
         let mut text = String::new();
         let mut left = tokens;
-        let mut at = Cursor::default();
+        let mut at = ScriptCursor::default();
         while left > 0
-            && let Some(piece) = self.piece(&mut at)
+            && let Some(piece) = self.next_piece(&mut at)
         {
             let tokens = piece.tokens.min(left);
             if piece.channel == channel
                 && let Ok(fragments) = piece.fragments
             {
                 if text.is_empty() {
-                    text.reserve(left as usize * TOKEN_BYTES);
+                    text.reserve(left as usize * ESTIMATED_TOKEN_BYTES);
                 }
-                text.push_str(fragments.span(piece.from as usize, (piece.from + tokens) as usize));
+                text.push_str(
+                    fragments.text_of_tokens(piece.from as usize, (piece.from + tokens) as usize),
+                );
             }
             left -= tokens;
             at.taken += tokens;

@@ -3,7 +3,7 @@
 
 use std::sync::OnceLock;
 
-use vllm_sim_tokenizer::Fragments;
+use vllm_sim_tokenizer::TokenFragments;
 
 /// Logit bias from which the biased token is always generated.
 const DECISIVE_BIAS: f64 = 50.0;
@@ -12,9 +12,9 @@ const BANNING_BIAS: f64 = -50.0;
 
 /// A set of token ids.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct TokenIds(Box<[u32]>);
+pub struct TokenIdSet(Box<[u32]>);
 
-impl TokenIds {
+impl TokenIdSet {
     /// Returns whether the set contains the token id.
     pub fn contains(&self, id: u32) -> bool {
         self.0.binary_search(&id).is_ok()
@@ -26,7 +26,7 @@ impl TokenIds {
     }
 }
 
-impl FromIterator<u32> for TokenIds {
+impl FromIterator<u32> for TokenIdSet {
     fn from_iter<I: IntoIterator<Item = u32>>(ids: I) -> Self {
         let mut ids: Vec<u32> = ids.into_iter().collect();
         ids.sort_unstable();
@@ -69,7 +69,7 @@ impl StopString {
     /// match ends first.
     ///
     /// `matched` is the number of bytes of the stop string matched so far, initially 0.
-    pub(super) fn read(&self, piece: &str, matched: &mut u32) -> Option<usize> {
+    pub(super) fn match_piece(&self, piece: &str, matched: &mut u32) -> Option<usize> {
         let bytes = self.text.as_bytes();
         let mut end = None;
         for (at, byte) in piece.bytes().enumerate() {
@@ -93,14 +93,14 @@ fn extend_match(bytes: &[u8], borders: &[u32], mut matched: u32, byte: u8) -> u3
 
 /// Logit biases, allowed tokens and bad words of a request.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Bias {
+pub struct TokenSteering {
     /// Token ids of which the output may consist; empty means any.
     forced: Vec<u32>,
-    banned: TokenIds,
+    banned: TokenIdSet,
     /// Bad words of the request, trimmed.
     bad_words: Vec<String>,
     split: OnceLock<ForcedTokens>,
-    /// Results of [`Self::bans`] per sentence of the corpus, cached.
+    /// Results of [`Self::bans_sentence`] per sentence of the corpus, cached.
     sentences: OnceLock<Box<[OnceLock<bool>]>>,
 }
 
@@ -111,7 +111,7 @@ pub(super) struct ForcedTokens {
     pub(super) lasting: Vec<u32>,
 }
 
-impl Bias {
+impl TokenSteering {
     /// Creates the steering of a request from logit biases, allowed tokens (`None` allows all) and
     /// bad words.
     pub fn new(
@@ -146,7 +146,7 @@ impl Bias {
 
     /// Returns the token ids of which the output may consist, if restricted; `ends` must be the
     /// same function in all calls.
-    pub(super) fn forced(&self, ends: impl Fn(u32) -> bool) -> Option<&ForcedTokens> {
+    pub(super) fn forced_tokens(&self, ends: impl Fn(u32) -> bool) -> Option<&ForcedTokens> {
         if self.forced.is_empty() {
             return None;
         }
@@ -159,7 +159,12 @@ impl Bias {
     /// Returns whether a sentence of the corpus contains a bad word or banned token.
     ///
     /// `number` is the index of the sentence in the corpus, and `count` the number of sentences.
-    pub(super) fn bans(&self, number: usize, count: usize, sentence: &Fragments) -> bool {
+    pub(super) fn bans_sentence(
+        &self,
+        number: usize,
+        count: usize,
+        sentence: &TokenFragments,
+    ) -> bool {
         if self.bad_words.is_empty() && self.banned.is_empty() {
             return false;
         }
@@ -181,7 +186,9 @@ mod tests {
     fn ends(stop: &str, pieces: &[String]) -> Vec<Option<usize>> {
         let stop = StopString::new(stop.to_owned()).expect("a text");
         let mut matched = 0;
-        let read = pieces.iter().map(|piece| stop.read(piece, &mut matched));
+        let read = pieces
+            .iter()
+            .map(|piece| stop.match_piece(piece, &mut matched));
         read.collect()
     }
 
@@ -206,8 +213,8 @@ mod tests {
     #[test]
     fn the_strongest_bias_decides() {
         let forced = |logits: &[(u32, f64)], allowed: Option<Vec<u32>>| {
-            let bias = Bias::new(logits.iter().copied(), allowed, &[]);
-            bias.forced(|id| id == 2)
+            let bias = TokenSteering::new(logits.iter().copied(), allowed, &[]);
+            bias.forced_tokens(|id| id == 2)
                 .cloned()
                 .map(|f| (f.ending, f.lasting))
         };

@@ -4,35 +4,40 @@
 //! the list wins. Streaming holds back `max(len) - 1` characters.
 
 use super::script::{
-    Channel, Cursor, Finish, Reason, Script, StopReason, Token, TokenRun, TokenSource,
+    EndReason, OutputChannel, OutputToken, PlannedEnd, ReplyScript, ScriptCursor, StopReason,
+    TokenRun, TokenSource,
 };
-use crate::generate::request::{GenerateRequest, StopConditions, StopString};
-use vllm_sim_tokenizer::{Fragments, SpecialTokens, Tokenizer};
+use crate::generate::request::{GeneratorInput, StopConditions, StopString};
+use vllm_sim_tokenizer::{SpecialTokens, TokenFragments, Tokenizer};
 
 /// End marker of reasoning, as it appears in the text that is searched for stop strings.
 const THINK_END: &str = "</think>";
 
 /// Cuts a reply at its first stop condition and distributes its text over the tokens as streaming
 /// does.
-pub(super) fn apply(script: &mut Script, request: &GenerateRequest, tokenizer: &Tokenizer) {
+pub(super) fn apply_stop_conditions(
+    script: &mut ReplyScript,
+    request: &GeneratorInput,
+    tokenizer: &Tokenizer,
+) {
     let stops = request.stops;
-    cut_at_token(script, stops, tokenizer);
+    cut_at_stop_token(script, stops, tokenizer);
     if stops.include {
         show_stop_token(script, tokenizer, request.special_tokens);
     }
     if !stops.strings.is_empty() {
-        cut_at_string(script, stops);
+        cut_at_stop_string(script, stops);
     }
     if script.finish.stop.is_some() {
         let begun = script.runs.iter().filter_map(|run| match run.channel {
-            Channel::Call(call) => Some(usize::from(call) + 1),
+            OutputChannel::Call(call) => Some(usize::from(call) + 1),
             _ => None,
         });
         script.calls.truncate(begun.max().unwrap_or(0));
     }
 }
 
-fn cut_at_token(script: &mut Script, stops: &StopConditions, tokenizer: &Tokenizer) {
+fn cut_at_stop_token(script: &mut ReplyScript, stops: &StopConditions, tokenizer: &Tokenizer) {
     if stops.ids.is_empty() {
         return;
     }
@@ -43,24 +48,24 @@ fn cut_at_token(script: &mut Script, stops: &StopConditions, tokenizer: &Tokeniz
     let Some((index, id)) = hit.map(|(index, token)| (index as u32, token.id)) else {
         return;
     };
-    let primary = tokenizer.eos() == Some(id) && !stops.ignore_eos;
-    truncate(script, index);
+    let primary = tokenizer.eos_id() == Some(id) && !stops.ignore_eos;
+    truncate_script(script, index);
     script.runs.push(TokenRun {
         source: TokenSource::Silent(id),
         from: 0,
         to: 1,
-        channel: Channel::Marker,
+        channel: OutputChannel::Marker,
     });
     script.len = index + 1;
     let stop = (!primary).then_some(StopReason::Token(id));
-    script.finish = Finish {
-        reason: Reason::Stop,
+    script.finish = PlannedEnd {
+        reason: EndReason::Stop,
         stop,
     };
 }
 
 /// Gives the stop token at the end of a reply its text.
-fn show_stop_token(script: &mut Script, tokenizer: &Tokenizer, special: SpecialTokens) {
+fn show_stop_token(script: &mut ReplyScript, tokenizer: &Tokenizer, special: SpecialTokens) {
     let [.., before, last] = script.runs.as_slice() else {
         return;
     };
@@ -70,17 +75,19 @@ fn show_stop_token(script: &mut Script, tokenizer: &Tokenizer, special: SpecialT
     let ended = match script.finish.stop {
         Some(StopReason::Token(stop)) => stop == id,
         Some(StopReason::Text(_)) => false,
-        None => script.finish.reason == Reason::Stop && tokenizer.eos() == Some(id),
+        None => script.finish.reason == EndReason::Stop && tokenizer.eos_id() == Some(id),
     };
     let (Ok(own), true) = (u16::try_from(script.own.len()), ended) else {
         return;
     };
-    let context = script.before(script.len.saturating_sub(1) as usize);
-    let text = tokenizer.detokenizer_after(&context, special).push(id);
+    let context = script.tokens_before(script.len.saturating_sub(1) as usize);
+    let text = tokenizer
+        .detokenizer_after(&context, special)
+        .decode_token(id);
     if text.is_empty() {
         return;
     }
-    script.own.push(Fragments {
+    script.own.push(TokenFragments {
         ids: vec![id],
         ends: vec![text.len() as u32],
         text,
@@ -91,7 +98,7 @@ fn show_stop_token(script: &mut Script, tokenizer: &Tokenizer, special: SpecialT
     }
 }
 
-fn truncate(script: &mut Script, tokens: u32) {
+fn truncate_script(script: &mut ReplyScript, tokens: u32) {
     let mut left = tokens;
     script.runs.retain_mut(|run| {
         let kept = (run.to - run.from).min(left);
@@ -110,13 +117,13 @@ struct SearchedText {
     ids: Vec<u32>,
     /// End offset of each token's text, in bytes.
     ends: Vec<usize>,
-    channels: Vec<Channel>,
+    channels: Vec<OutputChannel>,
 }
 
 impl SearchedText {
-    fn push(&mut self, token: &Token<'_>) {
-        let thought = self.channels.last() == Some(&Channel::Reasoning);
-        let ends_it = token.channel == Channel::Marker && token.text.is_empty() && thought;
+    fn push_token(&mut self, token: &OutputToken<'_>) {
+        let thought = self.channels.last() == Some(&OutputChannel::Reasoning);
+        let ends_it = token.channel == OutputChannel::Marker && token.text.is_empty() && thought;
         self.text
             .push_str(if ends_it { THINK_END } else { token.text });
         self.ids.push(token.id);
@@ -130,26 +137,26 @@ impl SearchedText {
     /// Text held back at the end of the output is shown with the final token.
     fn hold_back(&mut self, held: usize) {
         let last = self.channels.len().saturating_sub(1);
-        let mut held_back = HeldBack::new(&self.text, held);
+        let mut held_back = HeldBackTail::new(&self.text, held);
         let mut from = 0;
         while from < self.channels.len() {
             let channel = self.channels[from];
-            let same = |c: &Channel| *c == channel;
+            let same = |c: &OutputChannel| *c == channel;
             let to = from + self.channels[from..].iter().take_while(|c| same(c)).count();
-            if channel == Channel::Content {
-                let silent = |c: &Channel| *c == Channel::Marker;
+            if channel == OutputChannel::Content {
+                let silent = |c: &OutputChannel| *c == OutputChannel::Marker;
                 let final_piece =
                     self.ends[to - 1] == self.text.len() && self.channels[to..].iter().all(silent);
                 let shows_all = if final_piece { last } else { to - 1 };
                 let start = from.checked_sub(1).map_or(0, |before| self.ends[before]);
                 for end in &mut self.ends[from..shows_all] {
-                    *end = held_back.shown(*end).max(start);
+                    *end = held_back.shown_end(*end).max(start);
                 }
                 let shown = shows_all
                     .checked_sub(1)
                     .map_or(0, |before| self.ends[before]);
                 if shown < self.ends[shows_all] {
-                    self.channels[shows_all] = Channel::Content;
+                    self.channels[shows_all] = OutputChannel::Content;
                 }
             }
             from = to;
@@ -157,7 +164,7 @@ impl SearchedText {
     }
 }
 
-fn cut_at_string(script: &mut Script, stops: &StopConditions) {
+fn cut_at_stop_string(script: &mut ReplyScript, stops: &StopConditions) {
     let longest = stops
         .strings
         .iter()
@@ -170,11 +177,11 @@ fn cut_at_string(script: &mut Script, stops: &StopConditions) {
     let mut seen = SearchedText::default();
     let mut matched = None;
     let mut progress = vec![0; stops.strings.len()];
-    let mut cursor = Cursor::default();
-    while let Some(token) = script.next(&mut cursor) {
+    let mut cursor = ScriptCursor::default();
+    while let Some(token) = script.next_token(&mut cursor) {
         let before = seen.text.len();
-        seen.push(&token);
-        let found = find(&seen.text[before..], &stops.strings, &mut progress);
+        seen.push_token(&token);
+        let found = find_first_match(&seen.text[before..], &stops.strings, &mut progress);
         if seen.ids.len() as u32 > stops.min_tokens
             && let Some((which, end)) = found
         {
@@ -182,7 +189,7 @@ fn cut_at_string(script: &mut Script, stops: &StopConditions) {
             break;
         }
     }
-    let plain = |c: &Channel| matches!(c, Channel::Content | Channel::Marker);
+    let plain = |c: &OutputChannel| matches!(c, OutputChannel::Content | OutputChannel::Marker);
     if !seen.channels.iter().all(plain) && matched.is_none() {
         return;
     }
@@ -193,26 +200,30 @@ fn cut_at_string(script: &mut Script, stops: &StopConditions) {
         seen.ends
             .iter_mut()
             .for_each(|shown| *shown = (*shown).min(end));
-        script.finish = Finish {
-            reason: Reason::Stop,
+        script.finish = PlannedEnd {
+            reason: EndReason::Stop,
             stop: Some(StopReason::Text(stop.to_owned())),
         };
     }
     seen.hold_back(held);
-    rebuild(script, seen);
+    rebuild_script(script, seen);
 }
 
-fn find(added: &str, strings: &[StopString], progress: &mut [u32]) -> Option<(usize, usize)> {
+fn find_first_match(
+    added: &str,
+    strings: &[StopString],
+    progress: &mut [u32],
+) -> Option<(usize, usize)> {
     let mut first = None;
     for (which, (stop, matched)) in strings.iter().zip(progress).enumerate() {
-        let end = stop.read(added, matched);
+        let end = stop.match_piece(added, matched);
         first = first.or(end.map(|end| (which, end)));
     }
     first
 }
 
 /// Tracks where the last `held` characters of a growing text begin, which streaming holds back.
-struct HeldBack<'t> {
+struct HeldBackTail<'t> {
     text: &'t str,
     held: usize,
     read: usize,
@@ -221,7 +232,7 @@ struct HeldBack<'t> {
     between: usize,
 }
 
-impl<'t> HeldBack<'t> {
+impl<'t> HeldBackTail<'t> {
     fn new(text: &'t str, held: usize) -> Self {
         Self {
             text,
@@ -234,8 +245,8 @@ impl<'t> HeldBack<'t> {
 
     /// Returns the end of the part of `text[..end]` that streaming shows; `end` must not decrease
     /// between calls.
-    fn shown(&mut self, end: usize) -> usize {
-        let end = floor(self.text, end.min(self.text.len())).max(self.read);
+    fn shown_end(&mut self, end: usize) -> usize {
+        let end = floor_char_boundary(self.text, end.min(self.text.len())).max(self.read);
         self.between += self.text[self.read..end].chars().count();
         self.read = end;
         let late = self.between.saturating_sub(self.held);
@@ -246,7 +257,7 @@ impl<'t> HeldBack<'t> {
     }
 }
 
-fn floor(text: &str, mut at: usize) -> usize {
+fn floor_char_boundary(text: &str, mut at: usize) -> usize {
     while !text.is_char_boundary(at) {
         at -= 1;
     }
@@ -254,7 +265,7 @@ fn floor(text: &str, mut at: usize) -> usize {
 }
 
 /// Replaces the texts of a reply by one text, with one run of tokens per channel.
-fn rebuild(script: &mut Script, seen: SearchedText) {
+fn rebuild_script(script: &mut ReplyScript, seen: SearchedText) {
     let Ok(own) = u16::try_from(script.own.len()) else {
         return;
     };
@@ -271,7 +282,7 @@ fn rebuild(script: &mut Script, seen: SearchedText) {
         });
         from = to;
     }
-    script.own.push(Fragments {
+    script.own.push(TokenFragments {
         ids: seen.ids,
         text: seen.text,
         ends: seen.ends.into_iter().map(|end| end as u32).collect(),

@@ -9,8 +9,8 @@ mod whitelist;
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 
-use vllm_sim_random::Draw;
-use vllm_sim_schema_sampler::{ConstraintError, Limits, SchemaCache};
+use vllm_sim_random::DrawRandom;
+use vllm_sim_schema_sampler::{ConstraintError, SampleLimits, SchemaCache};
 
 /// A tool that a request offers.
 #[derive(Debug, Clone, PartialEq)]
@@ -88,15 +88,15 @@ impl Default for ToolSettings {
 }
 
 impl ToolSettings {
-    fn limits(&self) -> Limits {
-        Limits {
+    fn schema_limits(&self) -> SampleLimits {
+        SampleLimits {
             integer: self.integer,
             number: self.number,
             array: self.array,
             optional_percent: self.not_required_probability,
             nested_optional_percent: self.object_not_required_probability,
             max_depth: self.max_depth,
-            ..Limits::default()
+            ..SampleLimits::default()
         }
     }
 }
@@ -165,7 +165,7 @@ pub(crate) fn plan_calls(
         }
     };
     if settings.strict_whitelist {
-        check_whitelist(tools)?;
+        check_llmd_whitelist(tools)?;
     }
     if open.is_empty() {
         return Ok(Vec::new());
@@ -177,21 +177,21 @@ pub(crate) fn plan_calls(
         1
     };
     let mut count = least;
-    while count < most && rng.percent(settings.extra_call_probability) {
+    while count < most && rng.draw_percent_chance(settings.extra_call_probability) {
         count += 1;
     }
-    let limits = settings.limits();
+    let limits = settings.schema_limits();
     (0..count)
         .map(|_| {
-            let index = rng.between(0, open.len() as u64 - 1) as usize;
-            call(&open[index], &limits, cache, rng)
+            let index = rng.draw_u64_between(0, open.len() as u64 - 1) as usize;
+            generate_call(&open[index], &limits, cache, rng)
         })
         .collect()
 }
 
-fn call(
+fn generate_call(
     tool: &ToolDef,
-    limits: &Limits,
+    limits: &SampleLimits,
     cache: &SchemaCache,
     rng: &mut ChaCha8Rng,
 ) -> Result<ToolCall, ToolError> {
@@ -202,7 +202,7 @@ fn call(
     let arguments = match &tool.parameters {
         None | Some(Value::Null) => "{}".to_owned(),
         Some(parameters) => cache
-            .schema(parameters)
+            .compile_cached(parameters)
             .and_then(|compiled| compiled.sample_object(rng, limits))
             .map_err(schema)?,
     };
@@ -212,7 +212,7 @@ fn call(
     })
 }
 
-fn check_whitelist(tools: &[ToolDef]) -> Result<(), ToolError> {
+fn check_llmd_whitelist(tools: &[ToolDef]) -> Result<(), ToolError> {
     for tool in tools {
         let none = json!({});
         let parameters = tool.parameters.as_ref().unwrap_or(&none);
@@ -232,7 +232,7 @@ fn check_whitelist(tools: &[ToolDef]) -> Result<(), ToolError> {
 /// # Errors
 /// A sentence that names the unsupported keyword and its location.
 pub(crate) fn validate_llmd_whitelist(parameters: &Value) -> Result<(), String> {
-    whitelist::check(parameters)
+    whitelist::check_schema(parameters)
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@
 
 mod zipf;
 
-use vllm_sim_random::mix;
-use zipf::Zipf;
+use vllm_sim_random::mix_u64_pair;
+use zipf::ZipfDistribution;
 
 /// A token of the vocabulary with its rank and log probability at one position.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -21,7 +21,7 @@ pub struct RankedToken {
 
 /// The inputs that determine the log probabilities at one token position.
 #[derive(Debug, Clone, Copy)]
-pub struct Position {
+pub struct LogprobPosition {
     /// Vocabulary size, in tokens.
     pub vocabulary: u32,
     /// Hash of the seed and of all preceding tokens.
@@ -32,21 +32,21 @@ pub struct Position {
     pub temperature: f64,
 }
 
-impl Position {
-    fn law(&self) -> Zipf {
-        Zipf::new(self.context, self.vocabulary.max(2))
+impl LogprobPosition {
+    fn rank_distribution(&self) -> ZipfDistribution {
+        ZipfDistribution::new(self.context, self.vocabulary.max(2))
     }
 
-    fn drawn(&self, law: &Zipf, id: u32) -> u32 {
-        law.drawn(mix(self.context, u64::from(id)), self.temperature)
+    fn drawn_rank(&self, law: &ZipfDistribution, id: u32) -> u32 {
+        law.draw_rank(mix_u64_pair(self.context, u64::from(id)), self.temperature)
     }
 
-    /// Returns [`row`](Self::row) without duplicates: the chosen token `id`, then the other most
+    /// Returns [`row_of_likeliest`](Self::row) without duplicates: the chosen token `id`, then the other most
     /// likely ones.
     ///
     /// Source: vLLM 0.33 `vllm/v1/engine/logprobs.py`, which converts a row to a dictionary.
-    pub fn entries(self, id: u32, most: usize) -> Vec<RankedToken> {
-        let mut row = self.row(id, most);
+    pub fn row_without_duplicates(self, id: u32, most: usize) -> Vec<RankedToken> {
+        let mut row = self.row_of_likeliest(id, most);
         if let Some(again) = row.iter().skip(1).position(|entry| entry.id == id) {
             row.remove(again + 1);
         }
@@ -57,37 +57,37 @@ impl Position {
     /// order of rank.
     ///
     /// The chosen token appears a second time if it is among the most likely.
-    pub fn row(self, id: u32, most: usize) -> Vec<RankedToken> {
-        let law = self.law();
-        let own = self.drawn(&law, id);
+    pub fn row_of_likeliest(self, id: u32, most: usize) -> Vec<RankedToken> {
+        let law = self.rank_distribution();
+        let own = self.drawn_rank(&law, id);
         let likeliest = (1..=self.vocabulary.max(2)).take(most).map(|rank| {
-            let token = law.token(rank);
+            let token = law.token_of_rank(rank);
             let token = match rank == own {
                 true => id,
                 // The chosen token and the token of its drawn rank swap their ranks.
-                false if token == id => law.token(own),
+                false if token == id => law.token_of_rank(own),
                 false => token,
             };
-            ranked(&law, token, rank)
+            ranked_token(&law, token, rank)
         });
-        std::iter::once(ranked(&law, id, own))
+        std::iter::once(ranked_token(&law, id, own))
             .chain(likeliest)
             .collect()
     }
 
     /// Returns log probabilities: the chosen token `id`, then `others` in the given order.
-    pub fn entries_of(self, id: u32, others: &[u32]) -> Vec<RankedToken> {
-        let law = self.law();
+    pub fn row_of_tokens(self, id: u32, others: &[u32]) -> Vec<RankedToken> {
+        let law = self.rank_distribution();
         let all = std::iter::once(&id).chain(others);
-        all.map(|id| ranked(&law, *id, self.drawn(&law, *id)))
+        all.map(|id| ranked_token(&law, *id, self.drawn_rank(&law, *id)))
             .collect()
     }
 }
 
-fn ranked(law: &Zipf, id: u32, rank: u32) -> RankedToken {
+fn ranked_token(law: &ZipfDistribution, id: u32, rank: u32) -> RankedToken {
     RankedToken {
         id,
-        logprob: law.logprob(rank).max(-9999.0) as f32,
+        logprob: law.logprob_of_rank(rank).max(-9999.0) as f32,
         rank,
     }
 }
@@ -99,12 +99,12 @@ mod tests {
     #[test]
     fn a_row_has_the_likeliest_in_order_and_entries_the_chosen_one_once() {
         for context in 0..200 {
-            let position = Position {
+            let position = LogprobPosition {
                 vocabulary: 100,
                 context,
                 temperature: 1.0,
             };
-            let row = position.row(7, 5);
+            let row = position.row_of_likeliest(7, 5);
             let ranks: Vec<_> = row[1..].iter().map(|entry| entry.rank).collect();
             assert_eq!(ranks, [1, 2, 3, 4, 5]);
             let mut ids: Vec<_> = row[1..].iter().map(|entry| entry.id).collect();
@@ -112,7 +112,7 @@ mod tests {
             ids.sort_unstable();
             ids.dedup();
             assert_eq!(ids.len(), 5);
-            let entries = position.entries(7, 5);
+            let entries = position.row_without_duplicates(7, 5);
             assert_eq!(entries[0], row[0]);
             let rest: Vec<_> = row[1..].iter().filter(|entry| entry.id != 7).collect();
             assert!(entries[1..].iter().eq(rest));

@@ -1,14 +1,14 @@
 //! Zipf's law over a vocabulary: the token of rank r has a probability proportional to r^-s.
 
-use vllm_sim_random::mix;
+use vllm_sim_random::mix_u64_pair;
 
 /// Number of ranks whose probabilities are summed exactly; an integral approximates the others.
-const SUMMED: u32 = 64;
+const EXACTLY_SUMMED_RANKS: u32 = 64;
 /// Minimum exponent s, and the range above it; the preceding tokens select the value.
-const EXPONENT: (f64, f64) = (1.2, 1.3);
+const EXPONENT_MIN_AND_RANGE: (f64, f64) = (1.2, 1.3);
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Zipf {
+pub(super) struct ZipfDistribution {
     context: u64,
     vocabulary: u32,
     exponent: f64,
@@ -19,14 +19,15 @@ pub(super) struct Zipf {
     stride: u64,
 }
 
-impl Zipf {
+impl ZipfDistribution {
     pub(super) fn new(context: u64, vocabulary: u32) -> Self {
-        let exponent = EXPONENT.0 + EXPONENT.1 * unit(mix(context, 1));
-        let mut stride = 1 + mix(context, 2) % u64::from(vocabulary);
+        let exponent = EXPONENT_MIN_AND_RANGE.0
+            + EXPONENT_MIN_AND_RANGE.1 * to_unit_interval(mix_u64_pair(context, 1));
+        let mut stride = 1 + mix_u64_pair(context, 2) % u64::from(vocabulary);
         while gcd(stride, vocabulary.into()) != 1 {
             stride += 1;
         }
-        let total = sum(exponent, vocabulary);
+        let total = normalizing_sum(exponent, vocabulary);
         Self {
             context,
             vocabulary,
@@ -37,32 +38,32 @@ impl Zipf {
         }
     }
 
-    pub(super) fn logprob(&self, rank: u32) -> f64 {
+    pub(super) fn logprob_of_rank(&self, rank: u32) -> f64 {
         -self.exponent * f64::from(rank).ln() - self.norm
     }
 
-    pub(super) fn token(&self, rank: u32) -> u32 {
+    pub(super) fn token_of_rank(&self, rank: u32) -> u32 {
         let start = self.context % u64::from(self.vocabulary);
         let steps = self.stride * u64::from(rank) % u64::from(self.vocabulary);
         ((start + steps) % u64::from(self.vocabulary)) as u32
     }
 
     /// Draws the rank of a token at a temperature from the random word `chance`.
-    pub(super) fn drawn(&self, chance: u64, temperature: f64) -> u32 {
+    pub(super) fn draw_rank(&self, chance: u64, temperature: f64) -> u32 {
         // Below a temperature of 0.01, only the first rank has any weight.
         let exponent = self.exponent / temperature.max(0.01);
         let total = match temperature {
             1.0 => self.total,
-            _ => sum(exponent, self.vocabulary),
+            _ => normalizing_sum(exponent, self.vocabulary),
         };
-        let mut left = unit(chance) * total;
-        for rank in 1..=self.vocabulary.min(SUMMED) {
+        let mut left = to_unit_interval(chance) * total;
+        for rank in 1..=self.vocabulary.min(EXACTLY_SUMMED_RANKS) {
             left -= f64::from(rank).powf(-exponent);
             if left < 0.0 {
                 return rank;
             }
         }
-        let start = f64::from(SUMMED) + 0.5;
+        let start = f64::from(EXACTLY_SUMMED_RANKS) + 0.5;
         let rest = 1.0 - exponent;
         let rank = if rest.abs() < 1e-9 {
             start * left.exp()
@@ -74,8 +75,8 @@ impl Zipf {
     }
 }
 
-fn sum(exponent: f64, vocabulary: u32) -> f64 {
-    let summed = vocabulary.min(SUMMED);
+fn normalizing_sum(exponent: f64, vocabulary: u32) -> f64 {
+    let summed = vocabulary.min(EXACTLY_SUMMED_RANKS);
     let first: f64 = (1..=summed)
         .map(|rank| f64::from(rank).powf(-exponent))
         .sum();
@@ -88,7 +89,7 @@ fn sum(exponent: f64, vocabulary: u32) -> f64 {
 }
 
 /// Maps a random 64-bit word to a number in `[0, 1)`.
-fn unit(word: u64) -> f64 {
+fn to_unit_interval(word: u64) -> f64 {
     (word >> 11) as f64 / (1u64 << 53) as f64
 }
 
@@ -103,10 +104,14 @@ mod tests {
     #[test]
     fn probabilities_add_up_to_one_and_each_token_has_one_rank() {
         for (context, vocabulary) in [(1, 2), (2, 50), (3, 4096), (4, 128_256)] {
-            let law = Zipf::new(context, vocabulary);
-            let sum: f64 = (1..=vocabulary).map(|rank| law.logprob(rank).exp()).sum();
+            let law = ZipfDistribution::new(context, vocabulary);
+            let sum: f64 = (1..=vocabulary)
+                .map(|rank| law.logprob_of_rank(rank).exp())
+                .sum();
             assert!((sum - 1.0).abs() < 1e-4, "{vocabulary}: {sum}");
-            let mut tokens: Vec<u32> = (1..=vocabulary).map(|rank| law.token(rank)).collect();
+            let mut tokens: Vec<u32> = (1..=vocabulary)
+                .map(|rank| law.token_of_rank(rank))
+                .collect();
             tokens.sort_unstable();
             assert!(tokens.into_iter().eq(0..vocabulary));
         }
@@ -114,15 +119,15 @@ mod tests {
 
     #[test]
     fn ranks_are_drawn_by_their_probability_and_the_temperature() {
-        let law = Zipf::new(7, 1000);
+        let law = ZipfDistribution::new(7, 1000);
         let firsts = |temperature: f64| {
-            let drawn = (0..10_000).map(|n| law.drawn(mix(n, 9), temperature));
+            let drawn = (0..10_000).map(|n| law.draw_rank(mix_u64_pair(n, 9), temperature));
             drawn.filter(|rank| *rank == 1).count() as f64 / 10_000.0
         };
-        assert!((firsts(1.0) - law.logprob(1).exp()).abs() < 0.02);
+        assert!((firsts(1.0) - law.logprob_of_rank(1).exp()).abs() < 0.02);
         assert_eq!(firsts(0.0), 1.0);
         assert!(firsts(2.0) < firsts(1.0) && firsts(1.0) < firsts(0.5));
-        let ranks = (0..10_000).map(|n| law.drawn(mix(n, 3), 100.0));
+        let ranks = (0..10_000).map(|n| law.draw_rank(mix_u64_pair(n, 3), 100.0));
         assert!(ranks.max().unwrap() > 900);
     }
 }

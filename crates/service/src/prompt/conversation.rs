@@ -2,50 +2,53 @@
 
 use std::sync::Arc;
 
-use super::media::{ConversationMedia, cut};
-use super::messages::{conversation, template_fault, unread_conversation};
-use super::{Conversation, PromptBound, schema};
+use super::media::{ConversationMedia, remove_cut_media};
+use super::messages::{template_fault, to_template_messages, to_unvalidated_messages};
+use super::{Conversation, PromptLengthLimit, schema};
 use crate::dialect::RequestRules;
-use crate::generate::request::Prompt;
-use crate::{Service, is_large_text, run_blocking_if_large};
-use vllm_sim_tokenizer::{ChatInput, ChatMessage, MediaFeature, SpecialTokens};
-use vllm_sim_wire::openai::message::Message;
-use vllm_sim_wire::{Fault, Limits};
+use crate::generate::request::TokenizedPrompt;
+use crate::{InferenceService, is_large_text, run_blocking_if_large};
+use vllm_sim_tokenizer::{ChatInput, ChatMessage, PlacedMediaItem, SpecialTokens};
+use vllm_sim_wire::openai::message::RequestMessage;
+use vllm_sim_wire::{Fault, ServerLimits};
 
-impl Service {
+impl InferenceService {
     pub(super) async fn conversation_prompt(
         self: &Arc<Self>,
         rules: &RequestRules,
         mut conversation: Conversation,
-    ) -> Result<Prompt, Fault> {
+    ) -> Result<TokenizedPrompt, Fault> {
         let messages = &conversation.messages;
-        let prompt = Prompt {
+        let prompt = TokenizedPrompt {
             echo: match messages.last() {
-                Some(last) => rules.dialect.echo(last).into(),
+                Some(last) => rules.dialect.echo_text(last).into(),
                 None => "".into(),
             },
             text_hash: {
-                let said = messages.iter().map(|m| (m.role(), m.text()));
-                self.generator.text_hash(said)
+                let said = messages.iter().map(|m| (m.role(), m.all_text()));
+                self.generator.conversation_hash(said)
             },
-            schema: match rules.dialect.reads_prompt_schemas()
+            schema: match rules.dialect.follows_prompt_schemas()
                 && self.generator.generates_random_text()
             {
-                true => schema::find(messages.iter().flat_map(Message::texts)).map(Arc::new),
+                true => schema::find_prompt_schema(messages.iter().flat_map(RequestMessage::texts))
+                    .map(Arc::new),
                 false => None,
             },
-            ..Prompt::default()
+            ..TokenizedPrompt::default()
         };
         let bound = conversation.bound;
-        let given = std::mem::take(&mut conversation.token_ids).raise()?;
+        let given = std::mem::take(&mut conversation.token_ids).into_result()?;
         let (tokens, media) = match given {
             Some(tokens) => (tokens, Vec::new()),
             None => self.conversation_tokens(rules, conversation).await?,
         };
-        if bound == PromptBound::RoomForOutput {
-            rules.dialect.check_response(&rules.limits, tokens.len())?;
+        if bound == PromptLengthLimit::RoomForOutput {
+            rules
+                .dialect
+                .check_response_prompt_length(&rules.limits, tokens.len())?;
         }
-        Ok(Prompt {
+        Ok(TokenizedPrompt {
             tokens,
             media,
             ..prompt
@@ -60,28 +63,32 @@ impl Service {
         self: &Arc<Self>,
         rules: &RequestRules,
         conversation: Conversation,
-    ) -> Result<(Vec<u32>, Vec<MediaFeature>), Fault> {
+    ) -> Result<(Vec<u32>, Vec<PlacedMediaItem>), Fault> {
         self.check_tokenizer()?;
         let (truncation, bound) = (conversation.truncation, conversation.bound);
-        let size = conversation.messages.iter().map(Message::text_len).sum();
+        let size = conversation
+            .messages
+            .iter()
+            .map(RequestMessage::text_len)
+            .sum();
         let (messages, mut found) = self.template_messages(rules, &conversation)?;
         let marked = std::mem::take(&mut found.marked);
-        let checked = bound != PromptBound::None && truncation.keep.is_none();
+        let checked = bound != PromptLengthLimit::None && truncation.keep.is_none();
         let dialect = rules.dialect;
-        let encode = move |service: &Self, limits: &Limits| {
+        let encode = move |service: &Self, limits: &ServerLimits| {
             let tokenizer = service.generator.tokenizer();
-            let text = service.render(&conversation, &messages)?;
+            let text = service.render_template(&conversation, &messages)?;
             if checked {
-                dialect.check_text(limits, &text, tokenizer.max_token_chars())?;
+                dialect.check_text_length(limits, &text, tokenizer.max_token_chars())?;
             }
             let special = conversation.add_special_tokens;
             if marked.is_empty() {
                 return Ok::<_, Fault>((
-                    tokenizer.encode(&text, SpecialTokens::when(special)),
+                    tokenizer.encode(&text, SpecialTokens::from_bool(special)),
                     Vec::new(),
                 ));
             }
-            Ok(tokenizer.encode_media(&text, SpecialTokens::when(special), &marked))
+            Ok(tokenizer.encode_media(&text, SpecialTokens::from_bool(special), &marked))
         };
         let (tokens, mut media) = match is_large_text(size) {
             false => encode(self, &rules.limits)?,
@@ -91,15 +98,17 @@ impl Service {
             }
         };
         let whole = tokens.len();
-        let tokens = truncation.apply(self.generator.tokenizer(), &rules.limits, tokens);
-        cut(
+        let tokens = truncation.truncate_tokens(self.generator.tokenizer(), &rules.limits, tokens);
+        remove_cut_media(
             &mut media,
             whole - tokens.len(),
             tokens.len(),
             truncation.side,
         );
-        if bound != PromptBound::None {
-            rules.dialect.check_encoded(&rules.limits, tokens.len())?;
+        if bound != PromptLengthLimit::None {
+            rules
+                .dialect
+                .check_encoded_length(&rules.limits, tokens.len())?;
         }
         if !found.spread.is_empty() {
             media = found.spread_over(tokens.len());
@@ -107,7 +116,7 @@ impl Service {
         Ok((tokens, media))
     }
 
-    fn render(
+    fn render_template(
         &self,
         conversation: &Conversation,
         messages: &[ChatMessage],
@@ -159,8 +168,8 @@ impl Service {
             ));
         }
         let read = match self.settings().prompts.media.unchecked {
-            true => unread_conversation(messages),
-            false => conversation(messages, &rules.limits.served_name)?,
+            true => to_unvalidated_messages(messages),
+            false => to_template_messages(messages, &rules.limits.served_name)?,
         };
         let found = with_media.map(|(_, found)| found);
         Ok((read, found.unwrap_or_default()))

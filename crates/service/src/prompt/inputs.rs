@@ -2,23 +2,23 @@
 
 use std::sync::Arc;
 
-use super::{PromptInput, PromptInputs, PromptSource, Truncation};
+use super::{PromptInput, PromptInputs, PromptSource, PromptTruncation};
 use crate::dialect::RequestRules;
-use crate::generate::request::Prompt;
-use crate::{Service, run_blocking_if_large};
+use crate::generate::request::TokenizedPrompt;
+use crate::{InferenceService, run_blocking_if_large};
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::Fault;
 
-impl Service {
+impl InferenceService {
     /// Creates the prompts of a request.
     ///
     /// # Errors
     /// The first error in the order of the prompts.
-    pub async fn prompts(
+    pub async fn create_prompts(
         self: &Arc<Self>,
         rules: &RequestRules,
         source: PromptSource,
-    ) -> Result<Vec<Prompt>, Fault> {
+    ) -> Result<Vec<TokenizedPrompt>, Fault> {
         match source {
             PromptSource::Ready(prompts) => Ok(prompts),
             PromptSource::Inputs(PromptInputs {
@@ -26,10 +26,10 @@ impl Service {
                 add_special_tokens,
                 truncation,
             }) => {
-                let special = SpecialTokens::when(add_special_tokens);
+                let special = SpecialTokens::from_bool(add_special_tokens);
                 let mut prompts = Vec::with_capacity(inputs.len());
                 for input in inputs {
-                    let made = self.input_prompt(rules, input, special, truncation);
+                    let made = self.tokenize_input(rules, input, special, truncation);
                     prompts.push(made.await?);
                 }
                 Ok(prompts)
@@ -56,13 +56,13 @@ impl Service {
         Ok(())
     }
 
-    async fn input_prompt(
+    async fn tokenize_input(
         &self,
         rules: &RequestRules,
         input: PromptInput,
         special: SpecialTokens,
-        truncation: Truncation,
-    ) -> Result<Prompt, Fault> {
+        truncation: PromptTruncation,
+    ) -> Result<TokenizedPrompt, Fault> {
         let RequestRules {
             limits, dialect, ..
         } = rules;
@@ -71,18 +71,18 @@ impl Service {
             PromptInput::Text(text) => {
                 self.check_tokenizer()?;
                 if truncation.keep.is_none() {
-                    dialect.check_text(limits, &text, tokenizer.max_token_chars())?;
+                    dialect.check_text_length(limits, &text, tokenizer.max_token_chars())?;
                 }
                 let encoder = tokenizer.clone();
                 let size = text.len();
                 let encode = move || (encoder.encode(&text, special), text);
                 let (tokens, text) = run_blocking_if_large(size, encode).await;
-                let tokens = truncation.apply(tokenizer, limits, tokens);
-                dialect.check_encoded(limits, tokens.len())?;
-                Ok(Prompt {
+                let tokens = truncation.truncate_tokens(tokenizer, limits, tokens);
+                dialect.check_encoded_length(limits, tokens.len())?;
+                Ok(TokenizedPrompt {
                     tokens,
                     echo: text.into(),
-                    ..Prompt::default()
+                    ..TokenizedPrompt::default()
                 })
             }
             PromptInput::Tokens { ids, text, media } => {
@@ -91,21 +91,21 @@ impl Service {
                 let unknown_id = low.filter(|id| *id < 0).or(high);
                 let unknown_id = unknown_id.filter(|id| u32::try_from(*id).is_err());
                 let tokens: Vec<u32> = ids.iter().map(small).collect();
-                let echo = text.unwrap_or_else(|| listed(&ids).into());
+                let echo = text.unwrap_or_else(|| join_ids(&ids).into());
                 let echo_ids = dialect.echo_ids(&tokens);
-                let truncation = Truncation {
+                let truncation = PromptTruncation {
                     special: false,
                     ..truncation
                 };
-                let tokens = truncation.apply(tokenizer, limits, tokens);
-                dialect.check_tokens(limits, tokens.len())?;
-                Ok(Prompt {
+                let tokens = truncation.truncate_tokens(tokenizer, limits, tokens);
+                dialect.check_prompt_ids_length(limits, tokens.len())?;
+                Ok(TokenizedPrompt {
                     tokens,
                     unknown_id,
                     echo,
                     echo_ids,
                     media,
-                    ..Prompt::default()
+                    ..TokenizedPrompt::default()
                 })
             }
         }
@@ -113,7 +113,7 @@ impl Service {
 }
 
 /// Joins token ids with commas.
-fn listed(ids: &[i64]) -> String {
+fn join_ids(ids: &[i64]) -> String {
     let mut text = String::with_capacity(8 * ids.len());
     for id in ids {
         if !text.is_empty() {

@@ -10,29 +10,31 @@ use std::path::{Component, Path};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::{CutSide, MediaSettings};
-use crate::Service;
-use vllm_sim_tokenizer::{MediaFeature, MediaItem, Modality, data_url_head, fnv1a, media_marker};
+use super::{MediaSettings, TruncationSide};
+use crate::InferenceService;
+use vllm_sim_tokenizer::{
+    MediaItem, MediaModality, PlacedMediaItem, data_url_first_bytes, fnv1a_32, media_marker,
+};
 use vllm_sim_wire::Fault;
-use vllm_sim_wire::openai::message::{Content, Message};
+use vllm_sim_wire::openai::message::{ChatContent, RequestMessage};
 
 #[derive(Debug, Default)]
 pub(super) struct ConversationMedia {
     /// Media items with a marker in the prompt text.
     pub(super) marked: Vec<MediaItem>,
     /// Media items without tokens of their own; the prompt is divided evenly among them (llm-d).
-    pub(super) spread: Vec<(Modality, String)>,
+    pub(super) spread: Vec<(MediaModality, String)>,
 }
 
 impl ConversationMedia {
     /// Divides the tokens of the finished prompt evenly among the unmarked media items.
-    pub(super) fn spread_over(self, tokens: usize) -> Vec<MediaFeature> {
+    pub(super) fn spread_over(self, tokens: usize) -> Vec<PlacedMediaItem> {
         let items = self.spread.len().max(1);
         let span = (tokens / items) as u32;
         let spans = (0..).map(|i: u32| i * span);
         let places = self.spread.into_iter().zip(spans);
         places
-            .map(|((modality, identifier), start)| MediaFeature {
+            .map(|((modality, identifier), start)| PlacedMediaItem {
                 modality,
                 identifier: identifier.into(),
                 start,
@@ -42,7 +44,7 @@ impl ConversationMedia {
     }
 }
 
-impl Service {
+impl InferenceService {
     /// Returns whether the model accepts images, audio or video, as vLLM's multimodal models do.
     pub fn accepts_media(&self) -> bool {
         self.settings().prompts.media.accepted || self.generator.tokenizer().is_multimodal()
@@ -58,10 +60,10 @@ impl Service {
     /// vLLM's status 400 for too many items and for unsupported URLs.
     pub(super) fn find_media(
         &self,
-        messages: &[Message],
-    ) -> Result<Option<(Vec<Message>, ConversationMedia)>, Fault> {
-        let has_media = |message: &Message| match message.content() {
-            Content::Parts(parts) => parts.iter().any(|part| modality(part).is_some()),
+        messages: &[RequestMessage],
+    ) -> Result<Option<(Vec<RequestMessage>, ConversationMedia)>, Fault> {
+        let has_media = |message: &RequestMessage| match message.content() {
+            ChatContent::Parts(parts) => parts.iter().any(|part| part_modality(part).is_some()),
             _ => false,
         };
         if !messages.iter().any(has_media) {
@@ -72,25 +74,25 @@ impl Service {
         if self.accepts_media() {
             let marked = messages
                 .iter()
-                .map(|message| marked(settings, message, &mut media.marked))
+                .map(|message| mark_media(settings, message, &mut media.marked))
                 .collect::<Result<_, _>>()?;
-            check_limits(settings, &media.marked)?;
-            self.media_cache.look_up(&media.marked);
+            check_media_limits(settings, &media.marked)?;
+            self.media_cache.add_and_count_hits(&media.marked);
             return Ok(Some((marked, media)));
         }
         if settings.unchecked {
             let parts = messages
                 .iter()
                 .filter_map(|message| match message.content() {
-                    Content::Parts(parts) => Some(parts),
+                    ChatContent::Parts(parts) => Some(parts),
                     _ => None,
                 });
             let items = parts
                 .flatten()
-                .filter_map(|part| Some((modality(part)?, part)));
+                .filter_map(|part| Some((part_modality(part)?, part)));
             media.spread = items
                 .enumerate()
-                .map(|(i, (modality, part))| (modality, simulated_name(i, modality, part)))
+                .map(|(i, (modality, part))| (modality, llmd_media_name(i, modality, part)))
                 .collect();
             return Ok(Some((messages.to_vec(), media)));
         }
@@ -99,42 +101,42 @@ impl Service {
 }
 
 /// Replaces the media of a message by text markers.
-fn marked(
+fn mark_media(
     settings: &MediaSettings,
-    message: &Message,
+    message: &RequestMessage,
     items: &mut Vec<MediaItem>,
-) -> Result<Message, Fault> {
+) -> Result<RequestMessage, Fault> {
     let mut json = message.to_json().into_owned();
     if let Some(Value::Array(parts)) = json.get_mut("content") {
         for part in parts {
-            let Some(modality) = modality(part) else {
+            let Some(modality) = part_modality(part) else {
                 continue;
             };
-            items.push(item(settings, modality, part)?);
+            items.push(media_item(settings, modality, part)?);
             *part = json!({"type": "text", "text": media_marker(items.len() - 1)});
         }
     }
     Ok(message.with_json(json))
 }
 
-fn modality(part: &Value) -> Option<Modality> {
+fn part_modality(part: &Value) -> Option<MediaModality> {
     let kind = part.get("type").and_then(Value::as_str);
     let named = |name: &str| kind == Some(name) || kind.is_none() && part.get(name).is_some();
     let one = |names: &[&str]| names.iter().any(|name| named(name));
     if one(&["image_url", "input_image", "image_pil", "image_embeds"]) {
-        Some(Modality::Image)
+        Some(MediaModality::Image)
     } else if one(&["audio_url", "input_audio", "audio_embeds"]) {
-        Some(Modality::Audio)
+        Some(MediaModality::Audio)
     } else if one(&["video_url", "video_embeds"]) {
-        Some(Modality::Video)
+        Some(MediaModality::Video)
     } else {
         None
     }
 }
 
 /// Returns the URL or base64 data of a media content part.
-fn source(part: &Value) -> &str {
-    const NAMES: [&str; 8] = [
+fn media_source(part: &Value) -> &str {
+    const SOURCE_MEMBERS: [&str; 8] = [
         "image_url",
         "audio_url",
         "video_url",
@@ -144,7 +146,7 @@ fn source(part: &Value) -> &str {
         "audio_embeds",
         "image_pil",
     ];
-    let member = NAMES.iter().find_map(|name| part.get(*name));
+    let member = SOURCE_MEMBERS.iter().find_map(|name| part.get(*name));
     let text = member.and_then(|member| {
         let inner = member.get("url").or_else(|| member.get("data"));
         inner.unwrap_or(member).as_str()
@@ -152,13 +154,17 @@ fn source(part: &Value) -> &str {
     text.unwrap_or_default()
 }
 
-fn item(settings: &MediaSettings, modality: Modality, part: &Value) -> Result<MediaItem, Fault> {
-    let source = source(part);
+fn media_item(
+    settings: &MediaSettings,
+    modality: MediaModality,
+    part: &Value,
+) -> Result<MediaItem, Fault> {
+    let source = media_source(part);
     let inline = part.get("type").and_then(Value::as_str) == Some("input_audio");
     if !inline {
-        check_url(settings, source, modality)?;
+        check_media_url(settings, source, modality)?;
     }
-    let bytes = data_url_head(source);
+    let bytes = data_url_first_bytes(source);
     let uuid = part.get("uuid").and_then(Value::as_str);
     let digest = || -> String {
         let digest = Sha256::digest(source.as_bytes());
@@ -167,15 +173,19 @@ fn item(settings: &MediaSettings, modality: Modality, part: &Value) -> Result<Me
     Ok(MediaItem {
         modality,
         identifier: uuid.map_or_else(digest, str::to_owned).into(),
-        tokens: settings.rules.tokens(modality, bytes.as_deref()),
+        tokens: settings.rules.token_count(modality, bytes.as_deref()),
     })
 }
 
 /// Rejects media URLs that vLLM's media connector does not open.
-fn check_url(settings: &MediaSettings, url: &str, modality: Modality) -> Result<(), Fault> {
+fn check_media_url(
+    settings: &MediaSettings,
+    url: &str,
+    modality: MediaModality,
+) -> Result<(), Fault> {
     let refuse = |text: String| {
         let parameter = format!("{}_url", modality.as_str());
-        Err(Fault::parameter(text, &parameter))
+        Err(Fault::bad_parameter(text, &parameter))
     };
     let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
     match scheme {
@@ -192,7 +202,7 @@ fn check_url(settings: &MediaSettings, url: &str, modality: Modality) -> Result<
             Some((spec, _)) if !spec.ends_with(";base64") => {
                 refuse("Only base64 data URLs are supported for now.".to_owned())
             }
-            Some(_) if data_url_head(url).is_none() => {
+            Some(_) if data_url_first_bytes(url).is_none() => {
                 refuse("Invalid base64-encoded data in the data URL.".to_owned())
             }
             Some(_) => Ok(()),
@@ -219,12 +229,12 @@ fn check_url(settings: &MediaSettings, url: &str, modality: Modality) -> Result<
 }
 
 /// Rejects more media items than `--limit-mm-per-prompt` allows, with vLLM's status 400.
-fn check_limits(settings: &MediaSettings, items: &[MediaItem]) -> Result<(), Fault> {
+fn check_media_limits(settings: &MediaSettings, items: &[MediaItem]) -> Result<(), Fault> {
     let limits = settings.limits;
     for (modality, limit) in [
-        (Modality::Image, limits.image),
-        (Modality::Audio, limits.audio),
-        (Modality::Video, limits.video),
+        (MediaModality::Image, limits.image),
+        (MediaModality::Audio, limits.audio),
+        (MediaModality::Video, limits.video),
     ] {
         let name = modality.as_str();
         let count = items
@@ -232,7 +242,7 @@ fn check_limits(settings: &MediaSettings, items: &[MediaItem]) -> Result<(), Fau
             .filter(|item| item.modality == modality)
             .count();
         if count as u64 > limit {
-            return Err(Fault::parameter(
+            return Err(Fault::bad_parameter(
                 format!(
                     "At most {limit} {name}(s) may be provided in one prompt. Set \
                      `--limit-mm-per-prompt` to increase this limit."
@@ -245,24 +255,32 @@ fn check_limits(settings: &MediaSettings, items: &[MediaItem]) -> Result<(), Fau
 }
 
 /// Returns llm-d's name of a media item: modality, index, and FNV-1a hash of the URL.
-fn simulated_name(i: usize, modality: Modality, part: &Value) -> String {
+fn llmd_media_name(i: usize, modality: MediaModality, part: &Value) -> String {
     let kind = match modality {
-        Modality::Image => "img",
-        Modality::Audio => "audio",
-        Modality::Video => "video",
+        MediaModality::Image => "img",
+        MediaModality::Audio => "audio",
+        MediaModality::Video => "video",
     };
-    format!("sim_{kind}_{i}_{:x}", fnv1a(source(part).as_bytes()))
+    format!(
+        "sim_{kind}_{i}_{:x}",
+        fnv1a_32(media_source(part).as_bytes())
+    )
 }
 
 /// Removes media items that truncation of the prompt cut; `gone` tokens were removed and `left`
 /// remain.
-pub(super) fn cut(media: &mut Vec<MediaFeature>, gone: usize, left: usize, side: CutSide) {
+pub(super) fn remove_cut_media(
+    media: &mut Vec<PlacedMediaItem>,
+    gone: usize,
+    left: usize,
+    side: TruncationSide,
+) {
     if gone == 0 {
         return;
     }
     let shift = match side {
-        CutSide::Right => 0,
-        CutSide::Left => u32::try_from(gone).unwrap_or(u32::MAX),
+        TruncationSide::Right => 0,
+        TruncationSide::Left => u32::try_from(gone).unwrap_or(u32::MAX),
     };
     media.retain_mut(|item| {
         let start = item.start.checked_sub(shift);

@@ -8,12 +8,12 @@ use parking_lot::Mutex;
 use vllm_sim_tokenizer::MediaItem;
 
 /// Maximum number of media items in the cache. vLLM limits only the bytes.
-const CAPACITY: usize = 4096;
+const MAX_CACHED_ITEMS: usize = 4096;
 
 /// Bytes per token of a processed media item, as for Qwen2-VL.
 ///
 /// Qwen2-VL's processor creates 4 patches of 14 x 14 pixels with 3 colours and 2 frames in bf16.
-const TOKEN_BYTES: u64 = 9408;
+const BYTES_PER_MEDIA_TOKEN: u64 = 9408;
 
 /// The most recently used media items and their sizes.
 pub struct MediaCache {
@@ -68,7 +68,7 @@ impl MediaCache {
 
     /// Adds media items to the cache and returns the number of hits; `None` if the cache is
     /// disabled.
-    pub(super) fn look_up(&self, items: &[MediaItem]) -> Option<u32> {
+    pub(super) fn add_and_count_hits(&self, items: &[MediaItem]) -> Option<u32> {
         if self.bytes == 0 {
             return None;
         }
@@ -76,14 +76,14 @@ impl MediaCache {
         let mut hits = 0;
         for item in items {
             hits += u32::from(cached.remove(&item.identifier));
-            let bytes = u64::from(item.tokens).saturating_mul(TOKEN_BYTES);
+            let bytes = u64::from(item.tokens).saturating_mul(BYTES_PER_MEDIA_TOKEN);
             // An item larger than the whole cache is not stored.
             if bytes > self.bytes {
                 continue;
             }
             cached.items.insert(item.identifier.clone(), bytes);
             cached.bytes += bytes;
-            while (cached.bytes > self.bytes || cached.items.len() > CAPACITY)
+            while (cached.bytes > self.bytes || cached.items.len() > MAX_CACHED_ITEMS)
                 && let Some((_, oldest)) = cached.items.shift_remove_index(0)
             {
                 cached.bytes -= oldest;
@@ -102,13 +102,13 @@ impl MediaCache {
 
 #[cfg(test)]
 mod tests {
-    use vllm_sim_tokenizer::Modality;
+    use vllm_sim_tokenizer::MediaModality;
 
     use super::*;
 
     fn item(name: &str, tokens: u32) -> MediaItem {
         MediaItem {
-            modality: Modality::Image,
+            modality: MediaModality::Image,
             identifier: name.into(),
             tokens,
         }
@@ -116,10 +116,10 @@ mod tests {
 
     #[test]
     fn the_least_recently_used_item_is_evicted() {
-        let cache = MediaCache::new(30 * TOKEN_BYTES, |_, _| {});
+        let cache = MediaCache::new(30 * BYTES_PER_MEDIA_TOKEN, |_, _| {});
         let look = |names: &[(&str, u32)]| {
             let items: Vec<_> = names.iter().map(|(name, n)| item(name, *n)).collect();
-            cache.look_up(&items)
+            cache.add_and_count_hits(&items)
         };
         assert_eq!(look(&[("a", 10), ("b", 10), ("a", 10)]), Some(1));
         // Evicts b, then a; an item larger than the cache evicts nothing.
@@ -130,6 +130,9 @@ mod tests {
         assert_eq!(look(&[("huge", 31), ("b", 10), ("c", 20)]), Some(2));
         cache.clear();
         assert_eq!(look(&[("c", 20)]), Some(0));
-        assert_eq!(MediaCache::default().look_up(&[item("a", 1)]), None);
+        assert_eq!(
+            MediaCache::default().add_and_count_hits(&[item("a", 1)]),
+            None
+        );
     }
 }

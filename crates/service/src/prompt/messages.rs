@@ -4,15 +4,18 @@
 
 use vllm_sim_tokenizer::{ChatMessage, MessagePart, TemplateError, TemplateMessage};
 use vllm_sim_wire::fault::Fault;
-use vllm_sim_wire::openai::checked_message::{CheckedMessage, media_fault};
-use vllm_sim_wire::openai::message::Message;
+use vllm_sim_wire::openai::checked_message::{CheckedMessage, text_only_model_fault};
+use vllm_sim_wire::openai::message::RequestMessage;
 
 /// Converts the messages of a request to a text-only model; `model` is its first served name.
 ///
 /// # Errors
 /// Status 400 for content parts that are malformed, of unknown type, or not text.
-pub fn conversation(messages: &[Message], model: &str) -> Result<Vec<ChatMessage>, Fault> {
-    let read = messages.iter().map(|message| read(message, model));
+pub fn to_template_messages(
+    messages: &[RequestMessage],
+    model: &str,
+) -> Result<Vec<ChatMessage>, Fault> {
+    let read = messages.iter().map(|message| read_message(message, model));
     let mut read = read.collect::<Result<Vec<_>, _>>()?;
     for message in &mut read {
         message.parse_arguments().map_err(template_fault)?;
@@ -21,11 +24,11 @@ pub fn conversation(messages: &[Message], model: &str) -> Result<Vec<ChatMessage
 }
 
 /// Passes messages to the chat template without validation, media included, as llm-d does.
-pub fn unread_conversation(messages: &[Message]) -> Vec<ChatMessage> {
+pub fn to_unvalidated_messages(messages: &[RequestMessage]) -> Vec<ChatMessage> {
     let messages = messages.iter().map(|message| match message.as_texts() {
         // A single text is the same with and without validation.
         Some((role, texts @ [_])) if role != "system" => {
-            ChatMessage::Read(TemplateMessage::texts(role, texts))
+            ChatMessage::Read(TemplateMessage::from_texts(role, texts))
         }
         _ => ChatMessage::Sent(message.to_json().into_owned()),
     });
@@ -39,9 +42,9 @@ pub(super) fn template_fault(error: TemplateError) -> Fault {
     }
 }
 
-fn read(message: &Message, model: &str) -> Result<TemplateMessage, Fault> {
+fn read_message(message: &RequestMessage, model: &str) -> Result<TemplateMessage, Fault> {
     if let Some((role, texts)) = message.as_texts() {
-        return Ok(TemplateMessage::texts(role, texts));
+        return Ok(TemplateMessage::from_texts(role, texts));
     }
     let message = CheckedMessage::new(message)?;
     let role = message.members().get("role");
@@ -53,9 +56,9 @@ fn read(message: &Message, model: &str) -> Result<TemplateMessage, Fault> {
     let mut parts = Vec::new();
     for part in message.parts() {
         let part = part?;
-        let read = MessagePart::read(role, &part).map_err(template_fault)?;
-        if let Some(kind) = read.as_ref().and_then(MessagePart::media_type) {
-            return Err(media_fault(kind, &part, model));
+        let read = MessagePart::parse_part(role, &part).map_err(template_fault)?;
+        if let Some(kind) = read.as_ref().and_then(MessagePart::modality_name) {
+            return Err(text_only_model_fault(kind, &part, model));
         }
         parts.extend(read);
     }
@@ -71,7 +74,7 @@ mod tests {
 
     fn shown(messages: &[ChatMessage], format: ContentFormat) -> String {
         let templates = ChatTemplates::default();
-        let text = templates.render(&ChatInput {
+        let text = templates.render_chat(&ChatInput {
             messages,
             chat_template: Some("{{ messages }}"),
             content_format: Some(format),
@@ -81,11 +84,11 @@ mod tests {
     }
 
     #[test]
-    fn two_billing_lines_lose_one() {
+    fn only_one_of_two_billing_lines_is_dropped() {
         let text = "x-anthropic-billing-header: a\nx-anthropic-billing-header: b\nkeep";
         for content in [json!(text), json!([{"type": "text", "text": text}])] {
-            let message = Message::trusted(json!({"role": "system", "content": content}));
-            let read = conversation(&[message], "m").unwrap();
+            let message = RequestMessage::trusted(json!({"role": "system", "content": content}));
+            let read = to_template_messages(&[message], "m").unwrap();
             assert_eq!(
                 shown(&read, ContentFormat::String),
                 r"[{'role': 'system', 'content': 'x-anthropic-billing-header: b\nkeep'}]"
@@ -94,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_by_a_usual_speaker_is_shown_as_any_message_is() {
+    fn plain_text_messages_render_like_json_messages() {
         let header = "x-anthropic-billing-header: 1";
         let line = format!("{header}\nHi");
         let part = |text: &str| json!({"type": "text", "text": text});
@@ -116,7 +119,8 @@ mod tests {
                 named["name"] = "x".into();
                 for format in [ContentFormat::String, ContentFormat::Openai] {
                     let shown = |message| {
-                        let read = conversation(&[Message::trusted(message)], "m").unwrap();
+                        let read =
+                            to_template_messages(&[RequestMessage::trusted(message)], "m").unwrap();
                         shown(&read, format)
                     };
                     let long = shown(named.clone()).replace(", 'name': 'x'", "");

@@ -11,7 +11,7 @@ mod source;
 mod truncation;
 
 pub use media_cache::MediaCache;
-pub use messages::{conversation, unread_conversation};
+pub use messages::{to_template_messages, to_unvalidated_messages};
 pub use settings::{MediaLimits, MediaSettings, PromptSettings};
-pub use source::{Conversation, PromptBound, PromptInput, PromptInputs, PromptSource};
-pub use truncation::{CutSide, Truncation};
+pub use source::{Conversation, PromptInput, PromptInputs, PromptLengthLimit, PromptSource};
+pub use truncation::{PromptTruncation, TruncationSide};

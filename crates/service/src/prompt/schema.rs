@@ -11,14 +11,16 @@ const MAX_SEARCH_BYTES: usize = 256 * 1024;
 const MAX_BRACES: usize = 32;
 
 /// Returns the last JSON Schema of an object in the last text that mentions a schema.
-pub(super) fn find<'t>(texts: impl DoubleEndedIterator<Item = &'t str>) -> Option<Value> {
+pub(super) fn find_prompt_schema<'t>(
+    texts: impl DoubleEndedIterator<Item = &'t str>,
+) -> Option<Value> {
     texts
         .rev()
         .filter(|text| text.contains("chema"))
-        .find_map(last_schema)
+        .find_map(last_schema_in_text)
 }
 
-fn last_schema(text: &str) -> Option<Value> {
+fn last_schema_in_text(text: &str) -> Option<Value> {
     let mut found = None;
     let mut at = 0;
     for _ in 0..MAX_BRACES {
@@ -49,11 +51,11 @@ mod tests {
     use super::*;
 
     fn found(texts: &[&str]) -> Option<Value> {
-        find(texts.iter().copied())
+        find_prompt_schema(texts.iter().copied())
     }
 
     #[test]
-    fn the_last_schema_of_the_last_text_that_has_one_counts() {
+    fn the_last_schema_of_the_last_text_is_found() {
         let example = r#"For the JSON schema {"properties": {"foo": {}}} the object {"foo": 1} is good.
             Here is the schema: ``` {"properties": {"bar": {"type": "integer"}}} ``` {curly}"#;
         let bar = json!({"properties": {"bar": {"type": "integer"}}});
@@ -63,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_is_taken_for_one() {
+    fn other_json_is_not_taken_for_a_schema() {
         assert_eq!(found(&[r#"{"properties": {}}"#, "no word of it"]), None);
         let tool = r#"schemas: {"name": "f", "parameters": {"properties": {}}}"#;
         assert_eq!(found(&[tool]), None);

@@ -2,7 +2,7 @@ use std::path::PathBuf;
 
 use serde_json::{Map, Value};
 
-use vllm_sim_tokenizer::{ContentFormat, MediaRules};
+use vllm_sim_tokenizer::{ContentFormat, MediaTokenRules};
 
 /// Settings for chat templates, tokenization and media.
 #[derive(Debug, Clone, Default)]
@@ -27,7 +27,7 @@ pub struct MediaSettings {
     /// Whether media are accepted by any model (llm-d's command line).
     pub unchecked: bool,
     /// Rules for the number of tokens of an image, audio clip or video.
-    pub rules: MediaRules,
+    pub rules: MediaTokenRules,
     /// Maximum number of media items per prompt.
     pub limits: MediaLimits,
     /// Directory of files for `file://` URLs (`--allowed-local-media-path`).

@@ -1,16 +1,16 @@
 use serde_json::{Map, Value};
 
-use super::Truncation;
-use crate::deferred::Deferred;
-use crate::generate::request::Prompt;
-use vllm_sim_tokenizer::MediaFeature;
-use vllm_sim_wire::openai::message::Message;
+use super::PromptTruncation;
+use crate::deferred::DeferredCheck;
+use crate::generate::request::TokenizedPrompt;
+use vllm_sim_tokenizer::PlacedMediaItem;
+use vllm_sim_wire::openai::message::RequestMessage;
 
 /// The form in which a request gives its prompts.
 #[derive(Debug)]
 pub enum PromptSource {
     /// Tokenized prompts.
-    Ready(Vec<Prompt>),
+    Ready(Vec<TokenizedPrompt>),
     /// Texts and lists of token ids, each a prompt.
     Inputs(PromptInputs),
     /// Conversations, converted by the chat template.
@@ -47,7 +47,7 @@ pub struct PromptInputs {
     /// Whether the tokenizer adds its special tokens to texts.
     pub add_special_tokens: bool,
     /// Truncation of every prompt to a number of tokens.
-    pub truncation: Truncation,
+    pub truncation: PromptTruncation,
 }
 
 /// A text or a list of token ids, used as one prompt.
@@ -62,7 +62,7 @@ pub enum PromptInput {
         /// Text of a reply in echo mode; `None` uses the comma-separated ids.
         text: Option<Box<str>>,
         /// Images, audio clips and videos among the tokens.
-        media: Vec<MediaFeature>,
+        media: Vec<PlacedMediaItem>,
     },
 }
 
@@ -70,7 +70,7 @@ pub enum PromptInput {
 #[derive(Debug, Default)]
 pub struct Conversation {
     /// Messages of the conversation, in order.
-    pub messages: Vec<Message>,
+    pub messages: Vec<RequestMessage>,
     /// Tool definitions for the chat template, as in the request.
     pub tools: Option<Vec<Value>>,
     /// Documents for the chat template, as in the request.
@@ -86,16 +86,16 @@ pub struct Conversation {
     /// Whether the tokenizer adds its special tokens to the rendered text.
     pub add_special_tokens: bool,
     /// Truncation of the prompt to a number of tokens.
-    pub truncation: Truncation,
+    pub truncation: PromptTruncation,
     /// Maximum length of the conversation's prompt.
-    pub bound: PromptBound,
+    pub bound: PromptLengthLimit,
     /// Token ids of the same conversation from another server, used instead of tokenizing.
-    pub token_ids: Deferred<Option<Vec<u32>>>,
+    pub token_ids: DeferredCheck<Option<Vec<u32>>>,
 }
 
 /// The maximum length of a conversation's prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum PromptBound {
+pub enum PromptLengthLimit {
     /// The prompt may fill the context length.
     #[default]
     Context,

@@ -1,13 +1,13 @@
 use vllm_sim_tokenizer::{SpecialTokens, Tokenizer};
-use vllm_sim_wire::Limits;
+use vllm_sim_wire::ServerLimits;
 
 /// The truncation of a prompt to a number of tokens (`truncate_prompt_tokens`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Truncation {
+pub struct PromptTruncation {
     /// Number of prompt tokens to keep; negative keeps `max_model_len - 1`, `None` keeps all.
     pub keep: Option<i64>,
     /// Side of the prompt that is cut.
-    pub side: CutSide,
+    pub side: TruncationSide,
     /// Whether the special tokens around the text are kept.
     ///
     /// The tokenizers of vLLM truncate a text before they add special tokens.
@@ -16,7 +16,7 @@ pub struct Truncation {
 
 /// The side of a prompt that truncation cuts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum CutSide {
+pub enum TruncationSide {
     /// The beginning of the prompt; the default of chat models' tokenizers.
     #[default]
     Left,
@@ -24,9 +24,9 @@ pub enum CutSide {
     Right,
 }
 
-impl CutSide {
+impl TruncationSide {
     /// Converts a request's `truncation_side`; every value but `right` means left.
-    pub fn of(asked: Option<&str>) -> Self {
+    pub fn from_side_name(asked: Option<&str>) -> Self {
         match asked {
             Some("right") => Self::Right,
             _ => Self::Left,
@@ -34,9 +34,14 @@ impl CutSide {
     }
 }
 
-impl Truncation {
+impl PromptTruncation {
     /// Truncates the token ids of a prompt.
-    pub fn apply(self, tokenizer: &Tokenizer, limits: &Limits, mut tokens: Vec<u32>) -> Vec<u32> {
+    pub fn truncate_tokens(
+        self,
+        tokenizer: &Tokenizer,
+        limits: &ServerLimits,
+        mut tokens: Vec<u32>,
+    ) -> Vec<u32> {
         let most = limits.max_model_len as usize;
         let keep = match self.keep {
             Some(keep) => usize::try_from(keep).unwrap_or(most.saturating_sub(1)),
@@ -46,7 +51,7 @@ impl Truncation {
             return tokens;
         }
         let (before, behind) = match self.special {
-            true => special_around(tokenizer, &tokens),
+            true => count_special_around(tokenizer, &tokens),
             false => (0, 0),
         };
         // If not even the special tokens fit, they are truncated like the rest.
@@ -56,11 +61,11 @@ impl Truncation {
         };
         let cut = tokens.len() - keep;
         match self.side {
-            CutSide::Right => {
+            TruncationSide::Right => {
                 let end = tokens.len() - behind;
                 tokens.drain(end - cut..end);
             }
-            CutSide::Left => {
+            TruncationSide::Left => {
                 tokens.drain(before..before + cut);
             }
         }
@@ -69,7 +74,7 @@ impl Truncation {
 }
 
 /// Returns the numbers of special tokens that the tokenizer added before and after a text.
-fn special_around(tokenizer: &Tokenizer, tokens: &[u32]) -> (usize, usize) {
+fn count_special_around(tokenizer: &Tokenizer, tokens: &[u32]) -> (usize, usize) {
     let special = tokenizer.encode("", SpecialTokens::With);
     let fits = |at: &usize| {
         let (before, behind) = special.split_at(*at);

@@ -26,14 +26,14 @@ pub struct Scenario {
     /// Number of rounds over all phases; 0 repeats forever.
     pub repeat: u32,
     /// Property of a request that determines its random faults.
-    pub by: FaultKey,
+    pub by: FaultRandomKey,
     /// Phases of the scenario, at least one.
-    pub phases: Vec<Phase>,
+    pub phases: Vec<ScenarioPhase>,
 }
 
 /// The property of a request that determines its random faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum FaultKey {
+pub enum FaultRandomKey {
     /// Number of the request within the phase, in order of arrival.
     #[default]
     Ordinal,
@@ -99,7 +99,7 @@ pub struct ReplicaOverride {
 
 /// One phase of a fault scenario.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Phase {
+pub struct ScenarioPhase {
     /// Name of the phase in logs and metrics.
     pub name: String,
     /// Duration or number of requests after which the phase ends.

@@ -3,12 +3,12 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::{FaultKey, Phase, PhaseAction, PhaseLength, ReplicaOverride, Scenario};
+use super::{FaultRandomKey, PhaseAction, PhaseLength, ReplicaOverride, Scenario, ScenarioPhase};
 use vllm_sim_engine::duration;
 
 const MAX_PHASES: usize = 1000;
 /// Minimum length of a scenario's phase, so that an endless scenario cannot busy-loop.
-const MIN_PHASE: Duration = Duration::from_millis(1);
+const MIN_PHASE_LENGTH: Duration = Duration::from_millis(1);
 
 /// Error in a scenario file or value, with the phase and field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -28,17 +28,17 @@ impl ScenarioError {
     }
 }
 
-fn wrong(why: impl Into<String>) -> ScenarioError {
+fn scenario_error(why: impl Into<String>) -> ScenarioError {
     ScenarioError {
         place: String::new(),
         why: why.into(),
     }
 }
 
-const KEYS: [&str; 5] = ["name", "seed", "repeat", "by", "phases"];
+const SCENARIO_KEYS: [&str; 5] = ["name", "seed", "repeat", "by", "phases"];
 const PHASE_KEYS: [&str; 6] = ["name", "for", "requests", "set", "do", "replicas"];
-const PART_KEYS: [&str; 2] = ["set", "do"];
-const ACTIONS: &str = "reset-prefix-cache, abort-requests, load-lora: {name, path}, unload-lora: NAME, restart: DURATION";
+const REPLICA_KEYS: [&str; 2] = ["set", "do"];
+const ACTION_FORMS: &str = "reset-prefix-cache, abort-requests, load-lora: {name, path}, unload-lora: NAME, restart: DURATION";
 
 impl Scenario {
     /// Parses a scenario in YAML (JSON is YAML).
@@ -46,8 +46,8 @@ impl Scenario {
     /// # Errors
     /// [`ScenarioError`] with the phase and field in error.
     pub fn from_yaml(text: &str) -> Result<Self, ScenarioError> {
-        let value: Option<Value> =
-            serde_saphyr::from_str(text).map_err(|error| wrong(format!("not YAML: {error}")))?;
+        let value: Option<Value> = serde_saphyr::from_str(text)
+            .map_err(|error| scenario_error(format!("not YAML: {error}")))?;
         Self::from_value(&value.unwrap_or_default())
     }
 
@@ -57,33 +57,38 @@ impl Scenario {
     /// The same as for [`Self::from_yaml`].
     pub fn from_value(value: &Value) -> Result<Self, ScenarioError> {
         let Value::Object(fields) = value else {
-            let keys = KEYS.join(", ");
-            return Err(wrong(format!(
+            let keys = SCENARIO_KEYS.join(", ");
+            return Err(scenario_error(format!(
                 "a mapping with the keys {keys} was expected"
             )));
         };
-        known(fields, &KEYS).map_err(wrong)?;
+        check_known_keys(fields, &SCENARIO_KEYS).map_err(scenario_error)?;
         let name = match fields.get("name") {
             None | Some(Value::Null) => "scenario".to_owned(),
-            Some(name) => text(name).ok_or_else(|| wrong("'name' must be a string"))?,
+            Some(name) => {
+                text_value(name).ok_or_else(|| scenario_error("'name' must be a string"))?
+            }
         };
         let whole = |key: &str| match fields.get(key) {
             None | Some(Value::Null) => Ok(None),
             Some(value) => value.as_u64().map(Some).ok_or_else(|| {
-                wrong(format!(
+                scenario_error(format!(
                     "'{key}' must be a whole number of at least 0, not \
                      {value}"
                 ))
             }),
         };
         let repeat = whole("repeat")?.unwrap_or(1);
-        let by = match fields.get("by").map(|by| text(by).unwrap_or_default()) {
-            None => FaultKey::Ordinal,
+        let by = match fields
+            .get("by")
+            .map(|by| text_value(by).unwrap_or_default())
+        {
+            None => FaultRandomKey::Ordinal,
             Some(by) => match by.as_str() {
-                "ordinal" => FaultKey::Ordinal,
-                "request-id" => FaultKey::RequestId,
+                "ordinal" => FaultRandomKey::Ordinal,
+                "request-id" => FaultRandomKey::RequestId,
                 _ => {
-                    return Err(wrong(format!(
+                    return Err(scenario_error(format!(
                         "'by' must be ordinal or request-id, not {by:?}"
                     )));
                 }
@@ -92,28 +97,29 @@ impl Scenario {
         let phases = match fields.get("phases") {
             Some(Value::Array(phases)) if (1..=MAX_PHASES).contains(&phases.len()) => phases,
             _ => {
-                return Err(wrong(format!(
+                return Err(scenario_error(format!(
                     "'phases' must be a list of 1 to {MAX_PHASES} phases"
                 )));
             }
         };
-        let phases: Result<Vec<Phase>, _> = phases.iter().enumerate().map(phase).collect();
+        let phases: Result<Vec<ScenarioPhase>, _> =
+            phases.iter().enumerate().map(read_phase).collect();
         let phases = phases?;
         let names: BTreeSet<_> = phases.iter().map(|phase| &phase.name).collect();
         if names.len() < phases.len() {
-            return Err(wrong("every phase needs a unique name"));
+            return Err(scenario_error("every phase needs a unique name"));
         }
         Ok(Self {
             name,
             seed: whole("seed")?,
-            repeat: u32::try_from(repeat).map_err(|_| wrong("'repeat' is too large"))?,
+            repeat: u32::try_from(repeat).map_err(|_| scenario_error("'repeat' is too large"))?,
             by,
             phases,
         })
     }
 }
 
-fn known(fields: &Map<String, Value>, keys: &[&str]) -> Result<(), String> {
+fn check_known_keys(fields: &Map<String, Value>, keys: &[&str]) -> Result<(), String> {
     match fields.keys().find(|key| !keys.contains(&key.as_str())) {
         Some(key) => Err(format!(
             "unknown key {key:?}; allowed are {}",
@@ -123,7 +129,7 @@ fn known(fields: &Map<String, Value>, keys: &[&str]) -> Result<(), String> {
     }
 }
 
-fn text(value: &Value) -> Option<String> {
+fn text_value(value: &Value) -> Option<String> {
     match value {
         Value::String(text) if !text.is_empty() => Some(text.clone()),
         Value::Number(number) => Some(number.to_string()),
@@ -131,7 +137,7 @@ fn text(value: &Value) -> Option<String> {
     }
 }
 
-fn phase((index, value): (usize, &Value)) -> Result<Phase, ScenarioError> {
+fn read_phase((index, value): (usize, &Value)) -> Result<ScenarioPhase, ScenarioError> {
     let unnamed = format!("phase-{}", index + 1);
     let Value::Object(fields) = value else {
         let keys = PHASE_KEYS.join(", ");
@@ -140,11 +146,11 @@ fn phase((index, value): (usize, &Value)) -> Result<Phase, ScenarioError> {
     };
     let name = match fields.get("name") {
         None | Some(Value::Null) => unnamed.clone(),
-        Some(name) => text(name)
+        Some(name) => text_value(name)
             .ok_or_else(|| ScenarioError::in_phase(index, &unnamed, "'name' must be a string"))?,
     };
     let fail = |why: String| ScenarioError::in_phase(index, &name, why);
-    known(fields, &PHASE_KEYS).map_err(fail)?;
+    check_known_keys(fields, &PHASE_KEYS).map_err(fail)?;
     let given = |key: &str| fields.get(key).filter(|value| !value.is_null());
     let length = match (given("for"), given("requests")) {
         (Some(_), Some(_)) => {
@@ -152,7 +158,9 @@ fn phase((index, value): (usize, &Value)) -> Result<Phase, ScenarioError> {
                 "'for' and 'requests' cannot be used together".to_owned(),
             ));
         }
-        (Some(time), None) => PhaseLength::Time(wait("for", time, MIN_PHASE).map_err(fail)?),
+        (Some(time), None) => {
+            PhaseLength::Time(read_duration("for", time, MIN_PHASE_LENGTH).map_err(fail)?)
+        }
         (None, Some(requests)) => match requests.as_u64() {
             Some(requests @ 1..) => PhaseLength::Requests(requests),
             _ => {
@@ -163,13 +171,15 @@ fn phase((index, value): (usize, &Value)) -> Result<Phase, ScenarioError> {
         },
         (None, None) => PhaseLength::Open,
     };
-    let ReplicaOverride { set, actions } = part(fields).map_err(fail)?;
+    let ReplicaOverride { set, actions } = read_override(fields).map_err(fail)?;
     let replicas = match given("replicas") {
         None => BTreeMap::new(),
         Some(Value::Object(all)) => {
             let each = all.iter().map(|(who, fields)| {
                 let read = match fields {
-                    Value::Object(fields) => known(fields, &PART_KEYS).and_then(|()| part(fields)),
+                    Value::Object(fields) => {
+                        check_known_keys(fields, &REPLICA_KEYS).and_then(|()| read_override(fields))
+                    }
                     other => Err(format!(
                         "a mapping with the keys set, do was expected, not {other}"
                     )),
@@ -184,7 +194,7 @@ fn phase((index, value): (usize, &Value)) -> Result<Phase, ScenarioError> {
             return Err(fail(format!("{why}, not {other}")));
         }
     };
-    Ok(Phase {
+    Ok(ScenarioPhase {
         length,
         set,
         actions,
@@ -193,7 +203,7 @@ fn phase((index, value): (usize, &Value)) -> Result<Phase, ScenarioError> {
     })
 }
 
-fn part(fields: &Map<String, Value>) -> Result<ReplicaOverride, String> {
+fn read_override(fields: &Map<String, Value>) -> Result<ReplicaOverride, String> {
     let given = |key: &str| fields.get(key).filter(|value| !value.is_null());
     let set = match given("set") {
         None => Map::new(),
@@ -202,8 +212,8 @@ fn part(fields: &Map<String, Value>) -> Result<ReplicaOverride, String> {
     };
     let actions: Result<Vec<PhaseAction>, String> = match given("do") {
         None => Ok(Vec::new()),
-        Some(Value::Array(actions)) => actions.iter().map(action).collect(),
-        Some(one) => action(one).map(|action| vec![action]),
+        Some(Value::Array(actions)) => actions.iter().map(read_action).collect(),
+        Some(one) => read_action(one).map(|action| vec![action]),
     };
     Ok(ReplicaOverride {
         set,
@@ -211,8 +221,8 @@ fn part(fields: &Map<String, Value>) -> Result<ReplicaOverride, String> {
     })
 }
 
-fn action(value: &Value) -> Result<PhaseAction, String> {
-    let wrong = || format!("'do' has the unknown action {value}; allowed are {ACTIONS}");
+fn read_action(value: &Value) -> Result<PhaseAction, String> {
+    let wrong = || format!("'do' has the unknown action {value}; allowed are {ACTION_FORMS}");
     let (name, argument) = match value {
         Value::String(name) => (name.as_str(), None),
         Value::Object(fields) if fields.len() == 1 => {
@@ -225,19 +235,22 @@ fn action(value: &Value) -> Result<PhaseAction, String> {
         ("reset-prefix-cache", None) => PhaseAction::ResetPrefixCache,
         ("abort-requests", None) => PhaseAction::AbortRequests,
         ("restart", None) => PhaseAction::Restart(Duration::ZERO),
-        ("restart", Some(time)) => PhaseAction::Restart(wait("restart", time, Duration::ZERO)?),
-        ("unload-lora", Some(name)) => PhaseAction::UnloadLora(text(name).ok_or_else(wrong)?),
+        ("restart", Some(time)) => {
+            PhaseAction::Restart(read_duration("restart", time, Duration::ZERO)?)
+        }
+        ("unload-lora", Some(name)) => PhaseAction::UnloadLora(text_value(name).ok_or_else(wrong)?),
         ("load-lora", Some(Value::Object(adapter))) => {
-            known(adapter, &["name", "path"]).map_err(|why| format!("load-lora: {why}"))?;
-            let name = adapter.get("name").and_then(text).ok_or_else(wrong)?;
-            let path = adapter.get("path").and_then(text);
+            check_known_keys(adapter, &["name", "path"])
+                .map_err(|why| format!("load-lora: {why}"))?;
+            let name = adapter.get("name").and_then(text_value).ok_or_else(wrong)?;
+            let path = adapter.get("path").and_then(text_value);
             PhaseAction::LoadLora {
                 path: path.unwrap_or_else(|| name.clone()),
                 name,
             }
         }
         ("load-lora", Some(name)) => {
-            let name = text(name).ok_or_else(wrong)?;
+            let name = text_value(name).ok_or_else(wrong)?;
             PhaseAction::LoadLora {
                 path: name.clone(),
                 name,
@@ -248,14 +261,14 @@ fn action(value: &Value) -> Result<PhaseAction, String> {
 }
 
 /// Reads a duration in the syntax of flags; a plain number is in milliseconds.
-fn wait(key: &str, value: &Value, least: Duration) -> Result<Duration, String> {
-    let typed = text(value).unwrap_or_default();
-    let time = duration::read(&typed)
+fn read_duration(key: &str, value: &Value, least: Duration) -> Result<Duration, String> {
+    let typed = text_value(value).unwrap_or_default();
+    let time = duration::parse_duration(&typed)
         .map_err(|why| format!("'{key}': {value} is not a duration such as 30s: {why}"))?;
     if time < least {
         return Err(format!(
             "'{key}' must be at least {}",
-            duration::show(least)
+            duration::format_go_duration(least)
         ));
     }
     Ok(time)

@@ -2,9 +2,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{FaultKey, PhaseLength, Scenario};
+use super::{FaultRandomKey, PhaseLength, Scenario};
 use vllm_sim_engine::SimTime;
-use vllm_sim_random::mix;
+use vllm_sim_random::mix_u64_pair;
 
 /// The current position in a fault scenario, computed from time and arrivals alone.
 #[derive(Debug, Clone)]
@@ -49,17 +49,17 @@ impl ScenarioPosition {
     }
 
     /// Returns the current round and phase index; `None` if the scenario is over.
-    pub fn place(&self) -> Option<(u32, usize)> {
+    pub fn round_and_phase(&self) -> Option<(u32, usize)> {
         (!self.over).then_some((self.round, self.phase))
     }
 
     /// Returns the number of requests that arrived in the current phase.
-    pub fn requests(&self) -> u64 {
+    pub fn requests_in_phase(&self) -> u64 {
         self.requests
     }
 
     /// Returns the time at which the current phase ends; `None` if it has no time limit.
-    pub fn due(&self) -> Option<SimTime> {
+    pub fn phase_end(&self) -> Option<SimTime> {
         match self.scenario.phases[self.phase].length {
             PhaseLength::Time(time) if !self.over => Some(self.since + time),
             _ => None,
@@ -70,7 +70,7 @@ impl ScenarioPosition {
     ///
     /// A phase after one of fixed duration starts at the end time of that phase, however late
     /// `step` is called.
-    pub fn step(&mut self, now: SimTime) -> bool {
+    pub fn advance_phase(&mut self, now: SimTime) -> bool {
         let began = match self.scenario.phases[self.phase].length {
             _ if self.over => return false,
             PhaseLength::Time(time) if self.since + time <= now => self.since + time,
@@ -90,14 +90,14 @@ impl ScenarioPosition {
 
     /// Counts a request in the current phase and returns its position; `None` if the scenario is
     /// over.
-    pub fn arrive(&mut self, id: Option<&str>) -> Option<ScenarioArrival> {
-        let (round, phase) = self.place()?;
+    pub fn count_arrival(&mut self, id: Option<&str>) -> Option<ScenarioArrival> {
+        let (round, phase) = self.round_and_phase()?;
         let ordinal = self.requests;
         self.requests += 1;
         let known = match (self.scenario.by, id) {
-            (FaultKey::RequestId, Some(id)) => {
-                id.bytes().fold(0x1d, |key, byte| mix(key, u64::from(byte)))
-            }
+            (FaultRandomKey::RequestId, Some(id)) => id
+                .bytes()
+                .fold(0x1d, |key, byte| mix_u64_pair(key, u64::from(byte))),
             _ => ordinal,
         };
         let place = u64::from(round) << 32 | phase as u64;
@@ -105,7 +105,7 @@ impl ScenarioPosition {
             round,
             phase,
             ordinal,
-            key: mix(mix(0xd411, place), known),
+            key: mix_u64_pair(mix_u64_pair(0xd411, place), known),
         })
     }
 }
@@ -131,7 +131,7 @@ pub struct ScenarioRun {
 
 impl ScenarioRun {
     /// Starts a fault scenario and calls `on_change` for its first phase.
-    pub fn begin(scenario: Arc<Scenario>, now: SimTime, on_change: OnPhaseChange) -> Self {
+    pub fn start_scenario(scenario: Arc<Scenario>, now: SimTime, on_change: OnPhaseChange) -> Self {
         on_change(&scenario, Some((0, 0)), PhaseChange::Begin);
         Self {
             position: Mutex::new(ScenarioPosition::new(scenario, now)),
@@ -140,17 +140,17 @@ impl ScenarioRun {
     }
 
     /// Enters every phase that has begun by `now`, and returns the time of the next call.
-    pub fn tick(&self, now: SimTime) -> Option<SimTime> {
+    pub fn enter_due_phases(&self, now: SimTime) -> Option<SimTime> {
         let mut position = self.position.lock();
         self.catch_up(&mut position, now);
-        position.due()
+        position.phase_end()
     }
 
     /// Counts an arriving request, and calls `decide` with its position while the phase cannot
     /// change.
     ///
     /// Returns `None` if the scenario is over.
-    pub fn arrive<T>(
+    pub fn count_arrival<T>(
         &self,
         now: SimTime,
         id: Option<&str>,
@@ -158,7 +158,7 @@ impl ScenarioRun {
     ) -> Option<T> {
         let mut position = self.position.lock();
         self.catch_up(&mut position, now);
-        let arrival = position.arrive(id)?;
+        let arrival = position.count_arrival(id)?;
         let scenario = position.scenario().clone();
         let decided = decide(&scenario, arrival);
         // A phase of n requests ends with the n-th request.
@@ -172,15 +172,19 @@ impl ScenarioRun {
     }
 
     /// Calls the callback for the current phase again, unless the scenario is over.
-    pub fn again(&self) {
+    pub fn repeat_phase_callback(&self) {
         let position = self.position.lock();
-        if position.place().is_some() {
-            (self.on_change)(position.scenario(), position.place(), PhaseChange::Again);
+        if position.round_and_phase().is_some() {
+            (self.on_change)(
+                position.scenario(),
+                position.round_and_phase(),
+                PhaseChange::Again,
+            );
         }
     }
 
     /// Ends the scenario; calls its callback unless it was already over.
-    pub fn end(&self) {
+    pub fn end_scenario(&self) {
         let mut position = self.position.lock();
         if !std::mem::replace(&mut position.over, true) {
             (self.on_change)(position.scenario(), None, PhaseChange::Begin);
@@ -188,8 +192,12 @@ impl ScenarioRun {
     }
 
     fn catch_up(&self, position: &mut ScenarioPosition, now: SimTime) {
-        while position.step(now) {
-            (self.on_change)(position.scenario(), position.place(), PhaseChange::Begin);
+        while position.advance_phase(now) {
+            (self.on_change)(
+                position.scenario(),
+                position.round_and_phase(),
+                PhaseChange::Begin,
+            );
         }
     }
 }
@@ -221,21 +229,22 @@ phases:
         let log = Arc::new(Mutex::new(Vec::new()));
         let seen = log.clone();
         let on_change: OnPhaseChange = Box::new(move |_, place, _| seen.lock().push(place));
-        let run = ScenarioRun::begin(scenario, at(0), on_change);
-        let arrival = |ms| run.arrive(at(ms), None, |_, arrival| (arrival.phase, arrival.ordinal));
+        let run = ScenarioRun::start_scenario(scenario, at(0), on_change);
+        let arrival =
+            |ms| run.count_arrival(at(ms), None, |_, arrival| (arrival.phase, arrival.ordinal));
         assert_eq!(
             [arrival(1), arrival(2), arrival(3)],
             [0, 1, 2].map(|n| Some((0, n)))
         );
         // A late call: the third phase began when the second was due to end.
-        assert_eq!(run.tick(at(4)), Some(at(10_003)));
+        assert_eq!(run.enter_due_phases(at(4)), Some(at(10_003)));
         assert_eq!(arrival(5), Some((1, 0)));
         assert_eq!(arrival(20_000), Some((2, 0)));
-        assert_eq!(run.position().place(), Some((1, 0)));
+        assert_eq!(run.position().round_and_phase(), Some((1, 0)));
         for ms in 20_001..20_004 {
             arrival(ms);
         }
-        assert_eq!(run.tick(at(40_000)), None);
+        assert_eq!(run.enter_due_phases(at(40_000)), None);
         assert_eq!((arrival(40_001), arrival(40_002)), (Some((2, 0)), None));
         let places = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2)];
         let mut places: Vec<_> = places.into_iter().map(Some).collect();
@@ -249,7 +258,7 @@ phases:
             let text = SCENARIO.replace("repeat: 2", &format!("repeat: 0\nby: {by}"));
             let scenario = Arc::new(Scenario::from_yaml(&text).unwrap());
             let mut position = ScenarioPosition::new(scenario, at(0));
-            ids.map(|id| position.arrive(Some(id)).unwrap().key)
+            ids.map(|id| position.count_arrival(Some(id)).unwrap().key)
         };
         assert_eq!(
             keys("ordinal", ["a", "b", "c"]),

@@ -13,7 +13,7 @@ use arc_swap::ArcSwapOption;
 use regex::Regex;
 use serde_json::{Value, json};
 
-use crate::fault::Failure;
+use crate::fault::InjectedFailure;
 use crate::generate::tools::ToolCall;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
@@ -25,10 +25,10 @@ pub struct ScriptedReplies(ArcSwapOption<ReplyRules>);
 
 /// Rules of scripted replies, in order of priority.
 #[derive(Debug)]
-pub struct ReplyRules(Vec<Rule>);
+pub struct ReplyRules(Vec<ReplyRule>);
 
 #[derive(Debug)]
-struct Rule {
+struct ReplyRule {
     condition: RuleCondition,
     /// Reply of the rule; `None` if the rule only injects errors.
     reply: Option<Arc<ScriptedReply>>,
@@ -81,13 +81,13 @@ struct ScriptedFailure {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ScriptedError {
-    Failure(Failure),
+    Failure(InjectedFailure),
     Status(u16),
 }
 
 impl ScriptedReplies {
     /// Replaces the rules and resets their usage counts; `None` removes the rules.
-    pub fn set(&self, rules: Option<Arc<ReplyRules>>) {
+    pub fn replace_rules(&self, rules: Option<Arc<ReplyRules>>) {
         self.0.store(rules);
     }
 
@@ -101,7 +101,7 @@ impl ScriptedReplies {
     ///
     /// # Errors
     /// The first injected error of a matching rule, with its fault name.
-    pub fn choose<'t>(
+    pub fn reserve_replies<'t>(
         &self,
         texts: impl Iterator<Item = &'t str>,
         model: &str,
@@ -109,14 +109,14 @@ impl ScriptedReplies {
         // Costs one atomic load without rules.
         match &*self.0.load() {
             None => Ok(Vec::new()),
-            Some(rules) => texts.map(|text| rules.choose(text, model)).collect(),
+            Some(rules) => texts.map(|text| rules.reserve_reply(text, model)).collect(),
         }
     }
 }
 
 /// A scripted reply reserved for one prompt.
 ///
-/// Unless [`Self::give`] is called, dropping the value returns the use to its rule.
+/// Unless [`Self::mark_given`] is called, dropping the value returns the use to its rule.
 #[derive(Debug)]
 pub struct ReservedReply {
     reply: Arc<ScriptedReply>,
@@ -130,7 +130,7 @@ impl ReservedReply {
     }
 
     /// Counts the use of the rule permanently, because the request was accepted.
-    pub fn give(mut self) {
+    pub fn mark_given(mut self) {
         self.rule = None;
     }
 }
@@ -146,22 +146,22 @@ impl Drop for ReservedReply {
 }
 
 impl ReplyRules {
-    fn choose(
+    fn reserve_reply(
         self: &Arc<Self>,
         text: &str,
         model: &str,
     ) -> Result<Option<ReservedReply>, (Fault, &'static str)> {
         for (index, rule) in self.0.iter().enumerate() {
-            if !rule.condition.holds(text, model) {
+            if !rule.condition.is_met(text, model) {
                 continue;
             }
             if let Some(failure) = &rule.failure
-                && below(&rule.failed, Some(failure.times))
+                && increment_below(&rule.failed, Some(failure.times))
             {
-                return Err(failure.fault(model));
+                return Err(failure.to_fault(model));
             }
             if let Some(reply) = &rule.reply
-                && below(&rule.answered, rule.times)
+                && increment_below(&rule.answered, rule.times)
             {
                 return Ok(Some(ReservedReply {
                     reply: reply.clone(),
@@ -186,14 +186,14 @@ impl ReplyRules {
 }
 
 /// Increments `count` unless it has reached `most`; returns whether it was incremented.
-fn below(count: &AtomicU64, most: Option<u64>) -> bool {
+fn increment_below(count: &AtomicU64, most: Option<u64>) -> bool {
     let more = |count: u64| most.is_none_or(|most| count < most).then_some(count + 1);
     let counted = count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
     counted.is_ok()
 }
 
 impl RuleCondition {
-    fn holds(&self, text: &str, model: &str) -> bool {
+    fn is_met(&self, text: &str, model: &str) -> bool {
         let contains = self.contains.as_ref();
         let matches = self.matches.as_ref();
         contains.is_none_or(|part| text.contains(part.as_str()))
@@ -203,20 +203,20 @@ impl RuleCondition {
 }
 
 impl ScriptedFailure {
-    fn fault(&self, model: &str) -> (Fault, &'static str) {
+    fn to_fault(&self, model: &str) -> (Fault, &'static str) {
         let (fault, name) = match self.error {
             ScriptedError::Failure(failure) => {
-                let status = failure.status();
-                let kind = ErrorType::of_status(status);
+                let status = failure.http_status();
+                let kind = ErrorType::from_http_status(status);
                 let fault = Fault {
-                    param: failure.param().map(str::to_owned),
-                    ..Fault::new(status, kind, failure.message(model))
+                    param: failure.error_param().map(str::to_owned),
+                    ..Fault::new(status, kind, failure.error_message(model))
                 };
                 (fault, failure.name())
             }
             ScriptedError::Status(status) => {
                 let words = format!("Scripted error (code {status})");
-                let kind = ErrorType::of_status(status);
+                let kind = ErrorType::from_http_status(status);
                 (Fault::new(status, kind, words), "return_error")
             }
         };
@@ -232,7 +232,7 @@ impl ScriptedFailure {
 impl ScriptedReply {
     /// Returns the release times of the first `tokens` tokens, from the start of the sequence;
     /// `None` without timing.
-    pub(crate) fn times(&self, tokens: u32) -> Option<Arc<[Duration]>> {
+    pub(crate) fn token_release_times(&self, tokens: u32) -> Option<Arc<[Duration]>> {
         let pace = self.pace?;
         let at = |token| pace.first_token + pace.between_tokens * token;
         Some((0..tokens).map(at).collect())
@@ -248,11 +248,11 @@ mod tests {
     }
 
     fn said(rules: &Arc<ReplyRules>, text: &str) -> Result<Option<String>, u16> {
-        let chosen = rules.choose(text, "demo");
+        let chosen = rules.reserve_reply(text, "demo");
         let chosen = chosen.map_err(|(fault, _)| fault.status)?;
         Ok(chosen.map(|chosen| {
             let text = chosen.reply().text.clone();
-            chosen.give();
+            chosen.mark_given();
             text
         }))
     }
@@ -266,7 +266,7 @@ mod tests {
         );
         let some = |text: &str| Ok(Some(text.to_owned()));
         // A dropped reservation returns its use.
-        drop(rules.choose("sunny", "demo"));
+        drop(rules.reserve_reply("sunny", "demo"));
         assert_eq!(said(&rules, "sunny"), some("once"));
         assert_eq!(said(&rules, "sunny"), some("again"));
         assert_eq!(said(&rules, "the sun"), Ok(None));
@@ -276,7 +276,7 @@ mod tests {
     #[test]
     fn a_rule_fails_the_given_number_of_requests_and_then_replies() {
         let rules = rules("- {say: fine, fail: {times: 2, error: rate_limit, retry_after: 3}}\n");
-        let (fault, name) = rules.choose("x", "demo").unwrap_err();
+        let (fault, name) = rules.reserve_reply("x", "demo").unwrap_err();
         assert_eq!((fault.status, name), (429, "rate_limit"));
         assert_eq!(fault.retry_after_seconds, Some(3));
         assert_eq!(said(&rules, "x"), Err(429));
@@ -286,13 +286,16 @@ mod tests {
     #[test]
     fn tokens_are_emitted_at_the_pace_of_the_rule() {
         let rules = rules("- {say: a, pace: {first_token: 1s, between_tokens: 20ms}}\n");
-        let chosen = rules.choose("", "").unwrap().unwrap();
+        let chosen = rules.reserve_reply("", "").unwrap().unwrap();
         let times = [1000, 1020, 1040].map(Duration::from_millis);
-        assert_eq!(chosen.reply().times(3).as_deref(), Some(&times[..]));
+        assert_eq!(
+            chosen.reply().token_release_times(3).as_deref(),
+            Some(&times[..])
+        );
     }
 
     #[test]
-    fn errors_name_their_place() {
+    fn rule_errors_name_the_rule_and_the_field() {
         for (text, words) in [
             ("{}", "a list of rules was expected"),
             ("- {}", "replies[0]: one of say, call and fail is required"),

@@ -5,15 +5,16 @@ use regex::Regex;
 use serde_json::{Map, Value};
 
 use super::{
-    ReplyRules, Rule, RuleCondition, ScriptedError, ScriptedFailure, ScriptedReply, TokenPacing,
+    ReplyRule, ReplyRules, RuleCondition, ScriptedError, ScriptedFailure, ScriptedReply,
+    TokenPacing,
 };
-use crate::fault::Failure;
+use crate::fault::InjectedFailure;
 use crate::generate::tools::ToolCall;
 use vllm_sim_engine::duration;
 
 const MAX_RULES: usize = 10_000;
 
-const KEYS: &str = "when, say, call, reasoning, pace, times, fail";
+const RULE_KEYS: &str = "when, say, call, reasoning, pace, times, fail";
 
 /// Error in a rule of scripted replies, with the rule's index and field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -42,41 +43,41 @@ impl ReplyRules {
             return Err(ScriptedReplyError(words));
         };
         let rules = rules.iter().enumerate().map(|(index, value)| {
-            rule(value).map_err(|why| ScriptedReplyError(format!("replies[{index}]: {why}")))
+            read_rule(value).map_err(|why| ScriptedReplyError(format!("replies[{index}]: {why}")))
         });
         rules.collect::<Result<_, _>>().map(Self)
     }
 }
 
-fn rule(value: &Value) -> Result<Rule, String> {
-    let fields = mapping(value, KEYS)?;
-    let condition = match given(fields, "when") {
+fn read_rule(value: &Value) -> Result<ReplyRule, String> {
+    let fields = expect_mapping(value, RULE_KEYS)?;
+    let condition = match non_null_field(fields, "when") {
         None => RuleCondition::default(),
-        Some(when) => condition(when).map_err(|why| format!("'when': {why}"))?,
+        Some(when) => read_condition(when).map_err(|why| format!("'when': {why}"))?,
     };
-    let text = text(fields, "say")?;
-    let calls = match given(fields, "call") {
+    let text = text_field(fields, "say")?;
+    let calls = match non_null_field(fields, "call") {
         None => Vec::new(),
-        Some(Value::Array(calls)) => calls.iter().map(call).collect::<Result<_, _>>()?,
-        Some(one) => vec![call(one)?],
+        Some(Value::Array(calls)) => calls.iter().map(read_tool_call).collect::<Result<_, _>>()?,
+        Some(one) => vec![read_tool_call(one)?],
     };
     let speaks = text.is_some() || !calls.is_empty();
-    let reasoning = self::text(fields, "reasoning")?;
-    let pace = match given(fields, "pace") {
+    let reasoning = self::text_field(fields, "reasoning")?;
+    let pace = match non_null_field(fields, "pace") {
         None => None,
-        Some(pace) => Some(self::pace(pace).map_err(|why| format!("'pace': {why}"))?),
+        Some(pace) => Some(self::read_pacing(pace).map_err(|why| format!("'pace': {why}"))?),
     };
-    let times = whole(fields, "times", 1)?;
-    let failure = match given(fields, "fail") {
+    let times = whole_number_field(fields, "times", 1)?;
+    let failure = match non_null_field(fields, "fail") {
         None => None,
-        Some(fail) => Some(failure(fail)?),
+        Some(fail) => Some(read_failure(fail)?),
     };
     if !speaks {
         if failure.is_none() {
             return Err("one of say, call and fail is required".to_owned());
         }
         for key in ["reasoning", "pace", "times"] {
-            if given(fields, key).is_some() {
+            if non_null_field(fields, key).is_some() {
                 return Err(format!("'{key}' needs say or call"));
             }
         }
@@ -89,7 +90,7 @@ fn rule(value: &Value) -> Result<Rule, String> {
             pace,
         })
     });
-    Ok(Rule {
+    Ok(ReplyRule {
         condition,
         reply,
         failure,
@@ -100,9 +101,9 @@ fn rule(value: &Value) -> Result<Rule, String> {
     })
 }
 
-fn condition(value: &Value) -> Result<RuleCondition, String> {
-    let fields = mapping(value, "contains, matches, model")?;
-    let matches = match text(fields, "matches")? {
+fn read_condition(value: &Value) -> Result<RuleCondition, String> {
+    let fields = expect_mapping(value, "contains, matches, model")?;
+    let matches = match text_field(fields, "matches")? {
         None => None,
         Some(pattern) => {
             let regex = Regex::new(&pattern).map_err(|error| format!("'matches': {error}"))?;
@@ -110,18 +111,19 @@ fn condition(value: &Value) -> Result<RuleCondition, String> {
         }
     };
     Ok(RuleCondition {
-        contains: text(fields, "contains")?,
+        contains: text_field(fields, "contains")?,
         matches,
-        model: text(fields, "model")?,
+        model: text_field(fields, "model")?,
     })
 }
 
 /// Reads a tool call `{name: N, arguments: {…}}`; arguments are printed with spaces, as models
 /// print them.
-fn call(value: &Value) -> Result<ToolCall, String> {
-    let fields = mapping(value, "name, arguments").map_err(|why| format!("'call': {why}"))?;
-    let name = text(fields, "name")?.filter(|name| !name.is_empty());
-    let arguments = match given(fields, "arguments") {
+fn read_tool_call(value: &Value) -> Result<ToolCall, String> {
+    let fields =
+        expect_mapping(value, "name, arguments").map_err(|why| format!("'call': {why}"))?;
+    let name = text_field(fields, "name")?.filter(|name| !name.is_empty());
+    let arguments = match non_null_field(fields, "arguments") {
         None => "{}".to_owned(),
         // A string is used verbatim, so that invalid JSON can be tested.
         Some(Value::String(text)) => text.clone(),
@@ -133,16 +135,16 @@ fn call(value: &Value) -> Result<ToolCall, String> {
     })
 }
 
-fn pace(value: &Value) -> Result<TokenPacing, String> {
-    let fields = mapping(value, "first_token, between_tokens")?;
-    let time = |key: &str| match given(fields, key) {
+fn read_pacing(value: &Value) -> Result<TokenPacing, String> {
+    let fields = expect_mapping(value, "first_token, between_tokens")?;
+    let time = |key: &str| match non_null_field(fields, key) {
         None => Ok(Duration::ZERO),
         Some(value) => {
             let typed = match value {
                 Value::String(text) => text.clone(),
                 other => other.to_string(),
             };
-            duration::read(&typed)
+            duration::parse_duration(&typed)
                 .map_err(|why| format!("'{key}': {value} is not a duration such as 20ms: {why}"))
         }
     };
@@ -152,33 +154,35 @@ fn pace(value: &Value) -> Result<TokenPacing, String> {
     })
 }
 
-fn failure(value: &Value) -> Result<ScriptedFailure, String> {
+fn read_failure(value: &Value) -> Result<ScriptedFailure, String> {
     let keys = "times, error, retry_after";
-    let fields = mapping(value, keys).map_err(|why| format!("'fail': {why}"))?;
-    let given_error = given(fields, "error");
-    let named = given_error.and_then(Value::as_str).and_then(Failure::named);
+    let fields = expect_mapping(value, keys).map_err(|why| format!("'fail': {why}"))?;
+    let given_error = non_null_field(fields, "error");
+    let named = given_error
+        .and_then(Value::as_str)
+        .and_then(InjectedFailure::from_name);
     let status = given_error.and_then(Value::as_u64);
     let error = match (named, status) {
         (Some(failure), _) => ScriptedError::Failure(failure),
         (None, Some(status @ 400..=599)) => ScriptedError::Status(status as u16),
         _ => {
-            let names = Failure::ALL.map(Failure::name).join(", ");
+            let names = InjectedFailure::ALL.map(InjectedFailure::name).join(", ");
             let shown = given_error.cloned().unwrap_or_default();
             return Err(format!(
                 "'error' must be {names} or a status from 400 to 599, not {shown}"
             ));
         }
     };
-    let seconds = whole(fields, "retry_after", 0)?;
+    let seconds = whole_number_field(fields, "retry_after", 0)?;
     let seconds = seconds.map(|seconds| u32::try_from(seconds).unwrap_or(u32::MAX));
     Ok(ScriptedFailure {
-        times: whole(fields, "times", 1)?.unwrap_or(u64::MAX),
+        times: whole_number_field(fields, "times", 1)?.unwrap_or(u64::MAX),
         error,
         retry_after_seconds: seconds,
     })
 }
 
-fn mapping<'v>(value: &'v Value, keys: &str) -> Result<&'v Map<String, Value>, String> {
+fn expect_mapping<'v>(value: &'v Value, keys: &str) -> Result<&'v Map<String, Value>, String> {
     let Value::Object(fields) = value else {
         return Err(format!(
             "a mapping with the keys {keys} was expected, not {value}"
@@ -193,20 +197,24 @@ fn mapping<'v>(value: &'v Value, keys: &str) -> Result<&'v Map<String, Value>, S
     }
 }
 
-fn given<'v>(fields: &'v Map<String, Value>, key: &str) -> Option<&'v Value> {
+fn non_null_field<'v>(fields: &'v Map<String, Value>, key: &str) -> Option<&'v Value> {
     fields.get(key).filter(|value| !value.is_null())
 }
 
-fn text(fields: &Map<String, Value>, key: &str) -> Result<Option<String>, String> {
-    match given(fields, key) {
+fn text_field(fields: &Map<String, Value>, key: &str) -> Result<Option<String>, String> {
+    match non_null_field(fields, key) {
         None => Ok(None),
         Some(Value::String(text)) => Ok(Some(text.clone())),
         Some(other) => Err(format!("'{key}' must be a string, not {other}")),
     }
 }
 
-fn whole(fields: &Map<String, Value>, key: &str, least: u64) -> Result<Option<u64>, String> {
-    let Some(value) = given(fields, key) else {
+fn whole_number_field(
+    fields: &Map<String, Value>,
+    key: &str,
+    least: u64,
+) -> Result<Option<u64>, String> {
+    let Some(value) = non_null_field(fields, key) else {
         return Ok(None);
     };
     match value.as_u64().filter(|number| *number >= least) {

@@ -4,12 +4,12 @@ use minijinja::value::{Kwargs, from_args};
 use minijinja::{Error, Value};
 
 #[derive(Debug)]
-pub(super) struct Args<'a> {
+pub(super) struct FilterArgs<'a> {
     positional: &'a [Value],
     named: Kwargs,
 }
 
-impl<'a> Args<'a> {
+impl<'a> FilterArgs<'a> {
     pub(super) fn new(args: &'a [Value]) -> Result<Self, Error> {
         let (positional, named) = from_args(args)?;
         Ok(Self { positional, named })
@@ -24,15 +24,15 @@ impl<'a> Args<'a> {
         Ok(value.filter(|value| !value.is_none() && !value.is_undefined()))
     }
 
-    pub(super) fn flag(&self, position: usize, name: &str) -> Result<bool, Error> {
+    pub(super) fn flag_arg(&self, position: usize, name: &str) -> Result<bool, Error> {
         Ok(self.get(position, name)?.is_some_and(|flag| flag.is_true()))
     }
 
-    pub(super) fn int(&self, position: usize, name: &str) -> Result<Option<i64>, Error> {
+    pub(super) fn int_arg(&self, position: usize, name: &str) -> Result<Option<i64>, Error> {
         self.get(position, name)?.map(i64::try_from).transpose()
     }
 
-    pub(super) fn finish(&self) -> Result<(), Error> {
+    pub(super) fn reject_unknown_args(&self) -> Result<(), Error> {
         self.named.assert_all_used()
     }
 }

@@ -11,33 +11,33 @@ use minijinja::value::{FunctionArgs, FunctionResult, Rest, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, Value};
 
 use super::error::TemplateError;
-use super::lexer::{JinjaTag, TokenKind, tags};
+use super::lexer::{JinjaTag, JinjaTokenKind, lex_tags};
 
 /// Maximum size of a chat template, in bytes.
 const MAX_SOURCE_BYTES: usize = 1 << 20;
 /// Maximum size of a malformed chat template, in bytes; the parser only locates the error.
 const MAX_BROKEN_SOURCE_BYTES: usize = 2048;
 /// Maximum number of nested operators in an expression of a chat template.
-const MAX_OPERATORS: usize = 300;
-const MAX_CALL_DEPTH: usize = 100;
-const MAX_BRANCHES: usize = 150;
+const MAX_NESTED_OPERATORS: usize = 300;
+const MAX_TEMPLATE_CALL_DEPTH: usize = 100;
+const MAX_TEMPLATE_BRANCHES: usize = 150;
 /// Names of Jinja statements for other templates, which a chat template cannot load.
-const LOADING: [&str; 4] = ["include", "import", "from", "extends"];
+const TEMPLATE_LOADING_TAGS: [&str; 4] = ["include", "import", "from", "extends"];
 /// Maximum work of rendering one chat template: bytes read, written and stored.
-const MAX_WORK_BYTES: u64 = 96 << 20;
+const MAX_RENDER_WORK_BYTES: u64 = 96 << 20;
 /// Maximum nesting depth of a template value that is assigned to a name.
 const MAX_VALUE_DEPTH: usize = 500;
 /// Maximum width of a padded field in a format string, in characters.
 const MAX_FIELD_WIDTH: usize = 1 << 16;
 /// Assumed cost of one list element, in bytes of work.
-const ELEMENT: u64 = 64;
+const ELEMENT_WORK_BYTES: u64 = 64;
 
 /// Name of the template filter that counts the work of a part of an expression.
-pub(super) const PART: &str = "__part__";
+pub(super) const COUNT_PART_FILTER: &str = "__part__";
 /// Name of the template filter that counts the work of storing a value under a name.
-pub(super) const KEPT: &str = "__kept__";
+pub(super) const COUNT_STORED_FILTER: &str = "__kept__";
 /// Name of the template filter that counts the text of a loop body, once per element.
-pub(super) const LOOPED: &str = "__looped__";
+pub(super) const COUNT_LOOP_FILTER: &str = "__looped__";
 
 /// Rejects a chat template whose source is too large or too deeply nested.
 ///
@@ -51,56 +51,59 @@ pub(super) fn check_template_limits(source: &str) -> Result<(), TemplateError> {
     if source.len() > MAX_SOURCE_BYTES {
         return refuse(&format!("{} bytes", source.len()), MAX_SOURCE_BYTES);
     }
-    let Some(tags) = tags(source) else {
+    let Some(tags) = lex_tags(source) else {
         if source.len() > MAX_BROKEN_SOURCE_BYTES {
             let text = "the chat template is not well formed: a tag or a bracket is not closed";
             return Err(TemplateError::Rejected(text.to_owned()));
         }
         return Ok(());
     };
-    let depth = tags.iter().map(operators).max().unwrap_or(0);
-    if depth > MAX_OPERATORS {
+    let depth = tags.iter().map(max_nested_operators).max().unwrap_or(0);
+    if depth > MAX_NESTED_OPERATORS {
         return refuse(
             &format!("{depth} operators in one expression"),
-            MAX_OPERATORS,
+            MAX_NESTED_OPERATORS,
         );
     }
     let first = |tag: &JinjaTag<'_>| tag.tokens.first().map_or("", |token| token.text).to_owned();
     let mut words = tags.iter().filter(|tag| tag.is_statement()).map(first);
-    if let Some(word) = words.find(|word| LOADING.contains(&word.as_str())) {
+    if let Some(word) = words.find(|word| TEMPLATE_LOADING_TAGS.contains(&word.as_str())) {
         let text = format!("no loader for this environment specified: `{word}` finds no template");
         return Err(TemplateError::Rejected(text));
     }
-    let branches = branches(&tags);
-    if branches > MAX_BRANCHES {
-        return refuse(&format!("{branches} branches of one `if`"), MAX_BRANCHES);
+    let branches = max_nested_branches(&tags);
+    if branches > MAX_TEMPLATE_BRANCHES {
+        return refuse(
+            &format!("{branches} branches of one `if`"),
+            MAX_TEMPLATE_BRANCHES,
+        );
     }
     Ok(())
 }
 
 /// Returns the maximum number of nested operators in a tag's expressions; commas separate
 /// expressions.
-fn operators(tag: &JinjaTag<'_>) -> usize {
-    const WORDS: [&str; 8] = ["and", "or", "not", "in", "is", "if", "else", "recursive"];
+fn max_nested_operators(tag: &JinjaTag<'_>) -> usize {
+    const OPERATOR_WORDS: [&str; 8] = ["and", "or", "not", "in", "is", "if", "else", "recursive"];
     // Operators in the current element of each open bracket, and in all brackets around it.
     let (mut own, mut around, mut most) = (0, Vec::new(), 0);
     let mut outside = 0;
     for token in &tag.tokens {
         match (token.kind, token.text) {
-            (TokenKind::Str, _) => {}
-            (TokenKind::Name, word) => own += usize::from(WORDS.contains(&word)),
-            (TokenKind::Other, "(" | "[" | "{") => {
+            (JinjaTokenKind::Str, _) => {}
+            (JinjaTokenKind::Name, word) => own += usize::from(OPERATOR_WORDS.contains(&word)),
+            (JinjaTokenKind::Other, "(" | "[" | "{") => {
                 own += 1;
                 outside += own;
                 around.push(own);
                 own = 0;
             }
-            (TokenKind::Other, ")" | "]" | "}") => {
+            (JinjaTokenKind::Other, ")" | "]" | "}") => {
                 own = around.pop().unwrap_or(0);
                 outside -= own;
             }
-            (TokenKind::Other, ",") => own = 0,
-            (TokenKind::Other, text) => {
+            (JinjaTokenKind::Other, ",") => own = 0,
+            (JinjaTokenKind::Other, text) => {
                 own += usize::from(!text.starts_with(|c: char| c.is_ascii_digit()));
             }
         }
@@ -109,7 +112,7 @@ fn operators(tag: &JinjaTag<'_>) -> usize {
     most
 }
 
-fn branches(tags: &[JinjaTag<'_>]) -> usize {
+fn max_nested_branches(tags: &[JinjaTag<'_>]) -> usize {
     let (mut open, mut most) = (Vec::new(), 0);
     for tag in tags.iter().filter(|tag| tag.is_statement()) {
         match tag.tokens.first().map(|token| token.text) {
@@ -134,23 +137,23 @@ thread_local! {
     ///
     /// A rendering stays on one thread and renders no other template. minijinja's own per-rendering
     /// state is looked up by name under a lock.
-    static DONE: Cell<u64> = const { Cell::new(0) };
+    static WORK_DONE_BYTES: Cell<u64> = const { Cell::new(0) };
 }
 
-pub(super) fn start() {
-    DONE.set(0);
+pub(super) fn reset_render_work() {
+    WORK_DONE_BYTES.set(0);
 }
 
 /// Adds `bytes` to the work of the current template rendering.
 ///
 /// # Errors
 /// [`Error`] if the rendering exceeds its work limit.
-pub(super) fn spend(bytes: u64) -> Result<(), Error> {
-    let done = DONE.get().saturating_add(bytes);
-    DONE.set(done);
-    if done > MAX_WORK_BYTES {
-        return Err(refused(format!(
-            "the chat template does too much: it reads and writes more than {MAX_WORK_BYTES} bytes"
+pub(super) fn spend_work(bytes: u64) -> Result<(), Error> {
+    let done = WORK_DONE_BYTES.get().saturating_add(bytes);
+    WORK_DONE_BYTES.set(done);
+    if done > MAX_RENDER_WORK_BYTES {
+        return Err(render_limit_error(format!(
+            "the chat template does too much: it reads and writes more than {MAX_RENDER_WORK_BYTES} bytes"
         )));
     }
     Ok(())
@@ -159,36 +162,36 @@ pub(super) fn spend(bytes: u64) -> Result<(), Error> {
 /// Counts the work of writing a template value with all nested values.
 ///
 /// # Errors
-/// Those of [`spend`], and [`Error`] for a value that is nested too deeply.
-pub(super) fn spend_all(value: &Value) -> Result<(), Error> {
-    explore(value, 0)
+/// Those of [`spend_work`], and [`Error`] for a value that is nested too deeply.
+pub(super) fn spend_on_nested(value: &Value) -> Result<(), Error> {
+    spend_recursively(value, 0)
 }
 
-fn explore(value: &Value, level: usize) -> Result<(), Error> {
-    spend(size(value))?;
-    if value.as_str().is_some() || !is_container(value) {
+fn spend_recursively(value: &Value, level: usize) -> Result<(), Error> {
+    spend_work(value_size_bytes(value))?;
+    if value.as_str().is_some() || !is_container_value(value) {
         return Ok(());
     }
     if level == MAX_VALUE_DEPTH {
-        return Err(refused(format!(
+        return Err(render_limit_error(format!(
             "the chat template nests a value more than {MAX_VALUE_DEPTH} levels deep"
         )));
     }
     let pairs = value.as_object().filter(|_| value.kind() == ValueKind::Map);
     if let Some(pairs) = pairs.and_then(|object| object.try_iter_pairs()) {
         for (key, value) in pairs {
-            explore(&key, level + 1)?;
-            explore(&value, level + 1)?;
+            spend_recursively(&key, level + 1)?;
+            spend_recursively(&value, level + 1)?;
         }
         return Ok(());
     }
     for item in value.try_iter().into_iter().flatten() {
-        explore(&item, level + 1)?;
+        spend_recursively(&item, level + 1)?;
     }
     Ok(())
 }
 
-fn is_container(value: &Value) -> bool {
+fn is_container_value(value: &Value) -> bool {
     matches!(
         value.kind(),
         ValueKind::Seq | ValueKind::Map | ValueKind::Iterable
@@ -196,31 +199,33 @@ fn is_container(value: &Value) -> bool {
 }
 
 pub(super) fn spend_element() -> Result<(), Error> {
-    spend(ELEMENT)
+    spend_work(ELEMENT_WORK_BYTES)
 }
 
 /// Counts the work of reading a template value without its elements.
-pub(super) fn spend_on(value: &Value) -> Result<(), Error> {
-    spend(size(value))
+pub(super) fn spend_on_value(value: &Value) -> Result<(), Error> {
+    spend_work(value_size_bytes(value))
 }
 
 /// Returns the size of a template value without its elements, in bytes.
-fn size(value: &Value) -> u64 {
+fn value_size_bytes(value: &Value) -> u64 {
     match value.as_str() {
         Some(text) => text.len() as u64,
-        None if is_container(value) => ELEMENT.saturating_mul(1 + value.len().unwrap_or(0) as u64),
-        None => ELEMENT,
+        None if is_container_value(value) => {
+            ELEMENT_WORK_BYTES.saturating_mul(1 + value.len().unwrap_or(0) as u64)
+        }
+        None => ELEMENT_WORK_BYTES,
     }
 }
 
 /// Counts the work of calling a Python string method with these arguments.
 ///
 /// # Errors
-/// Those of [`spend`], and [`Error`] for a padding width that is too large.
+/// Those of [`spend_work`], and [`Error`] for a padding width that is too large.
 pub(super) fn spend_method(text: &str, method: &str, args: &[Value]) -> Result<(), Error> {
     let length = text.len() as u64;
     match method {
-        "split" | "rsplit" | "splitlines" => spend(length.saturating_mul(ELEMENT)),
+        "split" | "rsplit" | "splitlines" => spend_work(length.saturating_mul(ELEMENT_WORK_BYTES)),
         "join" => {
             for item in args
                 .first()
@@ -228,8 +233,8 @@ pub(super) fn spend_method(text: &str, method: &str, args: &[Value]) -> Result<(
                 .into_iter()
                 .flatten()
             {
-                spend(length)?;
-                spend_all(&item)?;
+                spend_work(length)?;
+                spend_on_nested(&item)?;
             }
             Ok(())
         }
@@ -239,21 +244,21 @@ pub(super) fn spend_method(text: &str, method: &str, args: &[Value]) -> Result<(
         }
         "center" | "ljust" | "rjust" | "zfill" => {
             let width = args.first().and_then(Value::as_usize).unwrap_or(0);
-            spend(length.saturating_add(width as u64))
+            spend_work(length.saturating_add(width as u64))
         }
         "format" => spend_formatting(text, args, '{'),
-        _ => spend(length.saturating_mul(3)),
+        _ => spend_work(length.saturating_mul(3)),
     }
 }
 
 /// Counts the work of replacing every `old` by `new` in a text.
 ///
 /// # Errors
-/// Those of [`spend`].
+/// Those of [`spend_work`].
 pub(super) fn spend_replacing(text: &str, old: &str, new: &str) -> Result<(), Error> {
     let places = text.matches(old).count() as u64;
     let grown = places.saturating_mul(new.len() as u64);
-    spend(grown.saturating_add(text.len() as u64))
+    spend_work(grown.saturating_add(text.len() as u64))
 }
 
 /// Counts the work of formatting by a format string whose fields begin with `open`.
@@ -277,40 +282,44 @@ fn spend_formatting(text: &str, args: &[Value], open: char) -> Result<(), Error>
         .max()
         .unwrap_or(0);
     if widest > MAX_FIELD_WIDTH {
-        return Err(refused(format!(
+        return Err(render_limit_error(format!(
             "the chat template formats to a width of {widest}; at most {MAX_FIELD_WIDTH} is \
              allowed"
         )));
     }
-    let largest = args.iter().map(size).max().unwrap_or(0);
+    let largest = args.iter().map(value_size_bytes).max().unwrap_or(0);
     for arg in args.iter().filter(|arg| arg.as_str().is_none()) {
-        spend_all(arg)?;
+        spend_on_nested(arg)?;
     }
     let fields = specs().count() as u64;
     let each = largest.saturating_mul(3).saturating_add(widest as u64);
-    spend(
+    spend_work(
         fields
             .saturating_mul(each)
             .saturating_add(text.len() as u64),
     )
 }
 
-pub(super) fn add(env: &mut Environment<'_>) {
-    env.set_recursion_limit(MAX_CALL_DEPTH);
-    env.add_filter(PART, |value: Value| spend(size(&value)).map(|()| value));
-    env.add_filter(KEPT, |value: Value| spend_all(&value).map(|()| value));
-    env.add_filter(LOOPED, |value: Value, body: u64| {
+pub(super) fn add_work_counting_filters(env: &mut Environment<'_>) {
+    env.set_recursion_limit(MAX_TEMPLATE_CALL_DEPTH);
+    env.add_filter(COUNT_PART_FILTER, |value: Value| {
+        spend_work(value_size_bytes(&value)).map(|()| value)
+    });
+    env.add_filter(COUNT_STORED_FILTER, |value: Value| {
+        spend_on_nested(&value).map(|()| value)
+    });
+    env.add_filter(COUNT_LOOP_FILTER, |value: Value, body: u64| {
         let rounds = value.len().unwrap_or(0) as u64;
         // `len` counts the characters of a text.
-        spend(value.as_str().map_or(0, |text| text.len() as u64 / 16))?;
-        spend(rounds.saturating_mul(body)).map(|()| value)
+        spend_work(value.as_str().map_or(0, |text| text.len() as u64 / 16))?;
+        spend_work(rounds.saturating_mul(body)).map(|()| value)
     });
     macro_rules! count {
         ($($name:ident $(as $alias:literal)? costs $factor:expr;)*) => {
             $(count!(@one $name, $factor, stringify!($name)); $(count!(@one $name, $factor, $alias);)?)*
         };
         (@one $name:ident, $factor:expr, $as:expr) => {
-            counted(env, $as, $factor, minijinja::filters::$name)
+            replace_by_counting_filter(env, $as, $factor, minijinja::filters::$name)
         };
     }
     count! {
@@ -319,31 +328,31 @@ pub(super) fn add(env: &mut Environment<'_>) {
         title costs 3;
         capitalize costs 3;
         escape as "e" costs 6;
-        list costs ELEMENT;
-        lines costs ELEMENT;
+        list costs ELEMENT_WORK_BYTES;
+        lines costs ELEMENT_WORK_BYTES;
         reverse costs 2;
         sort costs 1;
         unique costs 1;
         batch costs 1;
         slice costs 1;
-        split costs ELEMENT;
+        split costs ELEMENT_WORK_BYTES;
         map costs 1;
         select costs 1;
         reject costs 1;
         selectattr costs 1;
         rejectattr costs 1;
-        groupby costs ELEMENT;
-        pprint costs ELEMENT;
+        groupby costs ELEMENT_WORK_BYTES;
+        pprint costs ELEMENT_WORK_BYTES;
         safe costs 1;
         min costs 1;
         max costs 1;
         sum costs 1;
     }
     env.add_test("lower", |text: &str| {
-        spend(4 * text.len() as u64).map(|()| text.chars().all(char::is_lowercase))
+        spend_work(4 * text.len() as u64).map(|()| text.chars().all(char::is_lowercase))
     });
     env.add_test("upper", |text: &str| {
-        spend(4 * text.len() as u64).map(|()| text.chars().all(char::is_uppercase))
+        spend_work(4 * text.len() as u64).map(|()| text.chars().all(char::is_uppercase))
     });
     env.add_filter("minijinja_format", minijinja::filters::format);
     env.add_filter("format", |state: &State<'_, '_>, args: Rest<Value>| {
@@ -356,8 +365,12 @@ pub(super) fn add(env: &mut Environment<'_>) {
 
 /// Replaces a filter of minijinja by one that also counts work: `factor` times the size of its
 /// value, and the size of its arguments.
-fn counted<F, Rv, Args>(env: &mut Environment<'_>, name: &'static str, factor: u64, filter: F)
-where
+fn replace_by_counting_filter<F, Rv, Args>(
+    env: &mut Environment<'_>,
+    name: &'static str,
+    factor: u64,
+    filter: F,
+) where
     F: Function<Rv, Args>,
     Rv: FunctionResult,
     Args: for<'a> FunctionArgs<'a>,
@@ -369,14 +382,16 @@ where
             let counts = args.iter().filter_map(Value::as_usize).map(|n| n as u64);
             let counts = counts.fold(0u64, u64::saturating_add);
             // Applying a filter costs at least as much as reading some text.
-            let work = size(value).saturating_mul(factor).max(ELEMENT);
-            spend(work.saturating_add(counts.saturating_mul(ELEMENT)))?;
+            let work = value_size_bytes(value)
+                .saturating_mul(factor)
+                .max(ELEMENT_WORK_BYTES);
+            spend_work(work.saturating_add(counts.saturating_mul(ELEMENT_WORK_BYTES)))?;
         }
         state.apply_filter(&hidden, &args)
     });
 }
 
-fn refused(message: String) -> Error {
+fn render_limit_error(message: String) -> Error {
     Error::new(ErrorKind::InvalidOperation, message)
 }
 
@@ -385,22 +400,22 @@ mod tests {
     use super::super::filters::local_time;
     use super::super::template::CompiledTemplate;
 
-    fn render(source: &str) -> Result<String, String> {
+    fn render_template(source: &str) -> Result<String, String> {
         CompiledTemplate::new(source, local_time)
-            .and_then(|template| template.render(Default::default()))
+            .and_then(|template| template.render_template(Default::default()))
             .map_err(|error| error.to_string())
     }
 
-    fn refused(source: &str, reason: &str) {
+    fn assert_rejected(source: &str, reason: &str) {
         let shown: String = source.chars().take(120).collect();
-        match render(source) {
+        match render_template(source) {
             Ok(text) => panic!("{shown}: {} bytes", text.len()),
             Err(error) => assert!(error.contains(reason), "{shown}: {error}"),
         }
     }
 
     #[test]
-    fn deep_and_large_sources_are_refused() {
+    fn deep_and_large_templates_are_rejected() {
         let deep = |part: &str, n: usize| part.repeat(n);
         for source in [
             format!("{{{{ a{} }}}}", deep(".a", 100_000)),
@@ -412,23 +427,23 @@ mod tests {
             format!("{{% if a %}}{}{{% endif %}}", deep("{% elif a %}", 50_000)),
             "x".repeat(2 << 20),
         ] {
-            refused(&source, "too large");
+            assert_rejected(&source, "too large");
         }
-        refused(&format!("{{{{ a{}", deep(".a", 100_000)), "not well formed");
-        refused(
+        assert_rejected(&format!("{{{{ a{}", deep(".a", 100_000)), "not well formed");
+        assert_rejected(
             &format!("{{{{ {}{} }}}}", deep("[", 200), deep("]", 200)),
             "recursion",
         );
-        refused(&deep("{% if a %}", 10_000), "recursion");
-        refused("{% include 'chat_template' %}", "no loader");
-        refused(
+        assert_rejected(&deep("{% if a %}", 10_000), "recursion");
+        assert_rejected("{% include 'chat_template' %}", "no loader");
+        assert_rejected(
             "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
             "recursion",
         );
     }
 
     #[test]
-    fn growing_values_are_refused() {
+    fn exponentially_growing_values_are_rejected() {
         let twice = |body: &str| {
             format!(
                 "{{% set ns = namespace(s='ab', l=[1]) %}}{{% for i in range(100) %}}{body}\
@@ -461,9 +476,9 @@ mod tests {
             "{{ [1]|batch(1000000000000, 2) }}".to_owned(),
             "{{ [1]|slice(1000000000000, 2) }}".to_owned(),
         ] {
-            refused(&source, "too much");
+            assert_rejected(&source, "too much");
         }
-        refused(
+        assert_rejected(
             "{% set ns = namespace(l=[1]) %}{% for i in range(100000) %}{% set ns.l = [ns.l] %}\
              {% endfor %}",
             "levels deep",
@@ -471,14 +486,14 @@ mod tests {
     }
 
     #[test]
-    fn giant_widths_are_refused() {
+    fn giant_format_widths_are_rejected() {
         for source in [
             "{{ '%999999999d'|format(1) }}",
             "{{ '%.999999999f'|format(1.5) }}",
             "{{ '{:>999999999}'.format('x') }}",
             "{{ '{:999999999999999999999}'.format(1) }}",
         ] {
-            refused(source, "width");
+            assert_rejected(source, "width");
         }
         for (source, text) in [
             ("{{ '%5d|%s'|format(1, 'a') }}", "    1|a"),
@@ -489,14 +504,14 @@ mod tests {
                 "33[1, 2]X",
             ),
         ] {
-            assert_eq!(render(source).as_deref(), Ok(text), "{source}");
+            assert_eq!(render_template(source).as_deref(), Ok(text), "{source}");
         }
     }
 
     /// Filters that read their value take time proportional to its length. The byte limit must end
     /// the rendering long before the loop does.
     #[test]
-    fn reading_long_values_counts_as_work() {
+    fn reading_long_values_counts_as_render_work() {
         for reads in [
             "s|wordcount",
             "s|trim",
@@ -552,14 +567,14 @@ mod tests {
                      {{% for i in range({rounds}) %}}{{% if {reads} %}}{{% endif %}}{{% endfor %}}"
                 )
             };
-            assert!(render(&times(0)).is_ok(), "{reads}");
-            refused(&times(99_999), "too much");
+            assert!(render_template(&times(0)).is_ok(), "{reads}");
+            assert_rejected(&times(99_999), "too much");
         }
     }
 
     #[test]
-    fn loops_over_long_texts_are_counted() {
-        refused(
+    fn loop_bodies_count_as_render_work() {
+        assert_rejected(
             "{% set s = 'ab' * 400000 %}{% for i in range(99999) %}{% for c in s %}{% break %}\
              {% endfor %}{% endfor %}",
             "too much",

@@ -6,7 +6,7 @@
 //!
 //! **Source:** `vllm/renderers/hf.py`, `_detect_content_format`.
 
-use super::lexer::{JinjaTag, JinjaToken, TokenKind, tags};
+use super::lexer::{JinjaTag, JinjaToken, JinjaTokenKind, lex_tags};
 
 /// Format of message content that a chat template expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -21,7 +21,8 @@ pub enum ContentFormat {
 impl ContentFormat {
     /// Returns the content format that `template` expects; `String` if it cannot be determined.
     pub(super) fn detect(template: &str) -> Self {
-        let found = tags(template).and_then(|tags| TemplateSyntax::read(&tags).iterates_content());
+        let found =
+            lex_tags(template).and_then(|tags| TemplateStatements::parse(&tags).iterates_content());
         if found == Some(true) {
             Self::Openai
         } else {
@@ -31,15 +32,15 @@ impl ContentFormat {
 }
 
 #[derive(Default)]
-struct TemplateSyntax<'t> {
-    assignments: Vec<Assignment<'t>>,
+struct TemplateStatements<'t> {
+    assignments: Vec<SetStatement<'t>>,
     loops: Vec<ForLoop<'t>>,
     macros: Vec<MacroDefinition<'t>>,
     calls: Vec<(&'t str, Vec<CallArgument<'t>>)>,
 }
 
 /// Template statement `{% set name = value %}`; the target is `name.attribute` for a namespace.
-struct Assignment<'t> {
+struct SetStatement<'t> {
     target: String,
     value: Option<AttributePath<'t>>,
     namespace: Vec<CallArgument<'t>>,
@@ -78,12 +79,12 @@ enum PathSegment<'t> {
 
 impl<'t> AttributePath<'t> {
     /// Parses a template expression as a path of attributes; `None` if it is not a path.
-    fn read(tokens: &'t [JinjaToken<'t>]) -> Option<Self> {
+    fn parse(tokens: &'t [JinjaToken<'t>]) -> Option<Self> {
         let (first, rest) = tokens.split_first()?;
-        let (mut access, mut rest) = if first.is_op("(") {
-            let end = closing(tokens)?;
-            (Self::read(&tokens[1..end])?, &tokens[end + 1..])
-        } else if first.kind == TokenKind::Name && first.text != "not" {
+        let (mut access, mut rest) = if first.is_operator("(") {
+            let end = closing_bracket(tokens)?;
+            (Self::parse(&tokens[1..end])?, &tokens[end + 1..])
+        } else if first.kind == JinjaTokenKind::Name && first.text != "not" {
             (
                 Self {
                     path: vec![PathSegment::Attribute(first.text)],
@@ -98,28 +99,28 @@ impl<'t> AttributePath<'t> {
         while !rest.is_empty() {
             access.bare = false;
             rest = match rest {
-                [dot, name, rest @ ..] if dot.is_op(".") && access.whole => {
+                [dot, name, rest @ ..] if dot.is_operator(".") && access.whole => {
                     access.path.push(PathSegment::Attribute(name.text));
                     rest
                 }
-                [open, ..] if open.is_op("[") => {
-                    let end = closing(rest)?;
+                [open, ..] if open.is_operator("[") => {
+                    let end = closing_bracket(rest)?;
                     match &rest[1..end] {
-                        [key] if key.kind == TokenKind::Str && access.whole => {
+                        [key] if key.kind == JinjaTokenKind::Str && access.whole => {
                             access
                                 .path
                                 .push(PathSegment::Key(key.text.trim_matches(['"', '\''])));
                         }
-                        inner if has_colon(inner) => access.whole = false,
+                        inner if has_top_level_colon(inner) => access.whole = false,
                         _ => return None,
                     }
                     &rest[end + 1..]
                 }
-                [pipe, _, rest @ ..] if pipe.is_op("|") => {
+                [pipe, _, rest @ ..] if pipe.is_operator("|") => {
                     access.whole = false;
                     after_arguments(rest)?
                 }
-                [is, name, rest @ ..] if is.is_name("is") && !name.is_name("not") => {
+                [is, name, rest @ ..] if is.is_named("is") && !name.is_named("not") => {
                     access.whole = false;
                     after_arguments(rest)?
                 }
@@ -131,7 +132,7 @@ impl<'t> AttributePath<'t> {
 
     /// Returns whether the path is `name` (dots allowed), or `name.key` or `name['key']` with a
     /// key.
-    fn is(&self, name: &str, key: Option<&str>) -> bool {
+    fn is_path(&self, name: &str, key: Option<&str>) -> bool {
         let mut path = self.path.as_slice();
         if let Some(key) = key {
             let Some((last, before)) = path.split_last() else {
@@ -152,24 +153,24 @@ impl<'t> AttributePath<'t> {
     }
 }
 
-impl<'t> TemplateSyntax<'t> {
-    fn read(tags: &'t [JinjaTag<'t>]) -> Self {
+impl<'t> TemplateStatements<'t> {
+    fn parse(tags: &'t [JinjaTag<'t>]) -> Self {
         let mut template = Self::default();
         let mut within: Vec<usize> = Vec::new();
         for tag in tags {
             let mut tokens = tag.tokens.as_slice();
             if tag.is_statement() {
                 match tokens {
-                    [word, rest @ ..] if word.is_name("set") => template.assignment(rest),
-                    [word, rest @ ..] if word.is_name("for") => template.looped(rest, &within),
-                    [word, name, rest @ ..] if word.is_name("macro") => {
+                    [word, rest @ ..] if word.is_named("set") => template.add_assignment(rest),
+                    [word, rest @ ..] if word.is_named("for") => template.add_loop(rest, &within),
+                    [word, name, rest @ ..] if word.is_named("macro") => {
                         within.push(template.macros.len());
-                        let parameters = arguments(rest)
+                        let parameters = parse_call_arguments(rest)
                             .iter()
                             .filter_map(|argument| {
                                 argument
                                     .name
-                                    .or_else(|| Some(argument.value.as_ref()?.name()))
+                                    .or_else(|| Some(argument.value.as_ref()?.path_name()))
                             })
                             .collect();
                         template.macros.push(MacroDefinition {
@@ -179,42 +180,45 @@ impl<'t> TemplateSyntax<'t> {
                         // A macro definition is not a call.
                         tokens = &[];
                     }
-                    [word, ..] if word.is_name("endmacro") => {
+                    [word, ..] if word.is_named("endmacro") => {
                         within.pop();
                     }
                     _ => {}
                 }
             }
-            template.calls(tokens);
+            template.add_calls(tokens);
         }
         template
     }
 
-    fn assignment(&mut self, tokens: &'t [JinjaToken<'t>]) {
-        let Some(equals) = tokens.iter().position(|token| token.is_op("=")) else {
+    fn add_assignment(&mut self, tokens: &'t [JinjaToken<'t>]) {
+        let Some(equals) = tokens.iter().position(|token| token.is_operator("=")) else {
             return;
         };
         let (target, value) = (&tokens[..equals], &tokens[equals + 1..]);
         let target = match target {
             [name] => name.text.to_owned(),
-            [.., name] if name.kind == TokenKind::Name && !target.iter().any(|t| t.is_op(",")) => {
+            [.., name]
+                if name.kind == JinjaTokenKind::Name
+                    && !target.iter().any(|t| t.is_operator(",")) =>
+            {
                 target.iter().map(|token| token.text).collect()
             }
             _ => return,
         };
         let namespace = match value {
-            [name, rest @ ..] if name.is_name("namespace") => arguments(rest),
+            [name, rest @ ..] if name.is_named("namespace") => parse_call_arguments(rest),
             _ => Vec::new(),
         };
-        self.assignments.push(Assignment {
+        self.assignments.push(SetStatement {
             target,
-            value: AttributePath::read(value),
+            value: AttributePath::parse(value),
             namespace,
         });
     }
 
-    fn looped(&mut self, tokens: &'t [JinjaToken<'t>], within: &[usize]) {
-        let Some(word) = tokens.iter().position(|token| token.is_name("in")) else {
+    fn add_loop(&mut self, tokens: &'t [JinjaToken<'t>], within: &[usize]) {
+        let Some(word) = tokens.iter().position(|token| token.is_named("in")) else {
             return;
         };
         let iter = &tokens[word + 1..];
@@ -222,15 +226,15 @@ impl<'t> TemplateSyntax<'t> {
         let end = iter
             .iter()
             .position(|token| {
-                depth = deeper(depth, token);
-                depth == 0 && (token.is_name("if") || token.is_name("recursive"))
+                depth = bracket_depth_after(depth, token);
+                depth == 0 && (token.is_named("if") || token.is_named("recursive"))
             })
             .unwrap_or(iter.len());
         let item = match &tokens[..word] {
             [name] => Some(name.text),
             _ => None,
         };
-        let iter = AttributePath::read(&iter[..end]);
+        let iter = AttributePath::parse(&iter[..end]);
         self.loops.push(ForLoop {
             item,
             iter,
@@ -238,19 +242,22 @@ impl<'t> TemplateSyntax<'t> {
         });
     }
 
-    fn calls(&mut self, tokens: &'t [JinjaToken<'t>]) {
+    fn add_calls(&mut self, tokens: &'t [JinjaToken<'t>]) {
         for (index, pair) in tokens.windows(2).enumerate() {
             let [name, open] = pair else { continue };
-            let method = index > 0 && [".", "|"].iter().any(|op| tokens[index - 1].is_op(op));
-            if name.kind == TokenKind::Name && open.is_op("(") && !method {
+            let method = index > 0
+                && [".", "|"]
+                    .iter()
+                    .any(|op| tokens[index - 1].is_operator(op));
+            if name.kind == JinjaTokenKind::Name && open.is_operator("(") && !method {
                 self.calls
-                    .push((name.text, arguments(&tokens[index + 1..])));
+                    .push((name.text, parse_call_arguments(&tokens[index + 1..])));
             }
         }
     }
 
     /// Returns the template variables, dots included, that hold `messages` or a part of it.
-    fn holders(&self) -> Vec<String> {
+    fn variables_holding_messages(&self) -> Vec<String> {
         let mut holders = vec!["messages".to_owned()];
         let mut next = 0;
         while let Some(holder) = holders.get(next).cloned() {
@@ -260,7 +267,7 @@ impl<'t> TemplateSyntax<'t> {
                 let held = |access: &Option<AttributePath<'_>>| {
                     access
                         .as_ref()
-                        .is_some_and(|access| access.is(&holder, None))
+                        .is_some_and(|access| access.is_path(&holder, None))
                 };
                 if held(&assignment.value) {
                     found.push(assignment.target.clone());
@@ -273,7 +280,7 @@ impl<'t> TemplateSyntax<'t> {
             }
             for name in found {
                 // The limit is larger than in any real template; each name costs a pass.
-                if holders.len() < MAX_HOLDERS && !holders.contains(&name) {
+                if holders.len() < MAX_MESSAGE_VARIABLES && !holders.contains(&name) {
                     holders.push(name);
                 }
             }
@@ -285,29 +292,30 @@ impl<'t> TemplateSyntax<'t> {
     ///
     /// `None` where vLLM gives up: the deciding loop has several targets.
     fn iterates_content(&self) -> Option<bool> {
-        let holders = self.holders();
+        let holders = self.variables_holding_messages();
         let mut messages = Vec::new();
         for each in &self.loops {
-            let over = |holder: &String| each.iter.as_ref().is_some_and(|i| i.is(holder, None));
+            let over =
+                |holder: &String| each.iter.as_ref().is_some_and(|i| i.is_path(holder, None));
             if holders.iter().any(over) {
                 messages.push(each.item?);
             }
         }
         let content = |access: &Option<AttributePath<'_>>| {
             let access = access.as_ref();
-            access.is_some_and(|a| messages.iter().any(|name| a.is(name, Some("content"))))
+            access.is_some_and(|a| messages.iter().any(|name| a.is_path(name, Some("content"))))
         };
         let bound: Vec<Vec<&str>> = self
             .macros
             .iter()
-            .map(|m| self.bound(m, &content))
+            .map(|m| self.parameters_bound_to_content(m, &content))
             .collect();
         for each in &self.loops {
             let name = each
                 .iter
                 .as_ref()
                 .filter(|access| access.bare)
-                .map(AttributePath::name);
+                .map(AttributePath::path_name);
             let by_macro = |name| each.within.iter().any(|&m| bound[m].contains(&name));
             if content(&each.iter)
                 || name.is_some_and(by_macro)
@@ -320,7 +328,7 @@ impl<'t> TemplateSyntax<'t> {
     }
 
     /// Returns the parameters of a template macro that receive a message's content in some call.
-    fn bound(
+    fn parameters_bound_to_content(
         &self,
         of: &MacroDefinition<'t>,
         content: &dyn Fn(&Option<AttributePath<'_>>) -> bool,
@@ -342,7 +350,7 @@ impl<'t> TemplateSyntax<'t> {
 }
 
 impl<'t> AttributePath<'t> {
-    fn name(&self) -> &'t str {
+    fn path_name(&self) -> &'t str {
         match self.path.first() {
             Some(PathSegment::Attribute(name) | PathSegment::Key(name)) => name,
             None => "",
@@ -350,24 +358,24 @@ impl<'t> AttributePath<'t> {
     }
 }
 
-const MAX_HOLDERS: usize = 64;
+const MAX_MESSAGE_VARIABLES: usize = 64;
 
 /// Parses the arguments of a call in a template; `tokens` starts with the opening parenthesis.
-fn arguments<'t>(tokens: &'t [JinjaToken<'t>]) -> Vec<CallArgument<'t>> {
-    let Some(end) = closing(tokens) else {
+fn parse_call_arguments<'t>(tokens: &'t [JinjaToken<'t>]) -> Vec<CallArgument<'t>> {
+    let Some(end) = closing_bracket(tokens) else {
         return Vec::new();
     };
     let mut depth = 0usize;
     tokens[1..end]
         .split(|token| {
-            depth = deeper(depth, token);
-            depth == 0 && token.is_op(",")
+            depth = bracket_depth_after(depth, token);
+            depth == 0 && token.is_operator(",")
         })
-        .filter_map(argument)
+        .filter_map(parse_call_argument)
         .collect()
 }
 
-fn deeper(depth: usize, token: &JinjaToken<'_>) -> usize {
+fn bracket_depth_after(depth: usize, token: &JinjaToken<'_>) -> usize {
     match token.text {
         "(" | "[" | "{" => depth + 1,
         ")" | "]" | "}" => depth.saturating_sub(1),
@@ -375,24 +383,24 @@ fn deeper(depth: usize, token: &JinjaToken<'_>) -> usize {
     }
 }
 
-fn argument<'t>(tokens: &'t [JinjaToken<'t>]) -> Option<CallArgument<'t>> {
+fn parse_call_argument<'t>(tokens: &'t [JinjaToken<'t>]) -> Option<CallArgument<'t>> {
     Some(match tokens {
         [] => return None,
-        [name, equals, value @ ..] if equals.is_op("=") => CallArgument {
+        [name, equals, value @ ..] if equals.is_operator("=") => CallArgument {
             name: Some(name.text),
-            value: AttributePath::read(value),
+            value: AttributePath::parse(value),
         },
         value => CallArgument {
             name: None,
-            value: AttributePath::read(value),
+            value: AttributePath::parse(value),
         },
     })
 }
 
-fn closing(tokens: &[JinjaToken<'_>]) -> Option<usize> {
+fn closing_bracket(tokens: &[JinjaToken<'_>]) -> Option<usize> {
     let mut depth = 0usize;
     let close = tokens.iter().position(|token| {
-        depth = deeper(depth, token);
+        depth = bracket_depth_after(depth, token);
         depth == 0
     })?;
     (close > 0).then_some(close)
@@ -401,16 +409,16 @@ fn closing(tokens: &[JinjaToken<'_>]) -> Option<usize> {
 /// Returns the tokens after the arguments of a template filter or test, if it has any.
 fn after_arguments<'t>(tokens: &'t [JinjaToken<'t>]) -> Option<&'t [JinjaToken<'t>]> {
     match tokens {
-        [open, ..] if open.is_op("(") => Some(&tokens[closing(tokens)? + 1..]),
+        [open, ..] if open.is_operator("(") => Some(&tokens[closing_bracket(tokens)? + 1..]),
         rest => Some(rest),
     }
 }
 
-fn has_colon(inner: &[JinjaToken<'_>]) -> bool {
+fn has_top_level_colon(inner: &[JinjaToken<'_>]) -> bool {
     let mut depth = 0usize;
     inner.iter().any(|token| {
-        depth = deeper(depth, token);
-        depth == 0 && token.is_op(":")
+        depth = bracket_depth_after(depth, token);
+        depth == 0 && token.is_operator(":")
     })
 }
 
@@ -443,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn other_templates_get_text() {
+    fn templates_without_content_loop_get_text() {
         for template in [
             "",
             "{% for m in messages %}{{ m.content }}{% endfor %}",

@@ -8,7 +8,7 @@ pub enum TemplateError {
     #[error("{0}")]
     Rejected(String),
     /// vLLM rejects a message of the conversation.
-    #[error("{message} (parameter={parameter}{})", tail(value.as_deref()))]
+    #[error("{message} (parameter={parameter}{})", field_suffix(value.as_deref()))]
     Message {
         /// Error message of vLLM.
         message: String,
@@ -29,7 +29,7 @@ impl TemplateError {
     }
 }
 
-fn tail(value: Option<&str>) -> String {
+fn field_suffix(value: Option<&str>) -> String {
     value
         .map(|value| format!(", value={value}"))
         .unwrap_or_default()

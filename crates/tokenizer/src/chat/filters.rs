@@ -6,44 +6,44 @@ use minijinja::{Environment, Error, ErrorKind, State, Value};
 use time::OffsetDateTime;
 use vllm_sim_python::is_python_whitespace;
 
-use super::args::Args;
+use super::args::FilterArgs;
 use super::bounds;
-use super::json::tojson;
-use super::methods::{self, lines};
-use super::python::{list, pair, str_of};
+use super::json::tojson_filter;
+use super::methods::{self, python_splitlines};
+use super::python::{python_list, python_pair, python_str_of};
 use super::strftime::strftime;
 
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-pub(super) struct Raised(pub(super) String);
+pub(super) struct RaisedException(pub(super) String);
 
-pub(super) type Clock = fn() -> OffsetDateTime;
+pub(super) type LocalClock = fn() -> OffsetDateTime;
 
 /// Returns the local time, or UTC if the time zone is unknown.
 pub(super) fn local_time() -> OffsetDateTime {
     OffsetDateTime::now_local().unwrap_or_else(|_| OffsetDateTime::now_utc())
 }
 
-pub(super) fn add(env: &mut Environment<'_>, clock: Clock) {
-    bounds::add(env);
-    env.set_unknown_method_callback(methods::call);
-    env.add_filter("tojson", tojson);
-    env.add_filter("string", text);
-    env.add_filter("trim", trim);
-    env.add_filter("join", join);
-    env.add_filter("length", length);
-    env.add_filter("count", length);
-    env.add_filter("items", items);
-    env.add_filter("dictsort", dictsort);
-    env.add_filter("first", first);
-    env.add_filter("last", last);
-    env.add_filter("int", int);
-    env.add_filter("float", float);
-    env.add_filter("round", round);
-    env.add_filter("indent", indent);
+pub(super) fn add_python_filters(env: &mut Environment<'_>, clock: LocalClock) {
+    bounds::add_work_counting_filters(env);
+    env.set_unknown_method_callback(methods::call_python_method);
+    env.add_filter("tojson", tojson_filter);
+    env.add_filter("string", text_of);
+    env.add_filter("trim", trim_filter);
+    env.add_filter("join", join_filter);
+    env.add_filter("length", length_filter);
+    env.add_filter("count", length_filter);
+    env.add_filter("items", items_filter);
+    env.add_filter("dictsort", dictsort_filter);
+    env.add_filter("first", first_filter);
+    env.add_filter("last", last_filter);
+    env.add_filter("int", int_filter);
+    env.add_filter("float", float_filter);
+    env.add_filter("round", round_filter);
+    env.add_filter("indent", indent_filter);
     env.add_filter("wordcount", |value: &Value| -> Result<usize, Error> {
-        let text = text(value)?;
-        bounds::spend(4 * text.len() as u64)?;
+        let text = text_of(value)?;
+        bounds::spend_work(4 * text.len() as u64)?;
         let words = text
             .split(|c: char| c != '_' && !c.is_alphanumeric())
             .filter(|w| !w.is_empty());
@@ -53,17 +53,22 @@ pub(super) fn add(env: &mut Environment<'_>, clock: Clock) {
         "center",
         |state: &State<'_, '_>, value: &Value, width: Option<Value>| {
             let width = width.unwrap_or(Value::from(80));
-            methods::call(state, &Value::from(str_of(value)), "center", &[width])
+            methods::call_python_method(
+                state,
+                &Value::from(python_str_of(value)),
+                "center",
+                &[width],
+            )
         },
     );
     env.add_filter("filesizeformat", minijinja_contrib::filters::filesizeformat);
     env.add_filter("striptags", |value: &Value| -> Result<String, Error> {
-        let text = text(value)?;
-        bounds::spend(16 * text.len() as u64)?;
+        let text = text_of(value)?;
+        bounds::spend_work(16 * text.len() as u64)?;
         Ok(minijinja_contrib::filters::striptags(text))
     });
-    env.add_filter("truncate", truncate);
-    env.add_filter("replace", replace);
+    env.add_filter("truncate", truncate_filter);
+    env.add_filter("replace", replace_filter);
 
     // In Python, text and dicts are sequences, and Jinja2's undefined value has the methods of a
     // sequence.
@@ -91,58 +96,58 @@ pub(super) fn add(env: &mut Environment<'_>, clock: Clock) {
     env.add_function(
         "raise_exception",
         |message: &Value| -> Result<Value, Error> {
-            let message = str_of(message);
+            let message = python_str_of(message);
             Err(Error::new(ErrorKind::InvalidOperation, message.clone())
-                .with_source(Raised(message)))
+                .with_source(RaisedException(message)))
         },
     );
     env.add_function("strftime_now", move |format: &str| {
-        bounds::spend(16 * format.len() as u64).map(|()| strftime(clock(), format))
+        bounds::spend_work(16 * format.len() as u64).map(|()| strftime(clock(), format))
     });
 }
 
-fn text(value: &Value) -> Result<String, Error> {
-    bounds::spend_all(value)?;
-    Ok(str_of(value))
+fn text_of(value: &Value) -> Result<String, Error> {
+    bounds::spend_on_nested(value)?;
+    Ok(python_str_of(value))
 }
 
-fn trim(value: &Value, chars: Option<&str>) -> Result<String, Error> {
+fn trim_filter(value: &Value, chars: Option<&str>) -> Result<String, Error> {
     // Each character is searched for in `chars`.
     let each = chars.map_or(1, |chars| 1 + chars.len() as u64);
-    let text = text(value)?;
-    bounds::spend(each.saturating_mul(text.len() as u64))?;
+    let text = text_of(value)?;
+    bounds::spend_work(each.saturating_mul(text.len() as u64))?;
     let cut = text
         .trim_matches(|c| chars.map_or_else(|| is_python_whitespace(c), |chars| chars.contains(c)));
     Ok(cut.to_owned())
 }
 
-fn join(value: &Value, args: Rest<Value>) -> Result<String, Error> {
-    let args = Args::new(&args)?;
+fn join_filter(value: &Value, args: Rest<Value>) -> Result<String, Error> {
+    let args = FilterArgs::new(&args)?;
     let separator = args
         .get(0, "d")?
-        .map(|separator| str_of(&separator))
+        .map(|separator| python_str_of(&separator))
         .unwrap_or_default();
     let attribute = args
         .get(1, "attribute")?
-        .map(|attribute| str_of(&attribute));
-    args.finish()?;
+        .map(|attribute| python_str_of(&attribute));
+    args.reject_unknown_args()?;
     let mut parts = Vec::new();
     if !value.is_undefined() {
         for item in value.try_iter()? {
             let item = match &attribute {
-                Some(attribute) => member(&item, attribute)?,
+                Some(attribute) => attribute_at_path(&item, attribute)?,
                 None => item,
             };
             bounds::spend_element()?;
-            bounds::spend(separator.len() as u64)?;
-            parts.push(text(&item)?);
+            bounds::spend_work(separator.len() as u64)?;
+            parts.push(text_of(&item)?);
         }
     }
     Ok(parts.join(&separator))
 }
 
 /// Returns the member of a template value at a dotted path of attributes or indices.
-fn member(value: &Value, path: &str) -> Result<Value, Error> {
+fn attribute_at_path(value: &Value, path: &str) -> Result<Value, Error> {
     path.split('.')
         .try_fold(value.clone(), |value, step| match step.parse::<usize>() {
             Ok(index) => value.get_item(&Value::from(index)),
@@ -150,48 +155,50 @@ fn member(value: &Value, path: &str) -> Result<Value, Error> {
         })
 }
 
-fn length(value: &Value) -> Result<usize, Error> {
+fn length_filter(value: &Value) -> Result<usize, Error> {
     // Counting the characters of a text is cheap.
-    bounds::spend(value.as_str().map_or(0, |text| text.len() as u64 / 16))?;
+    bounds::spend_work(value.as_str().map_or(0, |text| text.len() as u64 / 16))?;
     match value.len() {
         Some(length) => Ok(length),
         None if value.is_undefined() => Ok(0),
         None if value.kind() == ValueKind::Iterable => {
-            bounds::spend_all(value)?;
+            bounds::spend_on_nested(value)?;
             Ok(value.try_iter()?.count())
         }
-        None => Err(invalid(format!(
+        None => Err(invalid_operation(format!(
             "object of type '{}' has no len()",
             value.kind()
         ))),
     }
 }
 
-fn items(value: &Value) -> Result<Value, Error> {
-    bounds::spend_on(value)?;
+fn items_filter(value: &Value) -> Result<Value, Error> {
+    bounds::spend_on_value(value)?;
     if value.is_undefined() {
-        return Ok(list(Vec::new()));
+        return Ok(python_list(Vec::new()));
     }
     let object = value.as_object().filter(|_| value.kind() == ValueKind::Map);
     match object.and_then(|object| object.try_iter_pairs()) {
-        Some(pairs) => Ok(list(pairs.map(|(key, value)| pair(key, value)).collect())),
-        None => Err(invalid("Can only get item pairs from a mapping.")),
+        Some(pairs) => Ok(python_list(
+            pairs.map(|(key, value)| python_pair(key, value)).collect(),
+        )),
+        None => Err(invalid_operation("Can only get item pairs from a mapping.")),
     }
 }
 
-fn replace(value: &Value, args: Rest<Value>) -> Result<String, Error> {
-    let args = Args::new(&args)?;
-    let missing = || invalid("replace needs an old and a new text");
+fn replace_filter(value: &Value, args: Rest<Value>) -> Result<String, Error> {
+    let args = FilterArgs::new(&args)?;
+    let missing = || invalid_operation("replace needs an old and a new text");
     let (old, new) = (args.get(0, "old")?, args.get(1, "new")?);
     let (old, new) = (
-        str_of(&old.ok_or_else(missing)?),
-        str_of(&new.ok_or_else(missing)?),
+        python_str_of(&old.ok_or_else(missing)?),
+        python_str_of(&new.ok_or_else(missing)?),
     );
     let count = args
-        .int(2, "count")?
+        .int_arg(2, "count")?
         .and_then(|count| usize::try_from(count).ok());
-    args.finish()?;
-    let text = text(value)?;
+    args.reject_unknown_args()?;
+    let text = text_of(value)?;
     bounds::spend_replacing(&text, &old, &new)?;
     Ok(match count {
         Some(count) => text.replacen(&old, &new, count),
@@ -200,18 +207,18 @@ fn replace(value: &Value, args: Rest<Value>) -> Result<String, Error> {
 }
 
 /// **Source:** `jinja2/filters.py`, `do_truncate`.
-fn truncate(value: &Value, args: Rest<Value>) -> Result<String, Error> {
-    let args = Args::new(&args)?;
+fn truncate_filter(value: &Value, args: Rest<Value>) -> Result<String, Error> {
+    let args = FilterArgs::new(&args)?;
     let size = |n: Option<i64>, default| n.map_or(default, |n| usize::try_from(n).unwrap_or(0));
-    let length = size(args.int(0, "length")?, 255);
-    let kill_words = args.flag(1, "killwords")?;
+    let length = size(args.int_arg(0, "length")?, 255);
+    let kill_words = args.flag_arg(1, "killwords")?;
     let end = args
         .get(2, "end")?
-        .map_or("...".to_owned(), |end| str_of(&end));
-    let leeway = size(args.int(3, "leeway")?, 5);
-    args.finish()?;
-    let text = text(value)?;
-    bounds::spend(text.len() as u64)?;
+        .map_or("...".to_owned(), |end| python_str_of(&end));
+    let leeway = size(args.int_arg(3, "leeway")?, 5);
+    args.reject_unknown_args()?;
+    let text = text_of(value)?;
+    bounds::spend_work(text.len() as u64)?;
     if text.chars().count() <= length.saturating_add(leeway) {
         return Ok(text);
     }
@@ -226,18 +233,18 @@ fn truncate(value: &Value, args: Rest<Value>) -> Result<String, Error> {
     Ok(kept.to_owned() + &end)
 }
 
-fn dictsort(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
-    let args = Args::new(&args)?;
-    let case_sensitive = args.flag(0, "case_sensitive")?;
+fn dictsort_filter(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
+    let args = FilterArgs::new(&args)?;
+    let case_sensitive = args.flag_arg(0, "case_sensitive")?;
     let by_value = args
         .get(1, "by")?
         .is_some_and(|by| by.as_str() == Some("value"));
-    let reverse = args.flag(2, "reverse")?;
-    args.finish()?;
-    bounds::spend_all(value)?;
+    let reverse = args.flag_arg(2, "reverse")?;
+    args.reject_unknown_args()?;
+    bounds::spend_on_nested(value)?;
     let object = value.as_object().filter(|_| value.kind() == ValueKind::Map);
     let Some(pairs) = object.and_then(|object| object.try_iter_pairs()) else {
-        return Err(invalid("Can only sort a mapping."));
+        return Err(invalid_operation("Can only sort a mapping."));
     };
     let mut pairs: Vec<(Value, Value)> = pairs.collect();
     pairs.sort_by_cached_key(|(key, value)| {
@@ -250,15 +257,15 @@ fn dictsort(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
     if reverse {
         pairs.reverse();
     }
-    Ok(list(
+    Ok(python_list(
         pairs
             .into_iter()
-            .map(|(key, value)| pair(key, value))
+            .map(|(key, value)| python_pair(key, value))
             .collect(),
     ))
 }
 
-fn first(value: &Value) -> Result<Value, Error> {
+fn first_filter(value: &Value) -> Result<Value, Error> {
     if value.is_undefined() {
         return Ok(Value::UNDEFINED);
     }
@@ -268,7 +275,7 @@ fn first(value: &Value) -> Result<Value, Error> {
     }
 }
 
-fn last(value: &Value) -> Result<Value, Error> {
+fn last_filter(value: &Value) -> Result<Value, Error> {
     if value.is_undefined() {
         return Ok(Value::UNDEFINED);
     }
@@ -285,7 +292,7 @@ fn last(value: &Value) -> Result<Value, Error> {
 }
 
 /// Parses a number from a template value as Python's `int()` and `float()` do.
-fn numeric(value: &Value) -> Option<f64> {
+fn parse_python_number(value: &Value) -> Option<f64> {
     match value.as_str() {
         Some(text) => text.trim().replace('_', "").parse().ok(),
         None if value.kind() == ValueKind::Bool => Some(f64::from(u8::from(value.is_true()))),
@@ -297,14 +304,14 @@ fn numeric(value: &Value) -> Option<f64> {
     clippy::cast_possible_truncation,
     reason = "as Python's int(), within i64"
 )]
-fn int(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
-    bounds::spend_on(value)?;
-    let args = Args::new(&args)?;
+fn int_filter(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
+    bounds::spend_on_value(value)?;
+    let args = FilterArgs::new(&args)?;
     let default = args.get(0, "default")?.unwrap_or(Value::from(0));
     let base = args
-        .int(1, "base")?
+        .int_arg(1, "base")?
         .and_then(|base| u32::try_from(base).ok());
-    args.finish()?;
+    args.reject_unknown_args()?;
     if value.is_integer() {
         return Ok(value.clone());
     }
@@ -321,28 +328,31 @@ fn int(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
             return Ok(Value::from(number));
         }
     }
-    Ok(match numeric(value) {
+    Ok(match parse_python_number(value) {
         Some(number) if number.is_finite() => Value::from(number as i64),
         _ => default,
     })
 }
 
-fn float(value: &Value, default: Option<Value>) -> Result<Value, Error> {
-    bounds::spend_on(value)?;
-    let number = numeric(value).map(Value::from).or(default);
+fn float_filter(value: &Value, default: Option<Value>) -> Result<Value, Error> {
+    bounds::spend_on_value(value)?;
+    let number = parse_python_number(value).map(Value::from).or(default);
     Ok(number.unwrap_or(Value::from(0.0)))
 }
 
-fn round(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
-    let args = Args::new(&args)?;
-    let precision = args.int(0, "precision")?.unwrap_or(0).clamp(-300, 300);
+fn round_filter(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
+    let args = FilterArgs::new(&args)?;
+    let precision = args.int_arg(0, "precision")?.unwrap_or(0).clamp(-300, 300);
     let precision = i32::try_from(precision).unwrap_or(0);
     let method = args
         .get(1, "method")?
-        .map_or("common".to_owned(), |method| str_of(&method));
-    args.finish()?;
-    let Some(number) = numeric(value).filter(|_| value.as_str().is_none()) else {
-        return Err(invalid(format!("cannot round a {}", value.kind())));
+        .map_or("common".to_owned(), |method| python_str_of(&method));
+    args.reject_unknown_args()?;
+    let Some(number) = parse_python_number(value).filter(|_| value.as_str().is_none()) else {
+        return Err(invalid_operation(format!(
+            "cannot round a {}",
+            value.kind()
+        )));
     };
     let scale = 10f64.powi(precision);
     Ok(match method.as_str() {
@@ -355,16 +365,16 @@ fn round(value: &Value, args: Rest<Value>) -> Result<Value, Error> {
         "common" => Value::from((number * scale).round_ties_even() / scale),
         "ceil" => Value::from((number * scale).ceil() / scale),
         "floor" => Value::from((number * scale).floor() / scale),
-        _ => return Err(invalid("method must be common, ceil or floor")),
+        _ => return Err(invalid_operation("method must be common, ceil or floor")),
     })
 }
 
 /// **Source:** `jinja2/filters.py`, `do_indent`.
-fn indent(value: &Value, args: Rest<Value>) -> Result<String, Error> {
-    let args = Args::new(&args)?;
+fn indent_filter(value: &Value, args: Rest<Value>) -> Result<String, Error> {
+    let args = FilterArgs::new(&args)?;
     let width = args.get(0, "width")?.unwrap_or(Value::from(4));
-    let (first, blank) = (args.flag(1, "first")?, args.flag(2, "blank")?);
-    args.finish()?;
+    let (first, blank) = (args.flag_arg(1, "first")?, args.flag_arg(2, "blank")?);
+    args.reject_unknown_args()?;
     let margin = match width.as_str() {
         Some(text) => text.to_owned(),
         None => " ".repeat(
@@ -373,10 +383,10 @@ fn indent(value: &Value, args: Rest<Value>) -> Result<String, Error> {
                 .min(1 << 16),
         ),
     };
-    let text = text(value)? + "\n";
-    bounds::spend((lines(&text).count() * margin.len()) as u64)?;
+    let text = text_of(value)? + "\n";
+    bounds::spend_work((python_splitlines(&text).count() * margin.len()) as u64)?;
     let mut out = if first { margin.clone() } else { String::new() };
-    for (index, (line, _)) in lines(&text).enumerate() {
+    for (index, (line, _)) in python_splitlines(&text).enumerate() {
         if index > 0 {
             out.push('\n');
             if blank || !line.is_empty() {
@@ -388,6 +398,6 @@ fn indent(value: &Value, args: Rest<Value>) -> Result<String, Error> {
     Ok(out)
 }
 
-fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
+fn invalid_operation(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
     Error::new(ErrorKind::InvalidOperation, message)
 }

@@ -9,13 +9,13 @@ use super::content_format::ContentFormat;
 use super::message::{ChatMessage, TemplateMessage};
 
 /// Formats each message of a conversation as `### ROLE: TEXT` and a newline.
-pub(super) fn flatten(messages: &[ChatMessage], format: ContentFormat) -> String {
+pub(super) fn flatten_messages(messages: &[ChatMessage], format: ContentFormat) -> String {
     let mut out = String::new();
     for message in messages {
         out.push_str("### ");
         match message {
-            ChatMessage::Read(message) => read(&mut out, message, format),
-            ChatMessage::Sent(Json::Object(message)) => sent(&mut out, message),
+            ChatMessage::Read(message) => write_parsed_message(&mut out, message, format),
+            ChatMessage::Sent(Json::Object(message)) => write_raw_message(&mut out, message),
             ChatMessage::Sent(_) => {}
         }
         out.push('\n');
@@ -23,21 +23,21 @@ pub(super) fn flatten(messages: &[ChatMessage], format: ContentFormat) -> String
     out
 }
 
-fn read(out: &mut String, message: &TemplateMessage, format: ContentFormat) {
-    let call = message.member("tool_call_id").and_then(Json::as_str);
-    head(out, &message.role, call);
-    out.push_str(&message.text(format));
-    calls(out, message.member("tool_calls"));
+fn write_parsed_message(out: &mut String, message: &TemplateMessage, format: ContentFormat) {
+    let call = message.extra_field("tool_call_id").and_then(Json::as_str);
+    write_message_head(out, &message.role, call);
+    out.push_str(&message.content_text(format));
+    write_tool_calls(out, message.extra_field("tool_calls"));
 }
 
-fn sent(out: &mut String, message: &Map<String, Json>) {
+fn write_raw_message(out: &mut String, message: &Map<String, Json>) {
     let text = |name: &str| message.get(name).and_then(Json::as_str);
-    head(out, text("role").unwrap_or_default(), text("tool_call_id"));
-    content(out, message);
+    write_message_head(out, text("role").unwrap_or_default(), text("tool_call_id"));
+    write_content(out, message);
 }
 
 /// Appends a message's role, and the id of the tool call that a tool message answers.
-fn head(out: &mut String, role: &str, call: Option<&str>) {
+fn write_message_head(out: &mut String, role: &str, call: Option<&str>) {
     out.push_str(role);
     if let Some(call) = call.filter(|call| !call.is_empty()) {
         for piece in ["(", call, ")"] {
@@ -48,18 +48,18 @@ fn head(out: &mut String, role: &str, call: Option<&str>) {
 }
 
 /// Returns a message as plain text: its texts, image URLs and tool calls.
-pub fn plain_text(message: &Map<String, Json>) -> String {
+pub fn message_plain_text(message: &Map<String, Json>) -> String {
     let mut out = String::new();
-    content(&mut out, message);
+    write_content(&mut out, message);
     out
 }
 
-fn content(out: &mut String, message: &Map<String, Json>) {
+fn write_content(out: &mut String, message: &Map<String, Json>) {
     match message.get("content") {
         Some(Json::String(text)) => out.push_str(text),
         Some(Json::Array(parts)) => {
             let mut empty = true;
-            for part in parts.iter().filter_map(part_text) {
+            for part in parts.iter().filter_map(content_part_text) {
                 if !empty {
                     out.push('\n');
                 }
@@ -69,10 +69,10 @@ fn content(out: &mut String, message: &Map<String, Json>) {
         }
         _ => {}
     }
-    calls(out, message.get("tool_calls"));
+    write_tool_calls(out, message.get("tool_calls"));
 }
 
-fn calls(out: &mut String, calls: Option<&Json>) {
+fn write_tool_calls(out: &mut String, calls: Option<&Json>) {
     for function in calls
         .and_then(Json::as_array)
         .into_iter()
@@ -93,7 +93,7 @@ fn calls(out: &mut String, calls: Option<&Json>) {
     }
 }
 
-fn part_text(part: &Json) -> Option<String> {
+fn content_part_text(part: &Json) -> Option<String> {
     let kind = part.get("type").and_then(Json::as_str);
     match kind {
         _ if part.is_string() => part.as_str().map(str::to_owned),
@@ -132,14 +132,14 @@ mod tests {
         .map(ChatMessage::from);
         let text = "### user: q1\n### assistant: [f({\"a\":1})][g({\"b\":2})]\n\
                     ### tool(c1): r\nimage: u\n### \n";
-        assert_eq!(flatten(&messages, ContentFormat::String), text);
-        assert_eq!(flatten(&[], ContentFormat::String), "");
+        assert_eq!(flatten_messages(&messages, ContentFormat::String), text);
+        assert_eq!(flatten_messages(&[], ContentFormat::String), "");
         let continued = ChatInput {
             messages: &messages[..1],
             continue_final_message: true,
             ..ChatInput::default()
         };
-        let text = ChatTemplates::default().render(&continued);
+        let text = ChatTemplates::default().render_chat(&continued);
         assert_eq!(text.unwrap(), "### user: q1");
     }
 }

@@ -15,12 +15,12 @@ const FIXTURES: &str = concat!(
     "/../../tests/fixtures/templates"
 );
 
-pub(crate) struct Case {
+pub(crate) struct GoldenCase {
     case: Map<String, Json>,
     messages: Vec<ChatMessage>,
 }
 
-impl Case {
+impl GoldenCase {
     pub(crate) fn new(case: &Json) -> Self {
         let messages = case["messages"].as_array().into_iter().flatten();
         Self {
@@ -49,15 +49,15 @@ impl Case {
     }
 }
 
-fn json(path: &str) -> Json {
+fn read_json(path: &str) -> Json {
     serde_json::from_str(&fs::read_to_string(Path::new(FIXTURES).join(path)).unwrap()).unwrap()
 }
 
-fn clock() -> time::OffsetDateTime {
+fn fixed_clock() -> time::OffsetDateTime {
     datetime!(2024-07-06 09:05:03 UTC)
 }
 
-fn difference(found: &Result<String, TemplateError>, expected: &Json) -> String {
+fn result_difference(found: &Result<String, TemplateError>, expected: &Json) -> String {
     let (Ok(found), Some(text)) = (found, expected["text"].as_str()) else {
         return format!("{found:?}, expected {expected}")
             .chars()
@@ -79,15 +79,15 @@ fn difference(found: &Result<String, TemplateError>, expected: &Json) -> String 
 }
 
 #[test]
-fn templates_render_as_in_python() {
-    let golden = json("expected.json");
+fn chat_templates_render_as_in_python() {
+    let golden = read_json("expected.json");
     let special_tokens = golden["special_tokens"].as_object().unwrap();
     let templates = ChatTemplates::new(Vec::new(), special_tokens);
     let mut wrong = Vec::new();
     let mut compared = 0;
     for (name, expected) in golden["templates"].as_object().unwrap() {
         let source = fs::read_to_string(Path::new(FIXTURES).join(format!("{name}.jinja"))).unwrap();
-        let compiled = match CompiledTemplate::new(&source, clock) {
+        let compiled = match CompiledTemplate::new(&source, fixed_clock) {
             Ok(compiled) => compiled,
             Err(error) => {
                 wrong.push(format!("{name}: {error}"));
@@ -101,8 +101,8 @@ fn templates_render_as_in_python() {
         };
         assert_eq!(compiled.format, format, "{name}");
         for (case, expected) in expected["expected"].as_object().unwrap() {
-            let input = Case::new(&golden["cases"][case]);
-            let found = templates.render_with(&compiled, &input.input());
+            let input = GoldenCase::new(&golden["cases"][case]);
+            let found = templates.render_chat_with(&compiled, &input.input());
             compared += 1;
             let right = match (&found, &expected["text"], &expected["error"]) {
                 (Ok(text), Json::String(expected), _) => text == expected,
@@ -111,7 +111,10 @@ fn templates_render_as_in_python() {
                 _ => false,
             };
             if !right {
-                wrong.push(format!("{name} / {case}: {}", difference(&found, expected)));
+                wrong.push(format!(
+                    "{name} / {case}: {}",
+                    result_difference(&found, expected)
+                ));
             }
         }
     }

@@ -2,37 +2,37 @@
 
 use std::collections::BTreeSet;
 
-use super::bounds::{KEPT, PART};
-use super::lexer::{JinjaTag, JinjaToken, TokenKind, tags};
+use super::bounds::{COUNT_PART_FILTER, COUNT_STORED_FILTER};
+use super::lexer::{JinjaTag, JinjaToken, JinjaTokenKind, lex_tags};
 use super::work_filters;
 
-pub(super) const SLICE: &str = "__slice__";
+pub(super) const SLICE_METHOD: &str = "__slice__";
 
 /// Name of the method that replaces template subscripts with an expensive lookup.
-pub(super) const ITEM: &str = "__item__";
+pub(super) const ITEM_METHOD: &str = "__item__";
 
 /// Converts a Jinja2 template to minijinja's syntax.
 ///
 /// * line ends become `\n`, as in Jinja2's lexer;
 /// * `{% generation %}` blocks, with which transformers marks generated text, become `{% with %}`
 ///   blocks, which also only open a scope;
-/// * slices become calls of [`SLICE`], because minijinja's differ from Python's for negative steps;
-/// * subscripts other than plain strings and small numbers become calls of [`ITEM`];
+/// * slices become calls of [`SLICE_METHOD`], because minijinja's differ from Python's for negative steps;
+/// * subscripts other than plain strings and small numbers become calls of [`ITEM_METHOD`];
 /// * operands of `~` go through the `string` filter, because minijinja prints `none` and `true`;
 /// * escapes in string literals are converted to those that minijinja supports;
 /// * values that may grow go through filters that count them ([`super::bounds`]).
 ///
 /// A malformed template is returned unchanged: minijinja reports the error.
-pub(super) fn rewrite(source: &str) -> String {
+pub(super) fn rewrite_for_minijinja(source: &str) -> String {
     let source = source.replace("\r\n", "\n").replace('\r', "\n");
-    let Some(tags) = tags(&source) else {
+    let Some(tags) = lex_tags(&source) else {
         return source;
     };
     let mut out = String::with_capacity(source.len() + source.len() / 16);
     let mut copied = 0;
-    let mut counted = work_filters::edits(&tags);
+    let mut counted = work_filters::work_filter_edits(&tags);
     for (tag, counted) in tags.iter().zip(&mut counted) {
-        for (span, text) in edits(tag, std::mem::take(counted)) {
+        for (span, text) in tag_edits(tag, std::mem::take(counted)) {
             out.push_str(&source[copied..span.start]);
             out.push_str(&text);
             copied = span.end;
@@ -42,26 +42,26 @@ pub(super) fn rewrite(source: &str) -> String {
     out
 }
 
-pub(super) type Edit = (std::ops::Range<usize>, String);
+pub(super) type TextEdit = (std::ops::Range<usize>, String);
 
 /// Returns the replacements in one template tag, in order; `counted` encloses whole expressions.
-fn edits(tag: &JinjaTag<'_>, counted: Vec<Edit>) -> Vec<Edit> {
+fn tag_edits(tag: &JinjaTag<'_>, counted: Vec<TextEdit>) -> Vec<TextEdit> {
     let mut edits = Vec::new();
-    let slices = slices(tag);
+    let slices = slice_roles(tag);
     for (index, token) in tag.tokens.iter().enumerate() {
         match slices[index] {
             SliceToken::Open { empty } => {
                 let first = if empty { "none" } else { "" };
-                edits.push((token.span.clone(), format!(".{SLICE}({first}")));
+                edits.push((token.span.clone(), format!(".{SLICE_METHOD}({first}")));
             }
             SliceToken::Colon { empty } => {
                 let next = if empty { ", none" } else { ", " };
                 edits.push((token.span.clone(), next.to_owned()));
             }
-            SliceToken::Subscript => edits.push((token.span.clone(), format!(".{ITEM}("))),
+            SliceToken::Subscript => edits.push((token.span.clone(), format!(".{ITEM_METHOD}("))),
             SliceToken::Close => edits.push((token.span.clone(), ")".to_owned())),
-            SliceToken::None if token.kind == TokenKind::Str && token.text.contains('\\') => {
-                edits.push((token.span.clone(), literal(token.text)));
+            SliceToken::None if token.kind == JinjaTokenKind::Str && token.text.contains('\\') => {
+                edits.push((token.span.clone(), minijinja_string_literal(token.text)));
             }
             SliceToken::None if tag.is_statement() && index == 0 && token.text == "generation" => {
                 edits.push((token.span.clone(), "with".to_owned()));
@@ -76,14 +76,17 @@ fn edits(tag: &JinjaTag<'_>, counted: Vec<Edit>) -> Vec<Edit> {
     }
     // Operators that bind tighter get the inner brackets.
     for (operands, filter) in [
-        (products(tag), PART),
-        (joined(tag), "string"),
-        (summed(tag), PART),
-        (compared(tag), KEPT),
-        (keyed(tag), KEPT),
+        (multiplication_operands(tag), COUNT_PART_FILTER),
+        (tilde_operands(tag), "string"),
+        (plus_operands(tag), COUNT_PART_FILTER),
+        (comparison_operands(tag), COUNT_STORED_FILTER),
+        (hashed_key_operands(tag), COUNT_STORED_FILTER),
     ] {
         for operand in operands {
-            edits.extend(enclosed(&tag.tokens[operand.start..operand.end], filter));
+            edits.extend(enclose_with_filter(
+                &tag.tokens[operand.start..operand.end],
+                filter,
+            ));
         }
     }
     edits.extend(counted);
@@ -93,7 +96,7 @@ fn edits(tag: &JinjaTag<'_>, counted: Vec<Edit>) -> Vec<Edit> {
 
 /// Returns text insertions that put parentheses around a template expression and a filter behind
 /// it.
-pub(super) fn enclosed(tokens: &[JinjaToken<'_>], filter: &str) -> Vec<Edit> {
+pub(super) fn enclose_with_filter(tokens: &[JinjaToken<'_>], filter: &str) -> Vec<TextEdit> {
     let (Some(first), Some(last)) = (tokens.first(), tokens.last()) else {
         return Vec::new();
     };
@@ -104,43 +107,46 @@ pub(super) fn enclosed(tokens: &[JinjaToken<'_>], filter: &str) -> Vec<Edit> {
     ]
 }
 
-fn joined(tag: &JinjaTag<'_>) -> BTreeSet<Operand> {
-    let tildes = (0..tag.tokens.len()).filter(|at| tag.tokens[*at].is_op("~"));
+fn tilde_operands(tag: &JinjaTag<'_>) -> BTreeSet<OperandRange> {
+    let tildes = (0..tag.tokens.len()).filter(|at| tag.tokens[*at].is_operator("~"));
     let both = tildes.flat_map(|at| {
         let ends = |index: usize| ends_operand(&tag.tokens, index);
-        [before(tag, at, ends), behind(tag, at, ends)]
+        [operand_before(tag, at, ends), operand_after(tag, at, ends)]
     });
-    both.filter(|operand| !operand.is_plain(tag)).collect()
+    both.filter(|operand| !operand.is_string_literal(tag))
+        .collect()
 }
 
 /// Returns the operands of binary `+` in a template tag, except for string and number literals.
-fn summed(tag: &JinjaTag<'_>) -> BTreeSet<Operand> {
-    let both = binary(tag, "+").flat_map(|at| {
-        let ends = |index: usize| ends_operand(&tag.tokens, index) && !tag.tokens[index].is_op("~");
-        [before(tag, at, ends), behind(tag, at, ends)]
+fn plus_operands(tag: &JinjaTag<'_>) -> BTreeSet<OperandRange> {
+    let both = binary_operator_positions(tag, "+").flat_map(|at| {
+        let ends =
+            |index: usize| ends_operand(&tag.tokens, index) && !tag.tokens[index].is_operator("~");
+        [operand_before(tag, at, ends), operand_after(tag, at, ends)]
     });
-    both.filter(|operand| !operand.is_plain(tag) && !operand.is_number(tag))
+    both.filter(|operand| !operand.is_string_literal(tag) && !operand.is_number_literal(tag))
         .collect()
 }
 
 /// Returns the operands of comparisons and of `in`, except literals; comparing reads them with all
 /// nested values.
-fn compared(tag: &JinjaTag<'_>) -> BTreeSet<Operand> {
-    const SIGNS: [&str; 6] = ["==", "!=", "<", ">", "<=", ">="];
+fn comparison_operands(tag: &JinjaTag<'_>) -> BTreeSet<OperandRange> {
+    const COMPARISON_SIGNS: [&str; 6] = ["==", "!=", "<", ">", "<=", ">="];
     let tokens = &tag.tokens;
-    let named = |index: usize, name: &str| tokens[index].is_name(name);
+    let named = |index: usize, name: &str| tokens[index].is_named(name);
     let ends = |index: usize| {
         let signs = ["~", "-", "+"];
         ends_operand(tokens, index) && !signs.contains(&tokens[index].text)
     };
-    let plain = |operand: &Operand| operand.is_plain(tag) || operand.is_number(tag);
-    let literal = |operand: &Operand| {
+    let plain =
+        |operand: &OperandRange| operand.is_string_literal(tag) || operand.is_number_literal(tag);
+    let literal = |operand: &OperandRange| {
         let mut all = tokens[operand.start..operand.end].iter();
         all.all(|token| {
-            token.kind == TokenKind::Str || ["[", "]", "(", ")", ","].contains(&token.text)
+            token.kind == JinjaTokenKind::Str || ["[", "]", "(", ")", ","].contains(&token.text)
         })
     };
-    let mut loops = tag.is_statement() && tokens.first().is_some_and(|word| word.is_name("for"));
+    let mut loops = tag.is_statement() && tokens.first().is_some_and(|word| word.is_named("for"));
     let mut operands = BTreeSet::new();
     for (at, token) in tokens.iter().enumerate().skip(1) {
         if named(at, "in") && std::mem::take(&mut loops) {
@@ -148,12 +154,12 @@ fn compared(tag: &JinjaTag<'_>) -> BTreeSet<Operand> {
         }
         let negated = at > 1 && named(at - 1, "not");
         let tested = named(at - 1, "is") || negated && named(at - 2, "is");
-        let sign = token.kind == TokenKind::Other && SIGNS.contains(&token.text);
+        let sign = token.kind == JinjaTokenKind::Other && COMPARISON_SIGNS.contains(&token.text);
         if !sign && (!named(at, "in") || tested) {
             continue;
         }
-        let left = before(tag, at - usize::from(negated && !sign), ends);
-        let right = behind(tag, at, ends);
+        let left = operand_before(tag, at - usize::from(negated && !sign), ends);
+        let right = operand_after(tag, at, ends);
         // Comparing two strings reads no more than the shorter one, and a literal is short.
         if sign && (plain(&left) || plain(&right)) {
             continue;
@@ -169,21 +175,22 @@ fn compared(tag: &JinjaTag<'_>) -> BTreeSet<Operand> {
 
 /// Returns the keys of dict literals, which are hashed whole, and the arguments of
 /// `loop.changed(…)`.
-fn keyed(tag: &JinjaTag<'_>) -> BTreeSet<Operand> {
+fn hashed_key_operands(tag: &JinjaTag<'_>) -> BTreeSet<OperandRange> {
     let tokens = &tag.tokens;
-    let comma = |index: usize| tokens[index].text == "," && tokens[index].kind == TokenKind::Other;
+    let comma =
+        |index: usize| tokens[index].text == "," && tokens[index].kind == JinjaTokenKind::Other;
     let (mut open, mut operands) = (Vec::new(), BTreeSet::new());
     for (at, token) in tokens.iter().enumerate() {
         match (token.kind, token.text) {
-            (TokenKind::Other, "(" | "[" | "{") => open.push(token.text),
-            (TokenKind::Other, ")" | "]" | "}") => drop(open.pop()),
-            (TokenKind::Other, ":") if open.last() == Some(&"{") => {
-                operands.insert(before(tag, at, comma));
+            (JinjaTokenKind::Other, "(" | "[" | "{") => open.push(token.text),
+            (JinjaTokenKind::Other, ")" | "]" | "}") => drop(open.pop()),
+            (JinjaTokenKind::Other, ":") if open.last() == Some(&"{") => {
+                operands.insert(operand_before(tag, at, comma));
             }
-            (TokenKind::Name, "changed") if at > 1 && tokens[at - 1].text == "." => {
+            (JinjaTokenKind::Name, "changed") if at > 1 && tokens[at - 1].text == "." => {
                 let mut from = at + 1;
                 while from < tokens.len() && (from == at + 1 || comma(from)) {
-                    let argument = behind(tag, from, comma);
+                    let argument = operand_after(tag, from, comma);
                     from = argument.end;
                     operands.insert(argument);
                 }
@@ -191,36 +198,39 @@ fn keyed(tag: &JinjaTag<'_>) -> BTreeSet<Operand> {
             _ => {}
         }
     }
-    operands.retain(|operand| !operand.is_plain(tag) && !operand.is_number(tag));
+    operands.retain(|operand| !operand.is_string_literal(tag) && !operand.is_number_literal(tag));
     operands
 }
 
-fn products(tag: &JinjaTag<'_>) -> BTreeSet<Operand> {
-    let products = binary(tag, "*").map(|at| {
+fn multiplication_operands(tag: &JinjaTag<'_>) -> BTreeSet<OperandRange> {
+    let products = binary_operator_positions(tag, "*").map(|at| {
         let ends = |index: usize| ends_operand(&tag.tokens, index);
         let factor = |index: usize| {
             ["*", "/", "//", "%"].contains(&tag.tokens[index].text)
-                && tag.tokens[index].kind == TokenKind::Other
+                && tag.tokens[index].kind == JinjaTokenKind::Other
         };
-        Operand {
-            start: before(tag, at, ends).start,
-            end: behind(tag, at, |index| ends(index) || factor(index)).end,
+        OperandRange {
+            start: operand_before(tag, at, ends).start,
+            end: operand_after(tag, at, |index| ends(index) || factor(index)).end,
         }
     });
     products.collect()
 }
 
-fn binary<'t>(tag: &'t JinjaTag<'_>, op: &'t str) -> impl Iterator<Item = usize> + 't {
+fn binary_operator_positions<'t>(
+    tag: &'t JinjaTag<'_>,
+    op: &'t str,
+) -> impl Iterator<Item = usize> + 't {
     let between = |at: &usize| {
         let value = at.checked_sub(1).map(|before| &tag.tokens[before]);
-        value.is_some_and(|value| ends_value(value, &KEYWORDS))
+        value.is_some_and(|value| ends_value(value, &OPERATOR_KEYWORDS))
     };
     (0..tag.tokens.len())
-        .filter(|at| tag.tokens[*at].is_op(op))
+        .filter(|at| tag.tokens[*at].is_operator(op))
         .filter(between)
 }
 
-fn before(tag: &JinjaTag<'_>, at: usize, ends: impl Fn(usize) -> bool) -> Operand {
+fn operand_before(tag: &JinjaTag<'_>, at: usize, ends: impl Fn(usize) -> bool) -> OperandRange {
     // The keyword of a statement is not an operand.
     let least = usize::from(tag.is_statement());
     let mut depth = 0usize;
@@ -235,10 +245,10 @@ fn before(tag: &JinjaTag<'_>, at: usize, ends: impl Fn(usize) -> bool) -> Operan
         }
         start -= 1;
     }
-    Operand { start, end: at }
+    OperandRange { start, end: at }
 }
 
-fn behind(tag: &JinjaTag<'_>, at: usize, ends: impl Fn(usize) -> bool) -> Operand {
+fn operand_after(tag: &JinjaTag<'_>, at: usize, ends: impl Fn(usize) -> bool) -> OperandRange {
     let mut depth = 0usize;
     let mut end = at + 1;
     while end < tag.tokens.len() {
@@ -251,28 +261,28 @@ fn behind(tag: &JinjaTag<'_>, at: usize, ends: impl Fn(usize) -> bool) -> Operan
         }
         end += 1;
     }
-    Operand { start: at + 1, end }
+    OperandRange { start: at + 1, end }
 }
 
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Operand {
+struct OperandRange {
     start: usize,
     end: usize,
 }
 
-impl Operand {
-    fn is_plain(&self, tag: &JinjaTag<'_>) -> bool {
+impl OperandRange {
+    fn is_string_literal(&self, tag: &JinjaTag<'_>) -> bool {
         let tokens = &tag.tokens[self.start..self.end];
-        tokens.is_empty() || matches!(tokens, [only] if only.kind == TokenKind::Str)
+        tokens.is_empty() || matches!(tokens, [only] if only.kind == JinjaTokenKind::Str)
     }
 
-    fn is_number(&self, tag: &JinjaTag<'_>) -> bool {
+    fn is_number_literal(&self, tag: &JinjaTag<'_>) -> bool {
         let digit = |c: char| c.is_ascii_digit();
         matches!(&tag.tokens[self.start..self.end], [only] if only.text.starts_with(digit))
     }
 }
 
-const KEYWORDS: [&str; 7] = ["and", "or", "not", "in", "if", "else", "recursive"];
+const OPERATOR_KEYWORDS: [&str; 7] = ["and", "or", "not", "in", "if", "else", "recursive"];
 
 /// Returns whether the template token at `index` is an operator or keyword that binds less tightly
 /// than `~`.
@@ -280,18 +290,18 @@ fn ends_operand(tokens: &[JinjaToken<'_>], index: usize) -> bool {
     let token = &tokens[index];
     let before = index.checked_sub(1).map(|before| &tokens[before]);
     match token.kind {
-        TokenKind::Str => false,
+        JinjaTokenKind::Str => false,
         // Except for the words of a test, `x is not in y`.
-        TokenKind::Name => {
+        JinjaTokenKind::Name => {
             let tested = match &tokens[..index] {
-                [.., is, not] if not.is_name("not") => is.is_name("is"),
-                [.., is] => is.is_name("is"),
+                [.., is, not] if not.is_named("not") => is.is_named("is"),
+                [.., is] => is.is_named("is"),
                 [] => false,
             };
-            KEYWORDS.contains(&token.text) && !tested
+            OPERATOR_KEYWORDS.contains(&token.text) && !tested
         }
-        TokenKind::Other => match token.text {
-            "-" | "+" => before.is_some_and(|before| ends_value(before, &KEYWORDS)),
+        JinjaTokenKind::Other => match token.text {
+            "-" | "+" => before.is_some_and(|before| ends_value(before, &OPERATOR_KEYWORDS)),
             text => [",", "=", ":", "==", "!=", "<", ">", "<=", ">=", "~"].contains(&text),
         },
     }
@@ -300,9 +310,9 @@ fn ends_operand(tokens: &[JinjaToken<'_>], index: usize) -> bool {
 /// Returns whether a `+` or `-` after this template token is a binary operator, not a unary one.
 fn ends_value(token: &JinjaToken<'_>, keywords: &[&str]) -> bool {
     match token.kind {
-        TokenKind::Str => true,
-        TokenKind::Name => !keywords.contains(&token.text),
-        TokenKind::Other => {
+        JinjaTokenKind::Str => true,
+        JinjaTokenKind::Name => !keywords.contains(&token.text),
+        JinjaTokenKind::Other => {
             token.text.starts_with(|c: char| c.is_ascii_digit())
                 || [")", "]", "}"].contains(&token.text)
         }
@@ -328,7 +338,7 @@ enum SliceToken {
 /// Returns the role that each template token has in a slice such as `[a:b]`.
 ///
 /// A `[` with a colon directly in it always starts a slice: list literals contain no colons.
-fn slices(tag: &JinjaTag<'_>) -> Vec<SliceToken> {
+fn slice_roles(tag: &JinjaTag<'_>) -> Vec<SliceToken> {
     let tokens = &tag.tokens;
     let mut parts = vec![SliceToken::None; tokens.len()];
     let mut open: Vec<(usize, Vec<usize>)> = Vec::new();
@@ -376,21 +386,21 @@ fn slices(tag: &JinjaTag<'_>) -> Vec<SliceToken> {
 fn is_slow_subscript(tag: &JinjaTag<'_>, open: usize, close: usize) -> bool {
     // The keyword of a statement is not a value.
     let least = 1 + usize::from(tag.is_statement());
-    if open < least || !ends_value(&tag.tokens[open - 1], &KEYWORDS) {
+    if open < least || !ends_value(&tag.tokens[open - 1], &OPERATOR_KEYWORDS) {
         return false;
     }
     match &tag.tokens[open + 1..close] {
         [] => false,
-        [only] if only.kind == TokenKind::Str => false,
+        [only] if only.kind == JinjaTokenKind::Str => false,
         [only] => only.text.parse::<u16>().is_err(),
         _ => true,
     }
 }
 
 /// Converts a Python string literal to one that minijinja reads as the same text.
-fn literal(token: &str) -> String {
+fn minijinja_string_literal(token: &str) -> String {
     let mut out = String::from("\"");
-    for c in unescape(&token[1..token.len() - 1]).chars() {
+    for c in unescape_python_string(&token[1..token.len() - 1]).chars() {
         match c {
             '"' => out.push_str("\\\""),
             '\\' => out.push_str("\\\\"),
@@ -403,7 +413,7 @@ fn literal(token: &str) -> String {
 }
 
 /// Decodes the escapes of a Python string literal; unknown and malformed ones keep their backslash.
-fn unescape(body: &str) -> String {
+fn unescape_python_string(body: &str) -> String {
     let mut out = String::with_capacity(body.len());
     let mut rest = body;
     while let Some(at) = rest.find('\\') {
@@ -422,11 +432,11 @@ fn unescape(body: &str) -> String {
             'v' => (Some('\x0b'), 1),
             '0'..='7' => {
                 let digits = rest.chars().take(3).take_while(|c| c.is_digit(8)).count();
-                (code(&rest[..digits], 8), digits)
+                (char_from_digits(&rest[..digits], 8), digits)
             }
-            'x' => coded(rest, 2),
-            'u' => coded(rest, 4),
-            'U' => coded(rest, 8),
+            'x' => decode_code_escape(rest, 2),
+            'u' => decode_code_escape(rest, 4),
+            'U' => decode_code_escape(rest, 8),
             _ => (Some('\\'), 0),
         };
         out.extend(text);
@@ -438,14 +448,17 @@ fn unescape(body: &str) -> String {
 
 /// Decodes an escape such as `x41`, `u0041` or `U00000041` after its backslash; returns the
 /// backslash if the escape is malformed.
-fn coded(rest: &str, digits: usize) -> (Option<char>, usize) {
-    match rest.get(1..=digits).and_then(|text| code(text, 16)) {
+fn decode_code_escape(rest: &str, digits: usize) -> (Option<char>, usize) {
+    match rest
+        .get(1..=digits)
+        .and_then(|text| char_from_digits(text, 16))
+    {
         Some(c) => (Some(c), digits + 1),
         None => (Some('\\'), 0),
     }
 }
 
-fn code(digits: &str, radix: u32) -> Option<char> {
+fn char_from_digits(digits: &str, radix: u32) -> Option<char> {
     char::from_u32(u32::from_str_radix(digits, radix).ok()?)
 }
 
@@ -454,20 +467,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slices_become_calls() {
+    fn jinja_slices_become_method_calls() {
         assert_eq!(
-            rewrite("{{ a[1:] }}{{ a[::-1][0] }}{{ a[b[:2]|length:{'x': [c]}['x'][0]] }}"),
+            rewrite_for_minijinja(
+                "{{ a[1:] }}{{ a[::-1][0] }}{{ a[b[:2]|length:{'x': [c]}['x'][0]] }}"
+            ),
             "{{ a.__slice__(1, none) }}{{ a.__slice__(none, none, -1)[0] }}\
              {{ a.__slice__(b.__slice__(none, 2)|length, {'x': [c]}['x'][0]) }}"
         );
         assert_eq!(
-            rewrite("a[1:] {# b[1:] #}{{ [1, {2: 3}] }}"),
+            rewrite_for_minijinja("a[1:] {# b[1:] #}{{ [1, {2: 3}] }}"),
             "a[1:] {# b[1:] #}{{ [1, {2: 3}] }}"
         );
     }
 
     #[test]
-    fn operands_of_a_tilde_become_strings() {
+    fn tilde_operands_become_strings() {
         for (from, to) in [
             ("{{ a ~ 'b' ~ c }}", "{{ (a)|string ~ 'b' ~ (c)|string }}"),
             (
@@ -500,31 +515,31 @@ mod tests {
             ),
             ("{{ ~ }}{{ ~ a }}", "{{ ~ }}{{ ~ (a)|string }}"),
         ] {
-            assert_eq!(rewrite(from), to);
+            assert_eq!(rewrite_for_minijinja(from), to);
         }
     }
 
     #[test]
-    fn generation_blocks_become_scopes() {
+    fn generation_blocks_become_with_blocks() {
         assert_eq!(
-            rewrite("a\r\n{%- generation -%} generation {%endgeneration%}"),
+            rewrite_for_minijinja("a\r\n{%- generation -%} generation {%endgeneration%}"),
             "a\n{%- with -%} generation {%endwith%}"
         );
     }
 
     #[test]
-    fn string_escapes_are_pythons() {
+    fn string_escapes_equal_python() {
         assert_eq!(
-            rewrite(r#"{{ '\n\\\'"\d\/\x41\u00e9\U0001F600\101\xZZ' }}{{ "é" }}"#),
+            rewrite_for_minijinja(r#"{{ '\n\\\'"\d\/\x41\u00e9\U0001F600\101\xZZ' }}{{ "é" }}"#),
             "{{ \"\\n\\\\'\\\"\\\\d\\\\/Aé😀A\\\\xZZ\" }}{{ \"é\" }}"
         );
-        assert_eq!(rewrite("{{ 'a\\\nb' }}"), "{{ \"ab\" }}");
+        assert_eq!(rewrite_for_minijinja("{{ 'a\\\nb' }}"), "{{ \"ab\" }}");
     }
 
     #[test]
     fn text_without_a_template_is_unchanged() {
         for source in ["", "{", "{{ 'x\\", "{% if a[1: %}", "\\u {{"] {
-            assert_eq!(rewrite(source), source);
+            assert_eq!(rewrite_for_minijinja(source), source);
         }
     }
 }

@@ -6,16 +6,16 @@ use minijinja::value::{Rest, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
 use vllm_sim_python::json;
 
-use super::args::Args;
+use super::args::FilterArgs;
 use super::bounds;
 
 /// Maximum nesting depth of a value for `tojson`; JSON from requests is limited to less.
-const MAX_DEPTH: usize = 500;
+const MAX_JSON_DEPTH: usize = 500;
 /// Maximum length of the indent and separators of `tojson`, in bytes.
 const MAX_SEPARATOR_BYTES: usize = 256;
 
 #[derive(Debug)]
-struct Style {
+struct JsonStyle {
     ascii: bool,
     indent: Option<String>,
     item_separator: String,
@@ -25,25 +25,25 @@ struct Style {
 
 /// Implements the template filter `tojson(ensure_ascii=False, indent=None, separators=None,
 /// sort_keys=False)`.
-pub(super) fn tojson(value: &Value, args: Rest<Value>) -> Result<String, Error> {
-    bounds::spend_all(value)?;
-    let args = Args::new(&args)?;
-    let style = Style::read(&args)?;
-    args.finish()?;
+pub(super) fn tojson_filter(value: &Value, args: Rest<Value>) -> Result<String, Error> {
+    bounds::spend_on_nested(value)?;
+    let args = FilterArgs::new(&args)?;
+    let style = JsonStyle::from_args(&args)?;
+    args.reject_unknown_args()?;
     let mut out = String::new();
-    style.write(&mut out, value, 0)?;
+    style.write_value(&mut out, value, 0)?;
     Ok(out)
 }
 
-impl Style {
-    fn read(args: &Args<'_>) -> Result<Self, Error> {
-        let ascii = args.flag(0, "ensure_ascii")?;
+impl JsonStyle {
+    fn from_args(args: &FilterArgs<'_>) -> Result<Self, Error> {
+        let ascii = args.flag_arg(0, "ensure_ascii")?;
         let (indent, separators) = (args.get(1, "indent")?, args.get(2, "separators")?);
-        let sort_keys = args.flag(3, "sort_keys")?;
+        let sort_keys = args.flag_arg(3, "sort_keys")?;
         let indent = match indent {
             Some(indent) => Some(match indent.as_str() {
                 Some(text) if text.len() > MAX_SEPARATOR_BYTES => {
-                    return Err(invalid("indent is too long"));
+                    return Err(invalid_operation("indent is too long"));
                 }
                 Some(text) => text.to_owned(),
                 // Python repeats a space by the number, so a negative one results in none.
@@ -55,11 +55,13 @@ impl Style {
             Some(pair) => {
                 let parts: Vec<String> = pair.try_iter()?.map(|part| part.to_string()).collect();
                 if parts.iter().any(|part| part.len() > MAX_SEPARATOR_BYTES) {
-                    return Err(invalid("separators are too long"));
+                    return Err(invalid_operation("separators are too long"));
                 }
                 match <[String; 2]>::try_from(parts) {
                     Ok([item, key]) => (item, key),
-                    Err(_) => return Err(invalid("separators must be a pair of strings")),
+                    Err(_) => {
+                        return Err(invalid_operation("separators must be a pair of strings"));
+                    }
                 }
             }
             None if indent.is_some() => (",".to_owned(), ": ".to_owned()),
@@ -74,22 +76,24 @@ impl Style {
         })
     }
 
-    fn write(&self, out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
-        if depth > MAX_DEPTH {
-            return Err(invalid("the value nests too deeply for JSON"));
+    fn write_value(&self, out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
+        if depth > MAX_JSON_DEPTH {
+            return Err(invalid_operation("the value nests too deeply for JSON"));
         }
         match value.kind() {
             ValueKind::Undefined => {
-                return Err(invalid("Object of type Undefined is not JSON serializable"));
+                return Err(invalid_operation(
+                    "Object of type Undefined is not JSON serializable",
+                ));
             }
             ValueKind::None => out.push_str("null"),
             ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
-            ValueKind::Number => out.push_str(&number(value)),
-            ValueKind::String => self.string(out, value.as_str().unwrap_or_default()),
-            ValueKind::Seq | ValueKind::Iterable => self.list(out, value, depth)?,
-            ValueKind::Map => self.object(out, value, depth)?,
+            ValueKind::Number => out.push_str(&python_number_text(value)),
+            ValueKind::String => self.write_string(out, value.as_str().unwrap_or_default()),
+            ValueKind::Seq | ValueKind::Iterable => self.write_list(out, value, depth)?,
+            ValueKind::Map => self.write_object(out, value, depth)?,
             kind => {
-                return Err(invalid(format!(
+                return Err(invalid_operation(format!(
                     "Object of type {kind} is not JSON serializable"
                 )));
             }
@@ -97,7 +101,7 @@ impl Style {
         Ok(())
     }
 
-    fn list(&self, out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
+    fn write_list(&self, out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
         let mut empty = true;
         out.push('[');
         for item in value.try_iter()? {
@@ -105,17 +109,17 @@ impl Style {
                 out.push_str(&self.item_separator);
             }
             empty = false;
-            self.line(out, depth + 1);
-            self.write(out, &item, depth + 1)?;
+            self.write_line_break(out, depth + 1);
+            self.write_value(out, &item, depth + 1)?;
         }
         if !empty {
-            self.line(out, depth);
+            self.write_line_break(out, depth);
         }
         out.push(']');
         Ok(())
     }
 
-    fn object(&self, out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
+    fn write_object(&self, out: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
         let mut pairs: Vec<(Value, Value)> = value
             .as_object()
             .and_then(|object| object.try_iter_pairs())
@@ -129,30 +133,30 @@ impl Style {
             if index > 0 {
                 out.push_str(&self.item_separator);
             }
-            self.line(out, depth + 1);
+            self.write_line_break(out, depth + 1);
             match key.kind() {
-                ValueKind::String => self.string(out, key.as_str().unwrap_or_default()),
+                ValueKind::String => self.write_string(out, key.as_str().unwrap_or_default()),
                 ValueKind::None => out.push_str("\"null\""),
                 ValueKind::Bool if key.is_true() => out.push_str("\"true\""),
                 ValueKind::Bool => out.push_str("\"false\""),
-                ValueKind::Number => self.string(out, &number(key)),
+                ValueKind::Number => self.write_string(out, &python_number_text(key)),
                 kind => {
-                    return Err(invalid(format!(
+                    return Err(invalid_operation(format!(
                         "keys must be str, int, float, bool or None, not {kind}"
                     )));
                 }
             }
             out.push_str(&self.key_separator);
-            self.write(out, item, depth + 1)?;
+            self.write_value(out, item, depth + 1)?;
         }
         if !pairs.is_empty() {
-            self.line(out, depth);
+            self.write_line_break(out, depth);
         }
         out.push('}');
         Ok(())
     }
 
-    fn line(&self, out: &mut String, depth: usize) {
+    fn write_line_break(&self, out: &mut String, depth: usize) {
         if let Some(indent) = &self.indent {
             out.push('\n');
             for _ in 0..depth {
@@ -161,24 +165,24 @@ impl Style {
         }
     }
 
-    fn string(&self, out: &mut String, text: &str) {
+    fn write_string(&self, out: &mut String, text: &str) {
         out.push('"');
         if self.ascii {
-            json::escape_ascii(out, text);
+            json::push_escaped_ascii(out, text);
         } else {
-            json::escape(out, text);
+            json::push_escaped_unicode(out, text);
         }
         out.push('"');
     }
 }
 
-fn number(value: &Value) -> String {
+fn python_number_text(value: &Value) -> String {
     if value.is_integer() {
         return value.to_string();
     }
-    f64::try_from(value.clone()).map_or_else(|_| value.to_string(), json::float)
+    f64::try_from(value.clone()).map_or_else(|_| value.to_string(), json::format_json_float)
 }
 
-fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
+fn invalid_operation(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
     Error::new(ErrorKind::InvalidOperation, message)
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum TokenKind {
+pub(super) enum JinjaTokenKind {
     Name,
     Str,
     /// Number or operator in a Jinja tag.
@@ -12,23 +12,23 @@ pub(super) enum TokenKind {
 
 #[derive(Debug, Clone)]
 pub(super) struct JinjaToken<'s> {
-    pub(super) kind: TokenKind,
+    pub(super) kind: JinjaTokenKind,
     pub(super) text: &'s str,
     pub(super) span: Range<usize>,
 }
 
 impl JinjaToken<'_> {
-    pub(super) fn is_name(&self, name: &str) -> bool {
-        self.kind == TokenKind::Name && self.text == name
+    pub(super) fn is_named(&self, name: &str) -> bool {
+        self.kind == JinjaTokenKind::Name && self.text == name
     }
 
-    pub(super) fn is_op(&self, op: &str) -> bool {
-        self.kind == TokenKind::Other && self.text == op
+    pub(super) fn is_operator(&self, op: &str) -> bool {
+        self.kind == JinjaTokenKind::Other && self.text == op
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TagKind {
+pub(super) enum JinjaTagKind {
     Expression,
     Statement,
 }
@@ -36,29 +36,29 @@ pub(super) enum TagKind {
 /// Tag `{{ … }}` or `{% … %}` of a Jinja template; text, comments and raw blocks are skipped.
 #[derive(Debug)]
 pub(super) struct JinjaTag<'s> {
-    pub(super) kind: TagKind,
+    pub(super) kind: JinjaTagKind,
     pub(super) tokens: Vec<JinjaToken<'s>>,
 }
 
 impl JinjaTag<'_> {
     pub(super) fn is_statement(&self) -> bool {
-        self.kind == TagKind::Statement
+        self.kind == JinjaTagKind::Statement
     }
 }
 
 /// Returns the tags of a Jinja template in order; `None` if the template is malformed.
-pub(super) fn tags(source: &str) -> Option<Vec<JinjaTag<'_>>> {
+pub(super) fn lex_tags(source: &str) -> Option<Vec<JinjaTag<'_>>> {
     let mut tags = Vec::new();
     let mut at = 0;
     while let Some(open) = source[at..].find('{') {
         let start = at + open;
         match source.as_bytes().get(start + 1) {
             Some(b'#') => at = start + 2 + source[start + 2..].find("#}")? + 2,
-            Some(b'%') => match raw_end(&source[start..]) {
+            Some(b'%') => match raw_block_end(&source[start..]) {
                 Some(length) => at = start + length?,
-                None => at = tag(source, start, TagKind::Statement, &mut tags)?,
+                None => at = lex_tag(source, start, JinjaTagKind::Statement, &mut tags)?,
             },
-            Some(b'{') => at = tag(source, start, TagKind::Expression, &mut tags)?,
+            Some(b'{') => at = lex_tag(source, start, JinjaTagKind::Expression, &mut tags)?,
             _ => at = start + 1,
         }
     }
@@ -67,7 +67,7 @@ pub(super) fn tags(source: &str) -> Option<Vec<JinjaTag<'_>>> {
 
 /// Returns the length of a `{% raw %}` block at the start of `text`; `Some(None)` if the block is
 /// not closed.
-fn raw_end(text: &str) -> Option<Option<usize>> {
+fn raw_block_end(text: &str) -> Option<Option<usize>> {
     let body = after_word_tag(text, "raw")?;
     let mut at = text.len() - body.len();
     while let Some(next) = text[at..].find("{%") {
@@ -90,15 +90,15 @@ fn after_word_tag<'t>(text: &'t str, word: &str) -> Option<&'t str> {
         .strip_prefix("%}")
 }
 
-fn tag<'s>(
+fn lex_tag<'s>(
     source: &'s str,
     start: usize,
-    kind: TagKind,
+    kind: JinjaTagKind,
     tags: &mut Vec<JinjaTag<'s>>,
 ) -> Option<usize> {
     let close = match kind {
-        TagKind::Statement => "%}",
-        TagKind::Expression => "}}",
+        JinjaTagKind::Statement => "%}",
+        JinjaTagKind::Expression => "}}",
     };
     let mut tokens: Vec<JinjaToken<'s>> = Vec::new();
     let mut depth = 0usize;
@@ -123,7 +123,7 @@ fn tag<'s>(
             at += c.len_utf8();
             continue;
         }
-        let (token_kind, length) = token(rest, c)?;
+        let (token_kind, length) = lex_token(rest, c)?;
         match c {
             '(' | '[' | '{' => depth += 1,
             ')' | ']' | '}' => depth = depth.checked_sub(1)?,
@@ -139,26 +139,29 @@ fn tag<'s>(
 }
 
 /// Returns the kind and length in bytes of the Jinja token at the start of `rest`.
-fn token(rest: &str, first: char) -> Option<(TokenKind, usize)> {
+fn lex_token(rest: &str, first: char) -> Option<(JinjaTokenKind, usize)> {
     if first == '"' || first == '\'' {
-        return string_length(rest, first).map(|length| (TokenKind::Str, length));
+        return string_literal_len(rest, first).map(|length| (JinjaTokenKind::Str, length));
     }
     if first == '_' || first.is_alphabetic() {
         let end = rest
             .find(|c: char| c != '_' && !c.is_alphanumeric())
             .unwrap_or(rest.len());
-        return Some((TokenKind::Name, end));
+        return Some((JinjaTokenKind::Name, end));
     }
     if first.is_ascii_digit() {
-        return Some((TokenKind::Other, number_length(rest)));
+        return Some((JinjaTokenKind::Other, number_literal_len(rest)));
     }
     let long = ["//", "**", "==", "!=", "<=", ">="]
         .iter()
         .any(|op| rest.starts_with(op));
-    Some((TokenKind::Other, if long { 2 } else { first.len_utf8() }))
+    Some((
+        JinjaTokenKind::Other,
+        if long { 2 } else { first.len_utf8() },
+    ))
 }
 
-fn string_length(rest: &str, quote: char) -> Option<usize> {
+fn string_literal_len(rest: &str, quote: char) -> Option<usize> {
     let mut escaped = false;
     for (at, c) in rest.char_indices().skip(1) {
         match c {
@@ -171,7 +174,7 @@ fn string_length(rest: &str, quote: char) -> Option<usize> {
     None
 }
 
-fn number_length(rest: &str) -> usize {
+fn number_literal_len(rest: &str) -> usize {
     let digits = |text: &str| {
         text.find(|c: char| c != '_' && !c.is_ascii_digit())
             .unwrap_or(text.len())
@@ -195,10 +198,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tags_are_found_between_text_comments_and_raw_blocks() {
+    fn lexer_skips_text_comments_and_raw_blocks() {
         let source = "a { {# {{ x }} #}{%- if a['}}'] == {'b': {}} -%}{% raw %}{{ y }}{%- endraw %}\
                       {{+ 1.5e3 ~ z[0][1:] }}";
-        let tags = tags(source).unwrap();
+        let tags = lex_tags(source).unwrap();
         let texts: Vec<Vec<&str>> = tags
             .iter()
             .map(|tag| tag.tokens.iter().map(|token| token.text).collect())
@@ -231,9 +234,9 @@ mod tests {
             "{{ ",
             "{{ a\u{0}",
         ] {
-            assert!(tags(source).is_none(), "{source:?}");
+            assert!(lex_tags(source).is_none(), "{source:?}");
         }
-        assert!(tags("").unwrap().is_empty());
-        assert!(tags("{").unwrap().is_empty());
+        assert!(lex_tags("").unwrap().is_empty());
+        assert!(lex_tags("{").unwrap().is_empty());
     }
 }

@@ -8,12 +8,12 @@ use std::borrow::Cow;
 
 use minijinja::Value;
 use serde_json::{Map, Value as Json};
-use vllm_sim_python::{Py, loads};
+use vllm_sim_python::{PythonValue, loads};
 
 use super::content_format::ContentFormat;
 use super::error::TemplateError;
-use super::part::{MessagePart, wrong};
-use super::python::{Fields, dict, from_json, list};
+use super::part::{MessagePart, invalid_message};
+use super::python::{PythonFields, python_dict, python_list, value_from_json};
 
 /// Message of a conversation, as sent by the client or already parsed.
 #[derive(Debug, Clone, PartialEq)]
@@ -47,9 +47,9 @@ impl From<Json> for ChatMessage {
 }
 
 impl ChatMessage {
-    pub(super) fn read(&self) -> Result<Cow<'_, TemplateMessage>, TemplateError> {
+    pub(super) fn parsed(&self) -> Result<Cow<'_, TemplateMessage>, TemplateError> {
         match self {
-            Self::Sent(message) => TemplateMessage::read(message).map(Cow::Owned),
+            Self::Sent(message) => TemplateMessage::parse_message(message).map(Cow::Owned),
             Self::Read(message) => Ok(Cow::Borrowed(message)),
         }
     }
@@ -57,10 +57,10 @@ impl ChatMessage {
 
 impl TemplateMessage {
     /// Creates a message whose content parts are these texts.
-    pub fn texts(role: &'static str, texts: &[String]) -> Self {
+    pub fn from_texts(role: &'static str, texts: &[String]) -> Self {
         let parts = texts
             .iter()
-            .filter_map(|text| MessagePart::of_text(role, text));
+            .filter_map(|text| MessagePart::from_text(role, text));
         Self {
             role: Cow::Borrowed(role),
             content: MessageContent::Parts(parts.collect()),
@@ -118,12 +118,18 @@ impl TemplateMessage {
     pub fn parse_arguments(&mut self) -> Result<(), TemplateError> {
         let calls = self.rest.iter_mut().find(|(name, _)| *name == "tool_calls");
         let calls = calls.and_then(|(_, calls)| calls.as_array_mut());
-        calls.into_iter().flatten().try_for_each(parse_call)
+        calls
+            .into_iter()
+            .flatten()
+            .try_for_each(parse_tool_call_arguments)
     }
 
-    fn read(message: &Json) -> Result<Self, TemplateError> {
+    fn parse_message(message: &Json) -> Result<Self, TemplateError> {
         let Some(message) = message.as_object() else {
-            return Err(wrong("messages", "each message must be an object."));
+            return Err(invalid_message(
+                "messages",
+                "each message must be an object.",
+            ));
         };
         let role = message.get("role").and_then(Json::as_str);
         let role = role.unwrap_or_default();
@@ -134,10 +140,10 @@ impl TemplateMessage {
         };
         let mut read = Vec::with_capacity(parts.len());
         for part in parts {
-            let part = MessagePart::read(role, part)?;
-            if part.as_ref().and_then(MessagePart::media_type) == Some("prompt_embeds") {
+            let part = MessagePart::parse_part(role, part)?;
+            if part.as_ref().and_then(MessagePart::modality_name) == Some("prompt_embeds") {
                 let message = "prompt_embeds content parts are not supported.";
-                return Err(wrong("messages", message));
+                return Err(invalid_message("messages", message));
             }
             read.extend(part);
         }
@@ -146,35 +152,35 @@ impl TemplateMessage {
         Ok(read)
     }
 
-    pub(super) fn member(&self, name: &str) -> Option<&Json> {
+    pub(super) fn extra_field(&self, name: &str) -> Option<&Json> {
         let found = self.rest.iter().find(|(known, _)| *known == name);
         found.map(|(_, value)| value)
     }
 
     /// Returns whether the message's content is one text in this format; a tool message of text
     /// parts always is.
-    fn is_text(&self, format: ContentFormat) -> bool {
+    fn is_single_text(&self, format: ContentFormat) -> bool {
         match &self.content {
             MessageContent::Text(_) => true,
             MessageContent::Parts(parts) => match format {
                 ContentFormat::String => true,
                 ContentFormat::Openai => {
-                    self.role == "tool" && parts.iter().all(|part| part.text().is_some())
+                    self.role == "tool" && parts.iter().all(|part| part.text_content().is_some())
                 }
             },
         }
     }
 
     /// Returns the texts of the message's content, joined by newlines.
-    pub(super) fn text(&self, format: ContentFormat) -> Cow<'_, str> {
+    pub(super) fn content_text(&self, format: ContentFormat) -> Cow<'_, str> {
         let parts = match &self.content {
             MessageContent::Text(text) => return Cow::Borrowed(text),
             MessageContent::Parts(parts) => parts.iter(),
         };
         let mut lines: Vec<Cow<'_, str>> = match format {
-            ContentFormat::String => parts.filter_map(MessagePart::line).collect(),
+            ContentFormat::String => parts.filter_map(MessagePart::text_line).collect(),
             ContentFormat::Openai => {
-                let texts = parts.filter_map(MessagePart::text);
+                let texts = parts.filter_map(MessagePart::text_content);
                 texts.map(Cow::Borrowed).collect()
             }
         };
@@ -185,50 +191,57 @@ impl TemplateMessage {
     }
 
     /// Appends `tail` to the last text of the message; returns that text before the change.
-    pub(super) fn append(&mut self, tail: &str, format: ContentFormat) -> Option<String> {
-        if self.is_text(format) {
-            let text = self.text(format).into_owned();
+    pub(super) fn append_to_last_text(
+        &mut self,
+        tail: &str,
+        format: ContentFormat,
+    ) -> Option<String> {
+        if self.is_single_text(format) {
+            let text = self.content_text(format).into_owned();
             self.content = MessageContent::Text(format!("{text}{tail}"));
             return Some(text);
         }
         let MessageContent::Parts(parts) = &mut self.content else {
             return None;
         };
-        let text = parts.iter_mut().rev().find_map(MessagePart::text_mut)?;
+        let text = parts
+            .iter_mut()
+            .rev()
+            .find_map(MessagePart::text_content_mut)?;
         let before = text.clone();
         text.push_str(tail);
         Some(before)
     }
 
-    pub(super) fn to_value(&self, format: ContentFormat) -> Value {
-        let mut members = Fields::default();
-        if let Some(reasoning) = self.member("reasoning_content") {
-            members.insert(Cow::Borrowed("thinking"), from_json(reasoning));
+    pub(super) fn to_template_value(&self, format: ContentFormat) -> Value {
+        let mut members = PythonFields::default();
+        if let Some(reasoning) = self.extra_field("reasoning_content") {
+            members.insert(Cow::Borrowed("thinking"), value_from_json(reasoning));
         }
         members.insert(Cow::Borrowed("role"), Value::from(&*self.role));
         let content = match &self.content {
-            MessageContent::Parts(parts) if !self.is_text(format) => {
-                list(parts.iter().map(MessagePart::to_value).collect())
+            MessageContent::Parts(parts) if !self.is_single_text(format) => {
+                python_list(parts.iter().map(MessagePart::to_template_value).collect())
             }
-            _ => Value::from(&*self.text(format)),
+            _ => Value::from(&*self.content_text(format)),
         };
         members.insert(Cow::Borrowed("content"), content);
         let rest = self.rest.iter();
-        members.extend(rest.map(|(name, value)| (Cow::Borrowed(*name), from_json(value))));
-        dict(members)
+        members.extend(rest.map(|(name, value)| (Cow::Borrowed(*name), value_from_json(value))));
+        python_dict(members)
     }
 }
 
-fn parse_call(call: &mut Json) -> Result<(), TemplateError> {
+fn parse_tool_call_arguments(call: &mut Json) -> Result<(), TemplateError> {
     let Some(call) = call.as_object_mut() else {
-        return Err(wrong(
+        return Err(invalid_message(
             "tool_calls",
             "assistant tool_calls entries must be objects.",
         ));
     };
     let of_function = call.get("type").is_none_or(|kind| kind == "function");
     let Some(Json::Object(function)) = call.get_mut("function").filter(|_| of_function) else {
-        return Err(wrong(
+        return Err(invalid_message(
             "tool_calls",
             "chat completions only support assistant tool_calls of type 'function'.",
         ));
@@ -239,7 +252,7 @@ fn parse_call(call: &mut Json) -> Result<(), TemplateError> {
     if let Json::String(text) = arguments {
         *arguments = loads(text.as_bytes()).unwrap_or_default();
     }
-    if !matches!(Py::of(arguments), Py::Dict(_)) {
+    if !matches!(PythonValue::of_json(arguments), PythonValue::Dict(_)) {
         *arguments = Map::new().into();
     }
     Ok(())
@@ -247,7 +260,7 @@ fn parse_call(call: &mut Json) -> Result<(), TemplateError> {
 
 /// Converts developer messages to system messages and merges all system messages into the first,
 /// for templates without the developer role.
-pub(super) fn developers_to_system(
+pub(super) fn developer_messages_to_system(
     mut messages: Vec<Cow<'_, TemplateMessage>>,
     format: ContentFormat,
 ) -> Vec<Cow<'_, TemplateMessage>> {
@@ -263,7 +276,7 @@ pub(super) fn developers_to_system(
         return messages;
     }
     let (system, others): (Vec<_>, Vec<_>) = messages.into_iter().partition(is_system);
-    let texts = system.iter().map(|message| message.text(format));
+    let texts = system.iter().map(|message| message.content_text(format));
     let texts: Vec<Cow<'_, str>> = texts.filter(|text| !text.is_empty()).collect();
     let merged = TemplateMessage {
         role: Cow::Borrowed("system"),

@@ -4,34 +4,34 @@ use minijinja::value::{Rest, ValueKind, from_args};
 use minijinja::{Error, ErrorKind, State, Value};
 use vllm_sim_python::is_python_whitespace;
 
-use super::args::Args;
+use super::args::FilterArgs;
 use super::bounds;
-use super::jinja2::{ITEM, SLICE};
-use super::python::{list, pair, str_of};
+use super::jinja2::{ITEM_METHOD, SLICE_METHOD};
+use super::python::{python_list, python_pair, python_str_of};
 
 /// Calls a Python method of a template value, `value.method(args)`.
 ///
 /// # Errors
 /// `UnknownMethod` for an unknown method, other kinds for wrong arguments.
-pub(super) fn call(
+pub(super) fn call_python_method(
     state: &State<'_, '_>,
     value: &Value,
     method: &str,
     args: &[Value],
 ) -> Result<Value, Error> {
-    if method == SLICE {
-        return slice(value, args);
+    if method == SLICE_METHOD {
+        return slice_method(value, args);
     }
-    if method == ITEM {
-        return item(value, args);
+    if method == ITEM_METHOD {
+        return get_item_method(value, args);
     }
     // Search text and range.
-    args.iter().try_for_each(bounds::spend_on)?;
+    args.iter().try_for_each(bounds::spend_on_value)?;
     match value.kind() {
         ValueKind::String => {
             let text = value.as_str().unwrap_or_default();
             bounds::spend_method(text, method, args)?;
-            match on_str(text, method, args)? {
+            match call_str_method(text, method, args)? {
                 Some(answer) => Ok(answer),
                 None => {
                     minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args)
@@ -40,13 +40,13 @@ pub(super) fn call(
         }
         ValueKind::Map => {
             if method != "get" {
-                bounds::spend_on(value)?;
+                bounds::spend_on_value(value)?;
             }
-            on_dict(value, method, args)
+            call_dict_method(value, method, args)
         }
         ValueKind::Seq | ValueKind::Iterable => {
-            bounds::spend_all(value)?;
-            on_list(value, method, args)
+            bounds::spend_on_nested(value)?;
+            call_list_method(value, method, args)
         }
         _ => Err(Error::from(ErrorKind::UnknownMethod)),
     }
@@ -54,30 +54,30 @@ pub(super) fn call(
 
 /// Returns the template value `value[key]`, and counts its work: the characters before the found
 /// one, and hashing of the whole key.
-fn item(value: &Value, args: &[Value]) -> Result<Value, Error> {
+fn get_item_method(value: &Value, args: &[Value]) -> Result<Value, Error> {
     let (key,): (&Value,) = from_args(args)?;
-    bounds::spend_on(key)?;
+    bounds::spend_on_value(key)?;
     if let Some(text) = value.as_str() {
-        bounds::spend(text.len() as u64)?;
+        bounds::spend_work(text.len() as u64)?;
     }
     value.get_item(key)
 }
 
-fn on_str(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Error> {
+fn call_str_method(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Error> {
     let answer = match method {
-        "strip" => strip_end(strip_start(text, args)?, args)?.into(),
-        "lstrip" => strip_start(text, args)?.into(),
-        "rstrip" => strip_end(text, args)?.into(),
-        "split" | "rsplit" => split(text, method, args)?,
+        "strip" => strip_right(strip_left(text, args)?, args)?.into(),
+        "lstrip" => strip_left(text, args)?.into(),
+        "rstrip" => strip_right(text, args)?.into(),
+        "split" | "rsplit" => split_method(text, method, args)?,
         "splitlines" => {
-            let keep_ends = Args::new(args)?.flag(0, "keepends")?;
+            let keep_ends = FilterArgs::new(args)?.flag_arg(0, "keepends")?;
             let shown = |(line, with_end)| Value::from(if keep_ends { with_end } else { line });
-            list(lines(text).map(shown).collect())
+            python_list(python_splitlines(text).map(shown).collect())
         }
         "partition" | "rpartition" => {
             let (separator,): (&str,) = from_args(args)?;
             if separator.is_empty() {
-                return Err(invalid("empty separator"));
+                return Err(invalid_operation("empty separator"));
             }
             let last = method == "rpartition";
             let at = if last {
@@ -90,7 +90,7 @@ fn on_str(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Err
                 None if last => ["", "", text],
                 None => [text, "", ""],
             };
-            list(parts.into_iter().map(Value::from).collect())
+            python_list(parts.into_iter().map(Value::from).collect())
         }
         "removeprefix" => {
             let (prefix,): (&str,) = from_args(args)?;
@@ -100,13 +100,13 @@ fn on_str(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Err
             let (suffix,): (&str,) = from_args(args)?;
             text.strip_suffix(suffix).unwrap_or(text).into()
         }
-        "find" | "rfind" | "index" | "rindex" | "count" => search(text, method, args)?,
+        "find" | "rfind" | "index" | "rindex" | "count" => find_method(text, method, args)?,
         "join" => {
             let (items,): (&Value,) = from_args(args)?;
-            let items: Vec<String> = items.try_iter()?.map(|item| str_of(&item)).collect();
+            let items: Vec<String> = items.try_iter()?.map(|item| python_str_of(&item)).collect();
             items.join(text).into()
         }
-        "center" | "ljust" | "rjust" | "zfill" => pad(text, method, args)?,
+        "center" | "ljust" | "rjust" | "zfill" => pad_method(text, method, args)?,
         "swapcase" => text
             .chars()
             .flat_map(|c| {
@@ -120,13 +120,13 @@ fn on_str(text: &str, method: &str, args: &[Value]) -> Result<Option<Value>, Err
             .collect::<String>()
             .into(),
         "casefold" => text.to_lowercase().into(),
-        _ => return Ok(is_method(text, method).map(Value::from)),
+        _ => return Ok(eval_str_is_method(text, method).map(Value::from)),
     };
     Ok(Some(answer))
 }
 
 /// Evaluates Python's `str.is…` methods; all but `isascii` are false for empty text.
-fn is_method(text: &str, method: &str) -> Option<bool> {
+fn eval_str_is_method(text: &str, method: &str) -> Option<bool> {
     let all = |test: fn(char) -> bool| !text.is_empty() && text.chars().all(test);
     let cased = |wrong: fn(char) -> bool, right: fn(char) -> bool| {
         text.chars().any(right) && !text.chars().any(wrong)
@@ -143,52 +143,52 @@ fn is_method(text: &str, method: &str) -> Option<bool> {
     })
 }
 
-fn strip_start<'t>(text: &'t str, args: &[Value]) -> Result<&'t str, Error> {
-    Ok(text.trim_start_matches(stripped(args)?))
+fn strip_left<'t>(text: &'t str, args: &[Value]) -> Result<&'t str, Error> {
+    Ok(text.trim_start_matches(strip_predicate(args)?))
 }
 
-fn strip_end<'t>(text: &'t str, args: &[Value]) -> Result<&'t str, Error> {
-    Ok(text.trim_end_matches(stripped(args)?))
+fn strip_right<'t>(text: &'t str, args: &[Value]) -> Result<&'t str, Error> {
+    Ok(text.trim_end_matches(strip_predicate(args)?))
 }
 
 /// Returns a predicate for the characters that `str.strip` removes: the given ones, or whitespace.
-fn stripped(args: &[Value]) -> Result<impl Fn(char) -> bool, Error> {
+fn strip_predicate(args: &[Value]) -> Result<impl Fn(char) -> bool, Error> {
     let (chars,): (Option<&str>,) = from_args(args)?;
     Ok(move |c: char| chars.map_or_else(|| is_python_whitespace(c), |chars| chars.contains(c)))
 }
 
-fn split(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
+fn split_method(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     let from_right = method == "rsplit";
-    let args = Args::new(args)?;
+    let args = FilterArgs::new(args)?;
     let separator = args.get(0, "sep")?;
     let separator = separator
         .as_ref()
         .map(|separator| match separator.as_str() {
             Some(separator) => Ok(separator),
-            None => Err(invalid(format!(
+            None => Err(invalid_operation(format!(
                 "must be str or None, not {}",
                 separator.kind()
             ))),
         });
     let separator = separator.transpose()?;
-    let most = args.int(1, "maxsplit")?.unwrap_or(-1);
+    let most = args.int_arg(1, "maxsplit")?.unwrap_or(-1);
     let most = usize::try_from(most).map_or(usize::MAX, |most| most.saturating_add(1));
     let parts: Vec<&str> = match separator {
-        Some("") => return Err(invalid("empty separator")),
+        Some("") => return Err(invalid_operation("empty separator")),
         Some(separator) if from_right => {
             let mut parts: Vec<&str> = text.rsplitn(most, separator).collect();
             parts.reverse();
             parts
         }
         Some(separator) => text.splitn(most, separator).collect(),
-        None if from_right => words_from_right(text, most),
-        None => words(text, most),
+        None if from_right => split_whitespace_right(text, most),
+        None => split_whitespace_left(text, most),
     };
-    Ok(list(parts.into_iter().map(Value::from).collect()))
+    Ok(python_list(parts.into_iter().map(Value::from).collect()))
 }
 
 /// Splits text at whitespace into at most `most` parts; the last part keeps its inner whitespace.
-fn words(text: &str, most: usize) -> Vec<&str> {
+fn split_whitespace_left(text: &str, most: usize) -> Vec<&str> {
     let mut parts = Vec::new();
     let mut rest = text.trim_start_matches(is_python_whitespace);
     while !rest.is_empty() {
@@ -203,7 +203,7 @@ fn words(text: &str, most: usize) -> Vec<&str> {
     parts
 }
 
-fn words_from_right(text: &str, most: usize) -> Vec<&str> {
+fn split_whitespace_right(text: &str, most: usize) -> Vec<&str> {
     let mut parts = Vec::new();
     let mut rest = text.trim_end_matches(is_python_whitespace);
     while !rest.is_empty() {
@@ -223,7 +223,7 @@ fn words_from_right(text: &str, most: usize) -> Vec<&str> {
 }
 
 /// Returns the lines of Python's `str.splitlines`, each without and with its line end.
-pub(super) fn lines(text: &str) -> impl Iterator<Item = (&str, &str)> {
+pub(super) fn python_splitlines(text: &str) -> impl Iterator<Item = (&str, &str)> {
     let mut rest = text;
     std::iter::from_fn(move || {
         if rest.is_empty() {
@@ -250,15 +250,15 @@ pub(super) fn lines(text: &str) -> impl Iterator<Item = (&str, &str)> {
 
 /// Evaluates Python's `str.find` and similar methods: positions are in characters, within an
 /// optional range.
-fn search(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
+fn find_method(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     let (what, start, stop): (&str, Option<i64>, Option<i64>) = from_args(args)?;
     let (from, to) = if start.is_none() && stop.is_none() {
         (0, text.len())
     } else {
         let length = text.chars().count();
         let (start, stop) = (
-            bound(start.unwrap_or(0), length),
-            bound(stop.unwrap_or(i64::MAX), length),
+            clamp_slice_bound(start.unwrap_or(0), length),
+            clamp_slice_bound(stop.unwrap_or(i64::MAX), length),
         );
         let byte = |n: usize| text.char_indices().nth(n).map_or(text.len(), |(at, _)| at);
         (byte(start), byte(stop.max(start)))
@@ -274,12 +274,12 @@ fn search(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     };
     match found {
         Some(at) => Ok(text[..from + at].chars().count().into()),
-        None if method.ends_with("index") => Err(invalid("substring not found")),
+        None if method.ends_with("index") => Err(invalid_operation("substring not found")),
         None => Ok((-1).into()),
     }
 }
 
-fn pad(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
+fn pad_method(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     /// Maximum padding of `str.center` and similar methods, in characters; larger than any
     /// legitimate use.
     const MAX_PADDING: usize = 1 << 20;
@@ -307,7 +307,7 @@ fn pad(text: &str, method: &str, args: &[Value]) -> Result<Value, Error> {
     .into())
 }
 
-fn on_dict(value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
+fn call_dict_method(value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     let Some(object) = value.as_object() else {
         return Err(Error::from(ErrorKind::UnknownMethod));
     };
@@ -315,15 +315,19 @@ fn on_dict(value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> 
     Ok(match method {
         "keys" => {
             let () = from_args(args)?;
-            list(pairs().map(|(key, _)| key).collect())
+            python_list(pairs().map(|(key, _)| key).collect())
         }
         "values" => {
             let () = from_args(args)?;
-            list(pairs().map(|(_, value)| value).collect())
+            python_list(pairs().map(|(_, value)| value).collect())
         }
         "items" => {
             let () = from_args(args)?;
-            list(pairs().map(|(key, value)| pair(key, value)).collect())
+            python_list(
+                pairs()
+                    .map(|(key, value)| python_pair(key, value))
+                    .collect(),
+            )
         }
         "get" => {
             let (key, default): (&Value, Option<Value>) = from_args(args)?;
@@ -337,7 +341,7 @@ fn on_dict(value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> 
     })
 }
 
-fn on_list(value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
+fn call_list_method(value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
     match method {
         "count" => {
             let (what,): (&Value,) = from_args(args)?;
@@ -347,7 +351,10 @@ fn on_list(value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> 
             let (what,): (&Value,) = from_args(args)?;
             match value.try_iter()?.position(|item| item == *what) {
                 Some(at) => Ok(at.into()),
-                None => Err(invalid(format!("{} is not in list", str_of(what)))),
+                None => Err(invalid_operation(format!(
+                    "{} is not in list",
+                    python_str_of(what)
+                ))),
             }
         }
         "copy" => {
@@ -359,23 +366,23 @@ fn on_list(value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> 
 }
 
 /// Evaluates `value[start:stop:step]`; calls of this method replace slices in templates.
-fn slice(value: &Value, args: &[Value]) -> Result<Value, Error> {
+fn slice_method(value: &Value, args: &[Value]) -> Result<Value, Error> {
     let (bounds,): (Rest<Option<i64>>,) = from_args(args)?;
     let at = |n: usize| bounds.get(n).copied().flatten();
     let (start, stop, step) = (at(0), at(1), at(2).unwrap_or(1));
     if step == 0 {
-        return Err(invalid("slice step cannot be zero"));
+        return Err(invalid_operation("slice step cannot be zero"));
     }
-    bounds::spend_on(value)?;
+    bounds::spend_on_value(value)?;
     match value.kind() {
         ValueKind::String => {
             let text = value.as_str().unwrap_or_default();
             if step == 1 && text.is_ascii() {
-                let start = bound(start.unwrap_or(0), text.len());
-                let stop = bound(stop.unwrap_or(i64::MAX), text.len());
+                let start = clamp_slice_bound(start.unwrap_or(0), text.len());
+                let stop = clamp_slice_bound(stop.unwrap_or(i64::MAX), text.len());
                 return Ok(text[start..stop.max(start)].into());
             }
-            bounds::spend(16 * text.len() as u64)?;
+            bounds::spend_work(16 * text.len() as u64)?;
             let chars: Vec<char> = text.chars().collect();
             Ok(slice_indices(start, stop, step, chars.len())
                 .map(|at| chars[at])
@@ -384,7 +391,7 @@ fn slice(value: &Value, args: &[Value]) -> Result<Value, Error> {
         }
         ValueKind::Seq | ValueKind::Iterable => {
             let items: Vec<Value> = value.try_iter()?.collect();
-            Ok(list(
+            Ok(python_list(
                 slice_indices(start, stop, step, items.len())
                     .map(|at| items[at].clone())
                     .collect(),
@@ -405,14 +412,14 @@ fn slice_indices(
 ) -> impl Iterator<Item = usize> {
     let stride = usize::try_from(step.unsigned_abs()).unwrap_or(usize::MAX);
     let (from, count) = if step > 0 {
-        let from = bound(start.unwrap_or(0), length);
-        let to = bound(stop.unwrap_or(i64::MAX), length);
+        let from = clamp_slice_bound(start.unwrap_or(0), length);
+        let to = clamp_slice_bound(stop.unwrap_or(i64::MAX), length);
         (from, to.saturating_sub(from).div_ceil(stride))
     } else {
         // One-based, so that the position before the first element is zero.
         let edge = |at: i64| {
             if at < 0 {
-                from_end(at, length).map_or(0, |at| at + 1)
+                index_from_end(at, length).map_or(0, |at| at + 1)
             } else {
                 usize::try_from(at).map_or(length, |at| at.saturating_add(1).min(length))
             }
@@ -433,19 +440,19 @@ fn slice_indices(
     })
 }
 
-fn bound(at: i64, length: usize) -> usize {
+fn clamp_slice_bound(at: i64, length: usize) -> usize {
     if at < 0 {
-        from_end(at, length).unwrap_or(0)
+        index_from_end(at, length).unwrap_or(0)
     } else {
         usize::try_from(at).map_or(length, |at| at.min(length))
     }
 }
 
-fn from_end(at: i64, length: usize) -> Option<usize> {
+fn index_from_end(at: i64, length: usize) -> Option<usize> {
     length.checked_sub(usize::try_from(at.unsigned_abs()).ok()?)
 }
 
-fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
+fn invalid_operation(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
     Error::new(ErrorKind::InvalidOperation, message)
 }
 
@@ -454,7 +461,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slices_are_pythons() {
+    fn slice_method_equals_python() {
         type Bound = Option<i64>;
         let cases: [(Bound, Bound, i64, &[usize]); 12] = [
             (None, None, 1, &[0, 1, 2, 3, 4]),
@@ -480,15 +487,18 @@ mod tests {
     }
 
     #[test]
-    fn words_split_at_runs_of_blanks() {
-        assert_eq!(words("  a  b c ", usize::MAX), ["a", "b", "c"]);
-        assert_eq!(words("  a  b c ", 2), ["a", "b c "]);
-        assert_eq!(words_from_right("  a  b c ", 2), ["  a  b", "c"]);
-        assert_eq!(words_from_right(" ", 2), Vec::<&str>::new());
+    fn str_split_splits_at_whitespace_runs() {
         assert_eq!(
-            lines("a\r\nb\n\nc\u{2028}").collect::<Vec<_>>(),
+            split_whitespace_left("  a  b c ", usize::MAX),
+            ["a", "b", "c"]
+        );
+        assert_eq!(split_whitespace_left("  a  b c ", 2), ["a", "b c "]);
+        assert_eq!(split_whitespace_right("  a  b c ", 2), ["  a  b", "c"]);
+        assert_eq!(split_whitespace_right(" ", 2), Vec::<&str>::new());
+        assert_eq!(
+            python_splitlines("a\r\nb\n\nc\u{2028}").collect::<Vec<_>>(),
             [("a", "a\r\n"), ("b", "b\n"), ("", "\n"), ("c", "c\u{2028}")]
         );
-        assert_eq!(lines("a\r\nb").last(), Some(("b", "b")));
+        assert_eq!(python_splitlines("a\r\nb").last(), Some(("b", "b")));
     }
 }

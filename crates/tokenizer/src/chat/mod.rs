@@ -23,7 +23,7 @@ pub(crate) mod golden;
 
 pub use content_format::ContentFormat;
 pub use error::TemplateError;
-pub use flatten::plain_text;
+pub use flatten::message_plain_text;
 pub use message::{ChatMessage, TemplateMessage};
 pub use part::MessagePart;
 pub use templates::{ChatInput, ChatTemplates};

@@ -6,30 +6,30 @@ use std::borrow::Cow;
 
 use minijinja::Value;
 use serde_json::{Map, Value as Json};
-use vllm_sim_python::{Py, repr_str, str as python_str};
+use vllm_sim_python::{PythonValue, python_str, repr_str};
 
 use super::error::TemplateError;
-use super::python::{Fields, dict, from_json};
+use super::python::{PythonFields, python_dict, value_from_json};
 
 /// Part of a message's content: text, media or a tool reference.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MessagePart {
-    content: PartContent,
+    content: MessagePartContent,
     extra: Vec<(String, Json)>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-enum PartContent {
+enum MessagePartContent {
     Text(String),
     ToolReference(Json),
-    /// Media part; its type is one of [`TYPES`].
+    /// Media part; its type is one of [`PART_TYPES`].
     Media(&'static str),
 }
 
 /// Fields of content parts that vLLM reads; all other fields are passed to the template.
 ///
 /// **Source:** `_KNOWN_CONTENT_PART_FIELDS`.
-const KNOWN: [&str; 18] = [
+const KNOWN_PART_KEYS: [&str; 18] = [
     "audio_embeds",
     "audio_url",
     "closed",
@@ -51,7 +51,7 @@ const KNOWN: [&str; 18] = [
 ];
 
 /// Types of content parts known to vLLM, sorted as in its error message.
-const TYPES: [&str; 16] = [
+const PART_TYPES: [&str; 16] = [
     "audio_embeds",
     "audio_url",
     "image_embeds",
@@ -80,7 +80,7 @@ impl MessagePart {
     ///
     /// # Errors
     /// [`TemplateError::Message`] if vLLM does not know the type of the content part.
-    pub fn read(role: &str, part: &Json) -> Result<Option<Self>, TemplateError> {
+    pub fn parse_part(role: &str, part: &Json) -> Result<Option<Self>, TemplateError> {
         let text = match part {
             Json::String(text) => Some(text.as_str()),
             Json::Object(part) if part.get("type").is_some_and(|kind| kind == "text") => {
@@ -88,21 +88,21 @@ impl MessagePart {
             }
             _ => None,
         };
-        let rest = text.and_then(|text| after_billing_header(role, text));
+        let rest = text.and_then(|text| without_billing_header(role, text));
         if rest == Some("") {
             return Ok(None);
         }
         let mut read = match part {
-            Json::String(text) => Some(Self::from(PartContent::Text(text.clone()))),
-            Json::Object(part) => Self::typed(part)?,
+            Json::String(text) => Some(Self::from(MessagePartContent::Text(text.clone()))),
+            Json::Object(part) => Self::parse_typed_part(part)?,
             _ => {
-                return Err(wrong(
+                return Err(invalid_message(
                     "messages",
                     "each content part must be an object or a string.",
                 ));
             }
         };
-        if let (Some(rest), Some(PartContent::Text(text))) =
+        if let (Some(rest), Some(MessagePartContent::Text(text))) =
             (rest, read.as_mut().map(|read| &mut read.content))
         {
             rest.clone_into(text);
@@ -110,30 +110,30 @@ impl MessagePart {
         Ok(read)
     }
 
-    pub(super) fn of_text(role: &str, text: &str) -> Option<Self> {
-        let text = match after_billing_header(role, text) {
+    pub(super) fn from_text(role: &str, text: &str) -> Option<Self> {
+        let text = match without_billing_header(role, text) {
             Some("") => return None,
             Some(rest) => rest,
             None => text,
         };
-        Some(Self::from(PartContent::Text(text.to_owned())))
+        Some(Self::from(MessagePartContent::Text(text.to_owned())))
     }
 
-    fn typed(part: &Map<String, Json>) -> Result<Option<Self>, TemplateError> {
+    fn parse_typed_part(part: &Map<String, Json>) -> Result<Option<Self>, TemplateError> {
         let string = |name: &str| part.get(name).and_then(Json::as_str).map(str::to_owned);
         let kind = part_type(part)?;
         let content = match kind {
-            "text" | "input_text" | "output_text" => string("text").map(PartContent::Text),
-            "thinking" | "refusal" => string(kind).map(PartContent::Text),
+            "text" | "input_text" | "output_text" => string("text").map(MessagePartContent::Text),
+            "thinking" | "refusal" => string(kind).map(MessagePartContent::Text),
             "tool_reference" => {
                 let name = part.get("name").cloned().unwrap_or_default();
-                return Ok(Some(Self::from(PartContent::ToolReference(name))));
+                return Ok(Some(Self::from(MessagePartContent::ToolReference(name))));
             }
-            media => Some(PartContent::Media(media)),
+            media => Some(MessagePartContent::Media(media)),
         };
         let unknown = part
             .iter()
-            .filter(|(name, _)| !KNOWN.contains(&name.as_str()));
+            .filter(|(name, _)| !KNOWN_PART_KEYS.contains(&name.as_str()));
         let owned = |(name, value): (&String, &Json)| (name.clone(), value.clone());
         Ok(content.map(|content| Self {
             content,
@@ -142,59 +142,62 @@ impl MessagePart {
     }
 
     /// Returns the type of a media part, such as `image_url`; `None` for other parts.
-    pub fn media_type(&self) -> Option<&'static str> {
+    pub fn modality_name(&self) -> Option<&'static str> {
         match self.content {
-            PartContent::Media(kind) => Some(kind),
-            PartContent::Text(_) | PartContent::ToolReference(_) => None,
+            MessagePartContent::Media(kind) => Some(kind),
+            MessagePartContent::Text(_) | MessagePartContent::ToolReference(_) => None,
         }
     }
 
-    pub(super) fn text(&self) -> Option<&str> {
+    pub(super) fn text_content(&self) -> Option<&str> {
         match &self.content {
-            PartContent::Text(text) => Some(text),
-            PartContent::ToolReference(_) | PartContent::Media(_) => None,
+            MessagePartContent::Text(text) => Some(text),
+            MessagePartContent::ToolReference(_) | MessagePartContent::Media(_) => None,
         }
     }
 
-    pub(super) fn text_mut(&mut self) -> Option<&mut String> {
+    pub(super) fn text_content_mut(&mut self) -> Option<&mut String> {
         match &mut self.content {
-            PartContent::Text(text) => Some(text),
-            PartContent::ToolReference(_) | PartContent::Media(_) => None,
+            MessagePartContent::Text(text) => Some(text),
+            MessagePartContent::ToolReference(_) | MessagePartContent::Media(_) => None,
         }
     }
 
     /// Returns the content part as text for a template that expects text; `None` for media.
-    pub(super) fn line(&self) -> Option<Cow<'_, str>> {
+    pub(super) fn text_line(&self) -> Option<Cow<'_, str>> {
         let line = match &self.content {
-            PartContent::Text(text) => Cow::Borrowed(text.as_str()),
-            PartContent::ToolReference(name) if Py::of(name).truthy() => python_str(name).into(),
-            PartContent::ToolReference(_) | PartContent::Media(_) => return None,
+            MessagePartContent::Text(text) => Cow::Borrowed(text.as_str()),
+            MessagePartContent::ToolReference(name) if PythonValue::of_json(name).is_truthy() => {
+                python_str(name).into()
+            }
+            MessagePartContent::ToolReference(_) | MessagePartContent::Media(_) => return None,
         };
         Some(line).filter(|line| !line.is_empty())
     }
 
-    pub(super) fn to_value(&self) -> Value {
+    pub(super) fn to_template_value(&self) -> Value {
         let (kind, said) = match &self.content {
-            PartContent::Text(text) => ("text", Some(("text", text.as_str()))),
-            PartContent::ToolReference(name) => {
+            MessagePartContent::Text(text) => ("text", Some(("text", text.as_str()))),
+            MessagePartContent::ToolReference(name) => {
                 let name = name.as_str().unwrap_or_default();
                 ("tool_reference", Some(("name", name)))
             }
-            PartContent::Media(kind) => (modality(kind), None),
+            MessagePartContent::Media(kind) => (modality_of_type(kind), None),
         };
-        let mut members = Fields::default();
+        let mut members = PythonFields::default();
         members.insert(Cow::Borrowed("type"), Value::from(kind));
         if let Some((name, text)) = said {
             members.insert(Cow::Borrowed(name), Value::from(text));
         }
         let extra = self.extra.iter();
-        members.extend(extra.map(|(name, value)| (Cow::Owned(name.clone()), from_json(value))));
-        dict(members)
+        members
+            .extend(extra.map(|(name, value)| (Cow::Owned(name.clone()), value_from_json(value))));
+        python_dict(members)
     }
 }
 
-impl From<PartContent> for MessagePart {
-    fn from(content: PartContent) -> Self {
+impl From<MessagePartContent> for MessagePart {
+    fn from(content: MessagePartContent) -> Self {
         Self {
             content,
             extra: Vec::new(),
@@ -203,12 +206,12 @@ impl From<PartContent> for MessagePart {
 }
 
 /// Returns the text after the first line if a system message starts with [`BILLING_HEADER`].
-fn after_billing_header<'t>(role: &str, text: &'t str) -> Option<&'t str> {
+fn without_billing_header<'t>(role: &str, text: &'t str) -> Option<&'t str> {
     (role == "system" && text.starts_with(BILLING_HEADER))
         .then(|| text.split_once('\n').map_or("", |(_, rest)| rest))
 }
 
-fn modality(kind: &str) -> &'static str {
+fn modality_of_type(kind: &str) -> &'static str {
     match kind {
         "input_audio" | "audio_url" | "audio_embeds" => "audio",
         "video_url" | "video_embeds" => "video",
@@ -234,26 +237,29 @@ fn part_type(part: &Map<String, Json>) -> Result<&'static str, TemplateError> {
     let uuid = part.get("uuid").is_some_and(|uuid| !uuid.is_null());
     match part.get("type").filter(|kind| !kind.is_null() && !uuid) {
         Some(Json::String(name)) => {
-            let known = TYPES.into_iter().find(|known| known == name);
+            let known = PART_TYPES.into_iter().find(|known| known == name);
             known.ok_or_else(|| TemplateError::Message {
                 message: format!(
                     "Unsupported chat content part type: {}. Supported types: {}.",
                     repr_str(name),
-                    TYPES.join(", ")
+                    PART_TYPES.join(", ")
                 ),
                 parameter: "type",
                 value: Some(name.clone()),
             })
         }
-        Some(_) => Err(wrong("type", "Invalid 'type' field in multimodal part.")),
+        Some(_) => Err(invalid_message(
+            "type",
+            "Invalid 'type' field in multimodal part.",
+        )),
         None => MEDIA
             .into_iter()
             .find(|name| part.contains_key(*name))
-            .ok_or_else(|| wrong("type", "Missing 'type' field in multimodal part.")),
+            .ok_or_else(|| invalid_message("type", "Missing 'type' field in multimodal part.")),
     }
 }
 
-pub(super) fn wrong(parameter: &'static str, message: &str) -> TemplateError {
+pub(super) fn invalid_message(parameter: &'static str, message: &str) -> TemplateError {
     TemplateError::Message {
         message: message.to_owned(),
         parameter,

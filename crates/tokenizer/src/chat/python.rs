@@ -11,20 +11,20 @@ use indexmap::IndexMap;
 use minijinja::Value;
 use minijinja::value::{Enumerator, Object, ObjectExt, ObjectRepr, ValueKind};
 use serde_json::Value as Json;
-use vllm_sim_python::{Py, repr_float, write_repr_str};
+use vllm_sim_python::{PythonValue, repr_float, write_repr_str};
 
-pub(super) type Fields = IndexMap<Cow<'static, str>, Value, foldhash::fast::RandomState>;
+pub(super) type PythonFields = IndexMap<Cow<'static, str>, Value, foldhash::fast::RandomState>;
 
 #[derive(Debug, Default)]
-pub(super) struct Dict(pub(super) Fields);
+pub(super) struct PythonDict(pub(super) PythonFields);
 
 #[derive(Debug)]
-pub(super) struct List(pub(super) Vec<Value>);
+pub(super) struct PythonList(pub(super) Vec<Value>);
 
 #[derive(Debug)]
-struct Tuple(Vec<Value>);
+struct PythonTuple(Vec<Value>);
 
-impl Object for Tuple {
+impl Object for PythonTuple {
     fn repr(self: &Arc<Self>) -> ObjectRepr {
         ObjectRepr::Seq
     }
@@ -40,12 +40,12 @@ impl Object for Tuple {
     fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let comma = if self.0.len() == 1 { ",)" } else { ")" };
         f.write_char('(')?;
-        write_items(f, self.0.iter().cloned())?;
+        write_comma_separated(f, self.0.iter().cloned())?;
         f.write_str(comma)
     }
 }
 
-impl Object for Dict {
+impl Object for PythonDict {
     fn repr(self: &Arc<Self>) -> ObjectRepr {
         ObjectRepr::Map
     }
@@ -73,7 +73,7 @@ impl Object for Dict {
     }
 
     fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_dict(
+        write_python_dict(
             f,
             self.0
                 .iter()
@@ -82,7 +82,7 @@ impl Object for Dict {
     }
 }
 
-impl Object for List {
+impl Object for PythonList {
     fn repr(self: &Arc<Self>) -> ObjectRepr {
         ObjectRepr::Seq
     }
@@ -96,65 +96,65 @@ impl Object for List {
     }
 
     fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_list(f, self.0.iter().cloned())
+        write_python_list(f, self.0.iter().cloned())
     }
 }
 
-pub(super) fn list(items: Vec<Value>) -> Value {
-    Value::from_object(List(items))
+pub(super) fn python_list(items: Vec<Value>) -> Value {
+    Value::from_object(PythonList(items))
 }
 
 /// Returns a Python tuple of two template values, as in `dict.items()`.
-pub(super) fn pair(first: Value, second: Value) -> Value {
-    Value::from_object(Tuple(vec![first, second]))
+pub(super) fn python_pair(first: Value, second: Value) -> Value {
+    Value::from_object(PythonTuple(vec![first, second]))
 }
 
-pub(super) fn dict(fields: Fields) -> Value {
-    Value::from_object(Dict(fields))
+pub(super) fn python_dict(fields: PythonFields) -> Value {
+    Value::from_object(PythonDict(fields))
 }
 
-pub(super) fn fields(object: &serde_json::Map<String, Json>) -> Fields {
+pub(super) fn python_fields(object: &serde_json::Map<String, Json>) -> PythonFields {
     object
         .iter()
-        .map(|(key, value)| (Cow::Owned(key.clone()), from_json(value)))
+        .map(|(key, value)| (Cow::Owned(key.clone()), value_from_json(value)))
         .collect()
 }
 
 /// Converts JSON to the template value that Python's `json.loads` returns.
-pub(super) fn from_json(json: &Json) -> Value {
-    match Py::of(json) {
-        Py::None => Value::from(()),
-        Py::Bool(flag) => Value::from(flag),
-        Py::Int(int) => match (i64::try_from(int), u64::try_from(int)) {
+pub(super) fn value_from_json(json: &Json) -> Value {
+    match PythonValue::of_json(json) {
+        PythonValue::None => Value::from(()),
+        PythonValue::Bool(flag) => Value::from(flag),
+        PythonValue::Int(int) => match (i64::try_from(int), u64::try_from(int)) {
             (Ok(int), _) => Value::from(int),
             (Err(_), Ok(int)) => Value::from(int),
             (Err(_), Err(_)) => Value::from(int),
         },
         // Templates support no number of this size; its digits print alike.
-        Py::BigInt(digits) => Value::from(digits),
-        Py::Float(number) => Value::from(number),
-        Py::Str(text) => Value::from(text),
-        Py::List(items) => list(items.iter().map(from_json).collect()),
-        Py::Dict(object) => dict(fields(object)),
+        PythonValue::BigInt(digits) => Value::from(digits),
+        PythonValue::Float(number) => Value::from(number),
+        PythonValue::Str(text) => Value::from(text),
+        PythonValue::List(items) => python_list(items.iter().map(value_from_json).collect()),
+        PythonValue::Dict(object) => python_dict(python_fields(object)),
     }
 }
 
-pub(super) fn str_of(value: &Value) -> String {
+pub(super) fn python_str_of(value: &Value) -> String {
     let mut text = String::new();
     // Writing to a String cannot fail.
-    let _ = write_str(&mut text, value);
+    let _ = write_python_str(&mut text, value);
     text
 }
 
-pub(super) fn write_str(out: &mut impl fmt::Write, value: &Value) -> fmt::Result {
+pub(super) fn write_python_str(out: &mut impl fmt::Write, value: &Value) -> fmt::Result {
     match value.as_str() {
         Some(text) => out.write_str(text),
         None if value.is_undefined() => Ok(()),
-        None => write_repr(out, value),
+        None => write_python_repr(out, value),
     }
 }
 
-pub(super) fn write_repr(out: &mut impl fmt::Write, value: &Value) -> fmt::Result {
+pub(super) fn write_python_repr(out: &mut impl fmt::Write, value: &Value) -> fmt::Result {
     match value.kind() {
         ValueKind::Undefined => out.write_str("Undefined"),
         ValueKind::None => out.write_str("None"),
@@ -164,36 +164,41 @@ pub(super) fn write_repr(out: &mut impl fmt::Write, value: &Value) -> fmt::Resul
             Err(_) => write!(out, "{value}"),
         },
         ValueKind::String => write_repr_str(out, value.as_str().unwrap_or_default()),
-        ValueKind::Seq if value.downcast_object_ref::<Tuple>().is_some() => write!(out, "{value}"),
+        ValueKind::Seq if value.downcast_object_ref::<PythonTuple>().is_some() => {
+            write!(out, "{value}")
+        }
         ValueKind::Seq | ValueKind::Iterable => match value.try_iter() {
-            Ok(items) => write_list(out, items),
+            Ok(items) => write_python_list(out, items),
             Err(_) => write!(out, "{value}"),
         },
         ValueKind::Map => match value.as_object().and_then(|object| object.try_iter_pairs()) {
-            Some(pairs) => write_dict(out, pairs),
+            Some(pairs) => write_python_dict(out, pairs),
             None => write!(out, "{value}"),
         },
         _ => write!(out, "{value}"),
     }
 }
 
-fn write_list(out: &mut impl fmt::Write, items: impl Iterator<Item = Value>) -> fmt::Result {
+fn write_python_list(out: &mut impl fmt::Write, items: impl Iterator<Item = Value>) -> fmt::Result {
     out.write_char('[')?;
-    write_items(out, items)?;
+    write_comma_separated(out, items)?;
     out.write_char(']')
 }
 
-fn write_items(out: &mut impl fmt::Write, items: impl Iterator<Item = Value>) -> fmt::Result {
+fn write_comma_separated(
+    out: &mut impl fmt::Write,
+    items: impl Iterator<Item = Value>,
+) -> fmt::Result {
     for (index, item) in items.enumerate() {
         if index > 0 {
             out.write_str(", ")?;
         }
-        write_repr(out, &item)?;
+        write_python_repr(out, &item)?;
     }
     Ok(())
 }
 
-fn write_dict(
+fn write_python_dict(
     out: &mut impl fmt::Write,
     pairs: impl Iterator<Item = (Value, Value)>,
 ) -> fmt::Result {
@@ -202,9 +207,9 @@ fn write_dict(
         if index > 0 {
             out.write_str(", ")?;
         }
-        write_repr(out, &key)?;
+        write_python_repr(out, &key)?;
         out.write_str(": ")?;
-        write_repr(out, &value)?;
+        write_python_repr(out, &value)?;
     }
     out.write_char('}')
 }
@@ -215,16 +220,16 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn containers_print_like_python() {
-        let value = from_json(&json!({
+    fn python_containers_print_like_python() {
+        let value = value_from_json(&json!({
             "a": [1, 2.0, true, null, "x'y", "q\"'", "tab\t\u{7f}\u{a0}é😀\u{200b}"],
             "b": {}, "c": 1e20, "d": 1e-7, "e": 123456789012345.6, "f": 0.0001
         }));
         assert_eq!(
-            str_of(&value),
+            python_str_of(&value),
             "{'a': [1, 2.0, True, None, \"x'y\", 'q\"\\'', 'tab\\t\\x7f\\xa0é😀\\u200b'], \
              'b': {}, 'c': 1e+20, 'd': 1e-07, 'e': 123456789012345.6, 'f': 0.0001}"
         );
-        assert_eq!(format!("{value}"), str_of(&value));
+        assert_eq!(format!("{value}"), python_str_of(&value));
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use time::OffsetDateTime;
 
-const DAYS: [&str; 7] = [
+const DAY_NAMES: [&str; 7] = [
     "Monday",
     "Tuesday",
     "Wednesday",
@@ -13,7 +13,7 @@ const DAYS: [&str; 7] = [
     "Saturday",
     "Sunday",
 ];
-const MONTHS: [&str; 12] = [
+const MONTH_NAMES: [&str; 12] = [
     "January",
     "February",
     "March",
@@ -46,7 +46,7 @@ pub(super) fn strftime(at: OffsetDateTime, format: &str) -> String {
             continue;
         };
         let used = usize::from(flag.is_some()) + directive.len_utf8();
-        match piece(at, directive, flag) {
+        match format_directive(at, directive, flag) {
             Some(text) if flag == Some('^') => out.push_str(&text.to_uppercase()),
             Some(text) => out.push_str(&text),
             None => {
@@ -60,7 +60,7 @@ pub(super) fn strftime(at: OffsetDateTime, format: &str) -> String {
     out
 }
 
-fn piece(at: OffsetDateTime, directive: char, flag: Option<char>) -> Option<String> {
+fn format_directive(at: OffsetDateTime, directive: char, flag: Option<char>) -> Option<String> {
     let number = |value: i64, width: usize, fill: char| {
         let mut text = String::new();
         // Writing to a String cannot fail.
@@ -98,10 +98,10 @@ fn piece(at: OffsetDateTime, directive: char, flag: Option<char>) -> Option<Stri
         'V' => two(at.iso_week()),
         'u' => (day + 1).to_string(),
         'w' => at.weekday().number_days_from_sunday().to_string(),
-        'a' => DAYS[day][..3].to_owned(),
-        'A' => DAYS[day].to_owned(),
-        'b' | 'h' => MONTHS[month][..3].to_owned(),
-        'B' => MONTHS[month].to_owned(),
+        'a' => DAY_NAMES[day][..3].to_owned(),
+        'A' => DAY_NAMES[day].to_owned(),
+        'b' | 'h' => MONTH_NAMES[month][..3].to_owned(),
+        'B' => MONTH_NAMES[month].to_owned(),
         'p' => if at.hour() < 12 { "AM" } else { "PM" }.to_owned(),
         'P' => if at.hour() < 12 { "am" } else { "pm" }.to_owned(),
         's' => at.unix_timestamp().to_string(),
@@ -125,7 +125,7 @@ mod tests {
     use time::macros::datetime;
 
     #[test]
-    fn directives_are_pythons() {
+    fn strftime_directives_equal_python() {
         // Output of CPython 3.11 on Linux for datetime(2024, 7, 6, 9, 5, 3, 42).
         let at = datetime!(2024-07-06 09:05:03.000042 UTC);
         assert_eq!(

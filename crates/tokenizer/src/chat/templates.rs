@@ -11,7 +11,7 @@ use super::content_format::ContentFormat;
 use super::error::TemplateError;
 use super::flatten;
 use super::message::{self, ChatMessage, TemplateMessage};
-use super::python::{self, Fields, from_json, list};
+use super::python::{self, PythonFields, python_list, value_from_json};
 use super::template::{CompiledTemplate, LazyTemplate, TemplateCache};
 
 /// Conversation to render with a chat template, and options of the rendering.
@@ -41,11 +41,11 @@ pub struct ChatInput<'a> {
 pub struct ChatTemplates {
     /// Templates by name; a model with one template has only the name `default`.
     named: Vec<(String, LazyTemplate)>,
-    special_tokens: Fields,
+    special_tokens: PythonFields,
     others: TemplateCache,
 }
 
-const DEFAULT: &str = "default";
+const DEFAULT_TEMPLATE_NAME: &str = "default";
 
 impl ChatTemplates {
     /// Creates the chat templates of a model from their names and sources, with its special tokens.
@@ -55,12 +55,12 @@ impl ChatTemplates {
                 .into_iter()
                 .map(|(name, source)| (name, LazyTemplate::new(source)))
                 .collect(),
-            special_tokens: python::fields(special_tokens),
+            special_tokens: python::python_fields(special_tokens),
             others: TemplateCache::default(),
         }
     }
 
-    fn lazy(&self, name: &str) -> Option<&LazyTemplate> {
+    fn template_named(&self, name: &str) -> Option<&LazyTemplate> {
         self.named
             .iter()
             .find(|(known, _)| known == name)
@@ -68,26 +68,29 @@ impl ChatTemplates {
     }
 
     pub(crate) fn default_source(&self) -> Option<&str> {
-        self.lazy(DEFAULT).map(LazyTemplate::source)
+        self.template_named(DEFAULT_TEMPLATE_NAME)
+            .map(LazyTemplate::source)
     }
 
     /// Returns the chat template for a request; `None` if the model has none.
     ///
     /// **Source:** `transformers`, `PreTrainedTokenizerBase.get_chat_template`.
-    fn pick(
+    fn choose_template(
         &self,
         given: Option<&str>,
         tools: bool,
     ) -> Result<Option<Arc<CompiledTemplate>>, TemplateError> {
         let lazy = match given {
-            Some(name) if self.named.len() > 1 && self.lazy(name).is_some() => self.lazy(name),
-            Some(source) => return self.others.get(source).map(Some),
+            Some(name) if self.named.len() > 1 && self.template_named(name).is_some() => {
+                self.template_named(name)
+            }
+            Some(source) => return self.others.get_or_compile(source).map(Some),
             None => tools
-                .then(|| self.lazy("tool_use"))
+                .then(|| self.template_named("tool_use"))
                 .flatten()
-                .or_else(|| self.lazy(DEFAULT)),
+                .or_else(|| self.template_named(DEFAULT_TEMPLATE_NAME)),
         };
-        lazy.map(LazyTemplate::get).transpose()
+        lazy.map(LazyTemplate::compiled).transpose()
     }
 
     /// Renders a conversation to prompt text; without a template, in the format of
@@ -95,20 +98,20 @@ impl ChatTemplates {
     ///
     /// # Errors
     /// [`TemplateError`] if vLLM rejects a message, or the chat template fails.
-    pub fn render(&self, chat: &ChatInput<'_>) -> Result<String, TemplateError> {
-        let Some(template) = self.pick(chat.chat_template, chat.tools.is_some())? else {
+    pub fn render_chat(&self, chat: &ChatInput<'_>) -> Result<String, TemplateError> {
+        let Some(template) = self.choose_template(chat.chat_template, chat.tools.is_some())? else {
             let format = chat.content_format.unwrap_or_default();
-            let mut text = flatten::flatten(chat.messages, format);
+            let mut text = flatten::flatten_messages(chat.messages, format);
             if chat.continue_final_message {
                 // The message to be continued has no end marker.
                 text.pop();
             }
             return Ok(text);
         };
-        self.render_with(&template, chat)
+        self.render_chat_with(&template, chat)
     }
 
-    pub(super) fn render_with(
+    pub(super) fn render_chat_with(
         &self,
         template: &CompiledTemplate,
         chat: &ChatInput<'_>,
@@ -117,28 +120,35 @@ impl ChatTemplates {
         let mut messages = chat
             .messages
             .iter()
-            .map(ChatMessage::read)
+            .map(ChatMessage::parsed)
             .collect::<Result<Vec<_>, _>>()?;
         let quoted = |role| {
-            template.mentions(&format!("\"{role}\"")) || template.mentions(&format!("'{role}'"))
+            template.source_contains(&format!("\"{role}\""))
+                || template.source_contains(&format!("'{role}'"))
         };
         if messages.iter().any(|message| message.role == "developer") && !quoted("developer") {
-            messages = message::developers_to_system(messages, format);
+            messages = message::developer_messages_to_system(messages, format);
         }
         let continued = match chat.continue_final_message {
-            true => Some(tag_end(&mut messages, template, format)?),
+            true => Some(append_continue_tag(&mut messages, template, format)?),
             false => None,
         };
-        let messages = messages.iter().map(|message| message.to_value(format));
-        let variables = self.variables(list(messages.collect()), chat)?;
-        let text = template.render(variables)?;
+        let messages = messages
+            .iter()
+            .map(|message| message.to_template_value(format));
+        let variables = self.template_variables(python_list(messages.collect()), chat)?;
+        let text = template.render_template(variables)?;
         match continued {
-            Some(last) => cut_at_tag(text, &last),
+            Some(last) => cut_at_continue_tag(text, &last),
             None => Ok(text),
         }
     }
 
-    fn variables(&self, messages: Value, chat: &ChatInput<'_>) -> Result<Fields, TemplateError> {
+    fn template_variables(
+        &self,
+        messages: Value,
+        chat: &ChatInput<'_>,
+    ) -> Result<PythonFields, TemplateError> {
         let mut variables = self.special_tokens.clone();
         let own = |name: &str| matches!(name, "chat_template" | "tokenize");
         let kwargs = || chat.kwargs.into_iter().flatten();
@@ -153,14 +163,14 @@ impl ChatTemplates {
             )));
         }
         for (name, value) in kwargs() {
-            variables.insert(Cow::Owned(name.clone()), from_json(value));
+            variables.insert(Cow::Owned(name.clone()), value_from_json(value));
         }
         let mut set =
             |name: &'static str, value: Value| variables.insert(Cow::Borrowed(name), value);
         set("messages", messages);
         let tools = chat
             .tools
-            .map(|tools| list(tools.iter().map(from_json).collect()));
+            .map(|tools| python_list(tools.iter().map(value_from_json).collect()));
         set("tools", tools.unwrap_or(Value::from(())));
         set(
             "add_generation_prompt",
@@ -168,7 +178,7 @@ impl ChatTemplates {
         );
         match chat.documents.filter(|documents| !documents.is_null()) {
             Some(documents) => {
-                set("documents", from_json(documents));
+                set("documents", value_from_json(documents));
             }
             None => {
                 variables
@@ -186,7 +196,7 @@ const CONTINUE_TAG: &str = "CONTINUE_FINAL_MESSAGE_TAG ";
 /// Appends [`CONTINUE_TAG`] to the last message and returns the message's text.
 ///
 /// **Source:** `transformers/utils/chat_template_utils.py`, `render_jinja_template`.
-fn tag_end(
+fn append_continue_tag(
     messages: &mut [Cow<'_, TemplateMessage>],
     template: &CompiledTemplate,
     format: ContentFormat,
@@ -195,12 +205,12 @@ fn tag_end(
     let Some(last) = messages.last_mut() else {
         return refuse("continue_final_message is set but the conversation is empty!");
     };
-    if !template.mentions("content") {
+    if !template.source_contains("content") {
         return refuse(
             "continue_final_message is set to \"content\" but this is not an accepted field in the chat_template",
         );
     }
-    match last.to_mut().append(CONTINUE_TAG, format) {
+    match last.to_mut().append_to_last_text(CONTINUE_TAG, format) {
         Some(text) => Ok(text),
         None => refuse(
             "continue_final_message is set but we could not find any text to continue in the final message!",
@@ -212,7 +222,7 @@ fn tag_end(
 ///
 /// A template that trims messages removes the trailing space of the tag; then the text before the
 /// tag is trimmed, too.
-fn cut_at_tag(mut text: String, last: &str) -> Result<String, TemplateError> {
+fn cut_at_continue_tag(mut text: String, last: &str) -> Result<String, TemplateError> {
     let (last, tag) = (
         last.trim_matches(is_python_whitespace),
         CONTINUE_TAG.trim_end(),

@@ -1,42 +1,46 @@
 //! Inserts filters into a chat template that count work: for assigned values and for the text of
 //! loops.
 
-use super::bounds::{KEPT, LOOPED};
-use super::jinja2::{Edit, enclosed};
+use super::bounds::{COUNT_LOOP_FILTER, COUNT_STORED_FILTER};
+use super::jinja2::{TextEdit, enclose_with_filter};
 use super::lexer::{JinjaTag, JinjaToken};
 
-pub(super) fn edits(tags: &[JinjaTag<'_>]) -> Vec<Vec<Edit>> {
-    let bodies = bodies(tags);
+pub(super) fn work_filter_edits(tags: &[JinjaTag<'_>]) -> Vec<Vec<TextEdit>> {
+    let bodies = loop_body_sizes(tags);
     let recursive = tags.iter().zip(&bodies).filter(|(tag, _)| {
         tag.tokens
             .last()
-            .is_some_and(|last| last.is_name("recursive"))
+            .is_some_and(|last| last.is_named("recursive"))
     });
     let again = recursive.map(|(_, body)| *body).max().unwrap_or(0);
     let of = |(tag, body): (&JinjaTag<'_>, &usize)| {
         let mut edits = match tag.tokens.as_slice() {
-            [word, rest @ ..] if tag.is_statement() && word.is_name("set") => kept(rest),
-            [word, rest @ ..] if tag.is_statement() && word.is_name("for") => {
-                enclosed(iterated(rest), &format!("{LOOPED}({body})"))
+            [word, rest @ ..] if tag.is_statement() && word.is_named("set") => {
+                count_stored_value_edits(rest)
+            }
+            [word, rest @ ..] if tag.is_statement() && word.is_named("for") => {
+                enclose_with_filter(loop_iterable(rest), &format!("{COUNT_LOOP_FILTER}({body})"))
             }
             _ => Vec::new(),
         };
         if again > 0 {
-            edits.extend(recursions(&tag.tokens, again));
+            edits.extend(count_recursion_edits(&tag.tokens, again));
         }
         edits
     };
     tags.iter().zip(&bodies).map(of).collect()
 }
 
-fn kept(tokens: &[JinjaToken<'_>]) -> Vec<Edit> {
-    let equals = tokens.iter().position(|token| token.is_op("="));
-    equals.map_or_else(Vec::new, |at| enclosed(&tokens[at + 1..], KEPT))
+fn count_stored_value_edits(tokens: &[JinjaToken<'_>]) -> Vec<TextEdit> {
+    let equals = tokens.iter().position(|token| token.is_operator("="));
+    equals.map_or_else(Vec::new, |at| {
+        enclose_with_filter(&tokens[at + 1..], COUNT_STORED_FILTER)
+    })
 }
 
 /// Returns the tokens of a loop's iterable; `tokens` follow the keyword `for`.
-fn iterated<'a, 't>(tokens: &'a [JinjaToken<'t>]) -> &'a [JinjaToken<'t>] {
-    let Some(at) = tokens.iter().position(|token| token.is_name("in")) else {
+fn loop_iterable<'a, 't>(tokens: &'a [JinjaToken<'t>]) -> &'a [JinjaToken<'t>] {
+    let Some(at) = tokens.iter().position(|token| token.is_named("in")) else {
         return &[];
     };
     let tokens = &tokens[at + 1..];
@@ -47,15 +51,15 @@ fn iterated<'a, 't>(tokens: &'a [JinjaToken<'t>]) -> &'a [JinjaToken<'t>] {
             ")" | "]" | "}" => depth = depth.saturating_sub(1),
             _ => {}
         }
-        depth == 0 && (token.is_name("if") || token.is_name("recursive"))
+        depth == 0 && (token.is_named("if") || token.is_named("recursive"))
     });
     &tokens[..end.unwrap_or(tokens.len())]
 }
 
-fn recursions(tokens: &[JinjaToken<'_>], body: usize) -> Vec<Edit> {
+fn count_recursion_edits(tokens: &[JinjaToken<'_>], body: usize) -> Vec<TextEdit> {
     let mut edits = Vec::new();
     for (at, pair) in tokens.windows(2).enumerate() {
-        if !(pair[0].is_name("loop") && pair[1].is_op("(")) {
+        if !(pair[0].is_named("loop") && pair[1].is_operator("(")) {
             continue;
         }
         let mut depth = 0usize;
@@ -69,14 +73,17 @@ fn recursions(tokens: &[JinjaToken<'_>], body: usize) -> Vec<Edit> {
         });
         if let Some(close) = close {
             let argument = &tokens[at + 2..at + 1 + close];
-            edits.extend(enclosed(argument, &format!("{LOOPED}({body})")));
+            edits.extend(enclose_with_filter(
+                argument,
+                &format!("{COUNT_LOOP_FILTER}({body})"),
+            ));
         }
     }
     edits
 }
 
 /// Returns the size of the text in each loop's body, in bytes, without nested loops.
-fn bodies(tags: &[JinjaTag<'_>]) -> Vec<usize> {
+fn loop_body_sizes(tags: &[JinjaTag<'_>]) -> Vec<usize> {
     let mut bodies = vec![0; tags.len()];
     let mut open = Vec::new();
     let mut end = 0;

@@ -14,7 +14,7 @@ use tokenizers::{Model, ModelWrapper, NormalizerWrapper, Tokenizer};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::split_pattern::SplitPattern;
-use super::vocabulary::character;
+use super::vocabulary::char_of_byte;
 
 /// Fast encoder for byte-level BPE tokenizers, without the general encoder of the tokenizers crate.
 #[derive(Debug)]
@@ -31,13 +31,13 @@ pub(super) struct ByteLevelEncoder {
 type WordCache = HashMap<u64, (Box<str>, Box<[u32]>), BuildHasherDefault<PrehashedHasher>>;
 
 /// Number of word cache shards, which reduces lock contention between encoders.
-const SHARDS: usize = 64;
+const WORD_CACHE_SHARDS: usize = 64;
 
 /// Maximum number of words in a cache shard; a full shard is cleared.
 const MAX_CACHED_WORDS: usize = 1024;
 
 /// Maximum length of a cached word, in bytes; longer words are rare.
-const MAX_CACHED_BYTES: usize = 64;
+const MAX_CACHED_WORD_BYTES: usize = 64;
 
 #[derive(Debug, Default)]
 struct PrehashedHasher(u64);
@@ -64,11 +64,11 @@ impl ByteLevelEncoder {
             Some(NormalizerWrapper::NFC(_)) => true,
             Some(_) => return None,
         };
-        bpe(tokenizer).filter(|bpe| bpe.dropout.is_none())?;
+        bpe_model(tokenizer).filter(|bpe| bpe.dropout.is_none())?;
         let steps = serde_json::to_value(tokenizer.get_pre_tokenizer()?).ok()?;
-        let pattern = pattern(&steps)?;
+        let pattern = split_pattern_of(&steps)?;
         let added = AddedTokens::new(tokenizer)?;
-        let words = (0..SHARDS).map(|_| RwLock::default()).collect();
+        let words = (0..WORD_CACHE_SHARDS).map(|_| RwLock::default()).collect();
         Some(Self {
             pattern,
             composed,
@@ -80,18 +80,18 @@ impl ByteLevelEncoder {
     /// Returns the token ids of a text; `None` if only the general encoder is certain to be
     /// correct.
     pub(super) fn encode(&self, tokenizer: &Tokenizer, text: &str) -> Option<Vec<u32>> {
-        if self.composed && !text.chars().all(is_composed) {
+        if self.composed && !text.chars().all(is_composed_char) {
             return None;
         }
-        let bpe = bpe(tokenizer)?;
+        let bpe = bpe_model(tokenizer)?;
         let mut ids = Vec::with_capacity(text.len() / 3 + 1);
         let mut rest = text;
         while !rest.is_empty() {
-            let (plain, token) = self.added.next(rest);
+            let (plain, token) = self.added.next_added_token(rest);
             let mut words = &rest[..plain];
             while !words.is_empty() {
-                let (word, after) = words.split_at(self.pattern.word(words));
-                self.word(bpe, word, &mut ids)?;
+                let (word, after) = words.split_at(self.pattern.word_end(words));
+                self.encode_word(bpe, word, &mut ids)?;
                 words = after;
             }
             rest = &rest[plain..];
@@ -103,16 +103,16 @@ impl ByteLevelEncoder {
         Some(ids)
     }
 
-    fn word(&self, bpe: &BPE, word: &str, ids: &mut Vec<u32>) -> Option<()> {
+    fn encode_word(&self, bpe: &BPE, word: &str, ids: &mut Vec<u32>) -> Option<()> {
         let hash = xxh3_64(word.as_bytes());
-        let shard = &self.words[usize::try_from(hash >> 58).unwrap_or(0) % SHARDS];
+        let shard = &self.words[usize::try_from(hash >> 58).unwrap_or(0) % WORD_CACHE_SHARDS];
         if let Some((known, found)) = shard.read().get(&hash)
             && **known == *word
         {
             ids.extend_from_slice(found);
             return Some(());
         }
-        let spelled: String = word.bytes().map(character).collect();
+        let spelled: String = word.bytes().map(char_of_byte).collect();
         let start = ids.len();
         ids.extend(
             bpe.tokenize(&spelled)
@@ -120,7 +120,7 @@ impl ByteLevelEncoder {
                 .into_iter()
                 .map(|token| token.id),
         );
-        if word.len() <= MAX_CACHED_BYTES {
+        if word.len() <= MAX_CACHED_WORD_BYTES {
             let mut shard = shard.write();
             if shard.len() >= MAX_CACHED_WORDS {
                 shard.clear();
@@ -131,7 +131,7 @@ impl ByteLevelEncoder {
     }
 }
 
-fn bpe(tokenizer: &Tokenizer) -> Option<&BPE> {
+fn bpe_model(tokenizer: &Tokenizer) -> Option<&BPE> {
     match tokenizer.get_model() {
         ModelWrapper::BPE(bpe) => Some(bpe),
         _ => None,
@@ -139,7 +139,7 @@ fn bpe(tokenizer: &Tokenizer) -> Option<&BPE> {
 }
 
 /// Returns the split pattern of a pre-tokenizer that splits by a pattern and then maps bytes.
-fn pattern(steps: &Json) -> Option<SplitPattern> {
+fn split_pattern_of(steps: &Json) -> Option<SplitPattern> {
     let [split, bytes] = steps.get("pretokenizers")?.as_array()?.as_slice() else {
         return None;
     };
@@ -153,7 +153,7 @@ fn pattern(steps: &Json) -> Option<SplitPattern> {
     if !splits || !spells {
         return None;
     }
-    SplitPattern::of(split.get("pattern")?.get("Regex")?.as_str()?)
+    SplitPattern::from_regex(split.get("pattern")?.get("Regex")?.as_str()?)
 }
 
 #[derive(Debug)]
@@ -191,7 +191,7 @@ impl AddedTokens {
 
     /// Returns the position of the first added token in `text`, with its length and id; the text's
     /// end if there is none.
-    fn next(&self, text: &str) -> (usize, Option<(usize, u32)>) {
+    fn next_added_token(&self, text: &str) -> (usize, Option<(usize, u32)>) {
         for (at, byte) in text.bytes().enumerate() {
             if self.starts[usize::from(byte)] {
                 let rest = &text.as_bytes()[at..];
@@ -210,7 +210,7 @@ impl AddedTokens {
 
 /// Returns whether NFC leaves the character unchanged in any text: no combining marks, nothing that
 /// decomposes.
-fn is_composed(c: char) -> bool {
+fn is_composed_char(c: char) -> bool {
     matches!(
         c,
         '\0'..='\u{2ff}'

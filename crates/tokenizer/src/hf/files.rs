@@ -19,21 +19,21 @@ impl ModelFiles {
     ///
     /// # Errors
     /// [`TokenizerError::Broken`] for a configuration file that is not valid.
-    pub(super) fn read(folder: &Path) -> Result<Self, TokenizerError> {
+    pub(super) fn read_folder(folder: &Path) -> Result<Self, TokenizerError> {
         let mut files = Self {
-            tokenizer_config: object(folder, "tokenizer_config.json")?,
-            generation_config: object(folder, "generation_config.json")?,
-            config: object(folder, "config.json")?,
+            tokenizer_config: read_json_object(folder, "tokenizer_config.json")?,
+            generation_config: read_json_object(folder, "generation_config.json")?,
+            config: read_json_object(folder, "config.json")?,
             templates: Vec::new(),
         };
-        files.templates = templates(folder, files.tokenizer_config.get("chat_template"))?;
+        files.templates = read_chat_templates(folder, files.tokenizer_config.get("chat_template"))?;
         Ok(files)
     }
 
     /// Returns the text of a special token in `tokenizer_config.json`, given as text or as an
     /// object.
     pub(super) fn special_token(&self, name: &str) -> Option<&str> {
-        content(self.tokenizer_config.get(name)?)
+        token_content(self.tokenizer_config.get(name)?)
     }
 
     /// Returns the special tokens that chat templates may use: all names that end in `_token`.
@@ -46,7 +46,7 @@ impl ModelFiles {
             .iter()
             .chain(extra.into_iter().flatten())
             .filter(|(name, _)| name.ends_with("_token"))
-            .filter_map(|(name, token)| Some((name.clone(), content(token)?.into())))
+            .filter_map(|(name, token)| Some((name.clone(), token_content(token)?.into())))
             .collect()
     }
 
@@ -58,7 +58,7 @@ impl ModelFiles {
         self.special_tokens()
             .values()
             .chain(listed.flatten())
-            .filter_map(content)
+            .filter_map(token_content)
             .map(str::to_owned)
             .collect()
     }
@@ -93,26 +93,26 @@ impl ModelFiles {
 }
 
 /// Returns the text of a special token, given as text or as `{"content": text, …}`.
-pub(super) fn content(token: &Json) -> Option<&str> {
+pub(super) fn token_content(token: &Json) -> Option<&str> {
     token.as_str().or_else(|| token.get("content")?.as_str())
 }
 
-fn object(folder: &Path, name: &str) -> Result<Map<String, Json>, TokenizerError> {
-    let Some(text) = text(folder, name)? else {
+fn read_json_object(folder: &Path, name: &str) -> Result<Map<String, Json>, TokenizerError> {
+    let Some(text) = read_optional_file(folder, name)? else {
         return Ok(Map::new());
     };
-    serde_json::from_str(&text).map_err(|error| broken(folder, name, error))
+    serde_json::from_str(&text).map_err(|error| broken_file_error(folder, name, error))
 }
 
-fn text(folder: &Path, name: &str) -> Result<Option<String>, TokenizerError> {
+fn read_optional_file(folder: &Path, name: &str) -> Result<Option<String>, TokenizerError> {
     match std::fs::read_to_string(folder.join(name)) {
         Ok(text) => Ok(Some(text)),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(broken(folder, name, error)),
+        Err(error) => Err(broken_file_error(folder, name, error)),
     }
 }
 
-fn broken(folder: &Path, name: &str, reason: impl std::fmt::Display) -> TokenizerError {
+fn broken_file_error(folder: &Path, name: &str, reason: impl std::fmt::Display) -> TokenizerError {
     TokenizerError::Broken {
         file: folder.join(name),
         reason: reason.to_string(),
@@ -123,13 +123,13 @@ fn broken(folder: &Path, name: &str, reason: impl std::fmt::Display) -> Tokenize
 /// override `tokenizer_config.json`, which overrides `chat_template.json` of multimodal processors.
 ///
 /// **Source:** `transformers/tokenization_utils_base.py`, `from_pretrained`.
-fn templates(
+fn read_chat_templates(
     folder: &Path,
     configured: Option<&Json>,
 ) -> Result<Vec<(String, String)>, TokenizerError> {
-    const NAME: &str = "default";
-    let own = |text: String| (NAME.to_owned(), text);
-    let mut templates: Vec<(String, String)> = text(folder, "chat_template.jinja")?
+    const DEFAULT_TEMPLATE_NAME: &str = "default";
+    let own = |text: String| (DEFAULT_TEMPLATE_NAME.to_owned(), text);
+    let mut templates: Vec<(String, String)> = read_optional_file(folder, "chat_template.jinja")?
         .map(own)
         .into_iter()
         .collect();
@@ -143,8 +143,9 @@ fn templates(
                 .extension()
                 .is_some_and(|extension| extension == "jinja")
             {
-                let source = std::fs::read_to_string(&path)
-                    .map_err(|error| broken(folder, &path.display().to_string(), error))?;
+                let source = std::fs::read_to_string(&path).map_err(|error| {
+                    broken_file_error(folder, &path.display().to_string(), error)
+                })?;
                 templates.push((stem.to_owned(), source));
             }
         }
@@ -163,7 +164,7 @@ fn templates(
         }
         _ => {}
     }
-    match object(folder, "chat_template.json")?.remove("chat_template") {
+    match read_json_object(folder, "chat_template.json")?.remove("chat_template") {
         Some(Json::String(text)) => Ok(vec![own(text)]),
         _ => Ok(Vec::new()),
     }

@@ -5,20 +5,20 @@
 use serde_json::Value as Json;
 
 /// Maximum growth factor of a text's length in bytes; Unicode's normal forms need at most 11.
-const MAX_GROWTH: f64 = 256.0;
+const MAX_TEXT_GROWTH_FACTOR: f64 = 256.0;
 
 /// Checks that a normalizer or decoder (`part`) cannot make text much longer.
 ///
 /// # Errors
-/// A message if the part may lengthen a text by more than [`MAX_GROWTH`].
-pub(super) fn check(what: &str, part: &Json) -> Result<(), String> {
+/// A message if the part may lengthen a text by more than [`MAX_TEXT_GROWTH_FACTOR`].
+pub(super) fn check_text_growth(what: &str, part: &Json) -> Result<(), String> {
     let mut unicode = 1.0_f64;
-    let growth = growth(part, &mut unicode) * unicode;
-    if growth <= MAX_GROWTH {
+    let growth = text_growth_factor(part, &mut unicode) * unicode;
+    if growth <= MAX_TEXT_GROWTH_FACTOR {
         return Ok(());
     }
     Err(format!(
-        "its {what} may make a text {growth:.0} times as long; at most {MAX_GROWTH} times is \
+        "its {what} may make a text {growth:.0} times as long; at most {MAX_TEXT_GROWTH_FACTOR} times is \
          allowed"
     ))
 }
@@ -26,13 +26,16 @@ pub(super) fn check(what: &str, part: &Json) -> Result<(), String> {
 /// Returns the maximum factor by which a normalizer or decoder lengthens a text.
 ///
 /// Several Unicode normal forms grow a text only once: their factor is returned in `unicode`.
-fn growth(part: &Json, unicode: &mut f64) -> f64 {
+fn text_growth_factor(part: &Json, unicode: &mut f64) -> f64 {
     let length = |key: &str| part[key].as_str().map_or(0, str::len) as f64;
     match part["type"].as_str().unwrap_or_default() {
         "Sequence" => {
             let lists = ["normalizers", "decoders"];
             let parts = lists.iter().filter_map(|list| part[*list].as_array());
-            parts.flatten().map(|part| growth(part, unicode)).product()
+            parts
+                .flatten()
+                .map(|part| text_growth_factor(part, unicode))
+                .product()
         }
         "Replace" => match part["pattern"]["String"].as_str() {
             Some(pattern) => (length("content") / pattern.len().max(1) as f64).max(1.0),
@@ -60,7 +63,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn normalizers_of_models_pass_and_growing_ones_do_not() {
+    fn normalizers_that_grow_text_too_much_are_rejected() {
         let replace = |pattern: Json, times: usize| json!({"type": "Replace", "pattern": pattern, "content": "▁".repeat(times)});
         let space = replace(json!({"String": " "}), 1);
         let sequence = |parts: &[Json]| json!({"type": "Sequence", "normalizers": parts});
@@ -73,12 +76,12 @@ mod tests {
         ]);
         let llama = sequence(&[json!({"type": "Prepend", "prepend": "▁"}), space]);
         for fine in [Json::Null, albert, llama] {
-            assert_eq!(check("normalizer", &fine), Ok(()), "{fine}");
+            assert_eq!(check_text_growth("normalizer", &fine), Ok(()), "{fine}");
         }
         let long = replace(json!({"String": "a"}), 30);
         let bombs = sequence(&[long.clone(), long.clone(), long]);
-        let told = check("normalizer", &bombs).unwrap_err();
+        let told = check_text_growth("normalizer", &bombs).unwrap_err();
         assert!(told.contains("times as long"), "{told}");
-        assert!(check("decoder", &replace(json!({"Regex": ""}), 100)).is_err());
+        assert!(check_text_growth("decoder", &replace(json!({"Regex": ""}), 100)).is_err());
     }
 }

@@ -7,11 +7,11 @@
 use serde_json::{Map, Value as Json};
 use tokenizers::Tokenizer;
 
-use super::files::{ModelFiles, content};
+use super::files::{ModelFiles, token_content};
 
 /// Returns the fields of `GET /tokenizer_info` in vLLM's order: the class, `tokenizer_config.json`,
 /// additions of vLLM and transformers.
-pub(super) fn describe(
+pub(super) fn tokenizer_info_json(
     files: &ModelFiles,
     tokenizer: &Tokenizer,
     template: Option<&str>,
@@ -19,7 +19,7 @@ pub(super) fn describe(
     local: bool,
 ) -> Json {
     let mut info = Map::new();
-    info.insert("tokenizer_class".into(), class(files).into());
+    info.insert("tokenizer_class".into(), vllm_tokenizer_class(files).into());
     for (key, value) in &files.tokenizer_config {
         match key.as_str() {
             "tokenizer_class"
@@ -28,7 +28,7 @@ pub(super) fn describe(
             | "additional_special_tokens"
             | "chat_template" => {}
             _ => {
-                info.insert(key.clone(), plain(value));
+                info.insert(key.clone(), plain_token_contents(value));
             }
         }
         if let (true, Some(template)) = (key == "chat_template", template) {
@@ -40,7 +40,7 @@ pub(super) fn describe(
     }
     info.insert("truncation_side".into(), "left".into());
     if let Some(extra) = files.tokenizer_config.get("additional_special_tokens") {
-        info.insert("extra_special_tokens".into(), plain(extra));
+        info.insert("extra_special_tokens".into(), plain_token_contents(extra));
     }
     info.insert("name_or_path".into(), name.into());
     info.insert("is_local".into(), local.into());
@@ -59,7 +59,7 @@ pub(super) fn describe(
 }
 
 /// Returns the name of vLLM's class that wraps the tokenizer of transformers.
-fn class(files: &ModelFiles) -> String {
+fn vllm_tokenizer_class(files: &ModelFiles) -> String {
     let named = files
         .tokenizer_config
         .get("tokenizer_class")
@@ -71,16 +71,16 @@ fn class(files: &ModelFiles) -> String {
     format!("TokenizerPoolCached{class}")
 }
 
-fn plain(value: &Json) -> Json {
+fn plain_token_contents(value: &Json) -> Json {
     match value {
-        Json::Object(members) => match content(value) {
+        Json::Object(members) => match token_content(value) {
             Some(text) => text.into(),
             None => members
                 .iter()
-                .map(|(key, value)| (key.clone(), plain(value)))
+                .map(|(key, value)| (key.clone(), plain_token_contents(value)))
                 .collect(),
         },
-        Json::Array(items) => items.iter().map(plain).collect(),
+        Json::Array(items) => items.iter().map(plain_token_contents).collect(),
         other => other.clone(),
     }
 }

@@ -14,5 +14,5 @@ mod split_pattern;
 mod stream;
 mod vocabulary;
 
-pub use model::Hf;
+pub use model::HfTokenizer;
 pub(crate) use stream::DecodeStream;

@@ -9,18 +9,18 @@ use serde_json::{Map, Value as Json};
 use tokenizers::{AddedToken, ModelWrapper, PreTokenizerWrapper, Tokenizer};
 
 use super::byte_level::ByteLevelEncoder;
-use super::files::{ModelFiles, content};
+use super::files::{ModelFiles, token_content};
 use super::growth;
 use super::info;
-use super::vocabulary::Vocabulary;
+use super::vocabulary::TokenVocabulary;
 use crate::SpecialTokens;
 use crate::chat::ChatTemplates;
-use crate::error::{EncodingGivenUp, TokenizerError};
-use crate::source::{ModelFolder, TOKENIZER};
+use crate::error::{EncodingTooExpensive, TokenizerError};
+use crate::source::{ModelFolder, TOKENIZER_JSON};
 
 /// Hugging Face tokenizer of a `tokenizer.json` and the configuration files next to it.
 #[derive(Debug)]
-pub struct Hf {
+pub struct HfTokenizer {
     tokenizer: Tokenizer,
     files: ModelFiles,
     templates: ChatTemplates,
@@ -31,17 +31,17 @@ pub struct Hf {
     blank: Option<char>,
     /// Whether decoding removes spaces before punctuation.
     clean_up: bool,
-    vocabulary: OnceLock<Vocabulary>,
+    vocabulary: OnceLock<TokenVocabulary>,
     fast: Option<ByteLevelEncoder>,
     around: OnceLock<(Vec<u32>, Vec<u32>)>,
     name: String,
     local: bool,
 }
 
-impl Hf {
+impl HfTokenizer {
     pub(crate) fn open(model: &ModelFolder) -> Result<Self, TokenizerError> {
-        let files = ModelFiles::read(&model.folder)?;
-        let tokenizer = read(&model.folder.join(TOKENIZER), &files)?;
+        let files = ModelFiles::read_folder(&model.folder)?;
+        let tokenizer = load_tokenizer_json(&model.folder.join(TOKENIZER_JSON), &files)?;
         let special = special_ids(&tokenizer);
         let configured = files
             .special_token("eos_token")
@@ -54,7 +54,7 @@ impl Hf {
             && !matches!(tokenizer.get_model(), ModelWrapper::BPE(_));
         Ok(Self {
             stop_ids: eos_ids.into_iter().filter(|id| Some(*id) != eos).collect(),
-            blank: tokenizer.get_pre_tokenizer().and_then(blank),
+            blank: tokenizer.get_pre_tokenizer().and_then(metaspace_char),
             vocabulary: OnceLock::new(),
             fast: ByteLevelEncoder::new(&tokenizer),
             around: OnceLock::new(),
@@ -81,7 +81,7 @@ impl Hf {
         self.vocabulary().longest
     }
 
-    pub(super) fn inner(&self) -> &Tokenizer {
+    pub(super) fn library_tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
     }
 
@@ -89,35 +89,35 @@ impl Hf {
         &self.templates
     }
 
-    pub(super) fn vocabulary(&self) -> &Vocabulary {
+    pub(super) fn vocabulary(&self) -> &TokenVocabulary {
         self.vocabulary
-            .get_or_init(|| Vocabulary::new(&self.tokenizer))
+            .get_or_init(|| TokenVocabulary::new(&self.tokenizer))
     }
 
     pub(crate) fn encode(&self, text: &str, special: SpecialTokens) -> Vec<u32> {
-        if text.len() <= MAX_PART_BYTES {
-            return self.encode_part(text, special);
+        if text.len() <= MAX_ENCODED_PART_BYTES {
+            return self.encode_text_part(text, special);
         }
         let mut ids = Vec::with_capacity(text.len() / 4);
         let mut rest = text;
         while !rest.is_empty() {
-            let (part, after) = rest.split_at(part_end(rest));
-            ids.extend(self.encode_part(part, SpecialTokens::Without));
+            let (part, after) = rest.split_at(first_part_end(rest));
+            ids.extend(self.encode_text_part(part, SpecialTokens::Without));
             rest = after;
         }
         if special == SpecialTokens::With {
-            self.around(ids)
+            self.add_special_tokens_around(ids)
         } else {
             ids
         }
     }
 
-    fn encode_part(&self, text: &str, special: SpecialTokens) -> Vec<u32> {
+    fn encode_text_part(&self, text: &str, special: SpecialTokens) -> Vec<u32> {
         if let Some(fast) = &self.fast
             && let Some(ids) = fast.encode(&self.tokenizer, text)
         {
             return if special == SpecialTokens::With {
-                self.around(ids)
+                self.add_special_tokens_around(ids)
             } else {
                 ids
             };
@@ -125,7 +125,7 @@ impl Hf {
         self.encode_with_library(text, special)
     }
 
-    fn around(&self, mut ids: Vec<u32>) -> Vec<u32> {
+    fn add_special_tokens_around(&self, mut ids: Vec<u32>) -> Vec<u32> {
         let (before, after) = self.around.get_or_init(|| {
             let plain = self.encode_with_library("a", SpecialTokens::Without);
             let around = self.encode_with_library("a", SpecialTokens::With);
@@ -150,7 +150,7 @@ impl Hf {
         match catch_unwind(AssertUnwindSafe(encode)) {
             Ok(Ok(encoding)) => encoding.get_ids().to_vec(),
             // The split pattern backtracks beyond the limit of the regex library.
-            Err(_) => resume_unwind(Box::new(EncodingGivenUp)),
+            Err(_) => resume_unwind(Box::new(EncodingTooExpensive)),
             Ok(Err(error)) => {
                 // Encoding fails only for vocabularies without an unknown token.
                 tracing::warn!(%error, "text cannot be encoded");
@@ -167,7 +167,11 @@ impl Hf {
                 .decode(ids, special == SpecialTokens::Without)
                 .unwrap_or_default(),
         };
-        if self.clean_up { clean_up(&text) } else { text }
+        if self.clean_up {
+            clean_up_tokenization_spaces(&text)
+        } else {
+            text
+        }
     }
 
     fn decode_bytes(&self, ids: &[u32], special: SpecialTokens) -> Option<String> {
@@ -175,7 +179,7 @@ impl Hf {
         let mut bytes = Vec::with_capacity(ids.len() * 4);
         for id in ids {
             if !(special == SpecialTokens::Without && self.special.contains(id)) {
-                bytes.extend_from_slice(vocabulary.bytes(*id)?);
+                bytes.extend_from_slice(vocabulary.token_bytes(*id)?);
             }
         }
         Some(match String::from_utf8(bytes) {
@@ -225,7 +229,7 @@ impl Hf {
     }
 
     pub(crate) fn info(&self) -> Json {
-        info::describe(
+        info::tokenizer_info_json(
             &self.files,
             &self.tokenizer,
             self.templates.default_source(),
@@ -237,37 +241,40 @@ impl Hf {
 
 /// Maximum length of text encoded in one part, in bytes: the regular expressions of tokenizers
 /// panic on runs of some ten million spaces.
-const MAX_PART_BYTES: usize = 1 << 20;
+const MAX_ENCODED_PART_BYTES: usize = 1 << 20;
 
 /// Returns the end of a text's first part for encoding: before the space after a word if one is
 /// near, because no token spans it.
-fn part_end(text: &str) -> usize {
+fn first_part_end(text: &str) -> usize {
     const NEAR: usize = 1 << 16;
-    if text.len() <= MAX_PART_BYTES {
+    if text.len() <= MAX_ENCODED_PART_BYTES {
         return text.len();
     }
     let bytes = text.as_bytes();
     let word_end = |at: &usize| bytes[*at] == b' ' && bytes[*at - 1].is_ascii_alphanumeric();
-    if let Some(end) = (MAX_PART_BYTES - NEAR..MAX_PART_BYTES).rev().find(word_end) {
+    if let Some(end) = (MAX_ENCODED_PART_BYTES - NEAR..MAX_ENCODED_PART_BYTES)
+        .rev()
+        .find(word_end)
+    {
         return end;
     }
-    (0..=MAX_PART_BYTES)
+    (0..=MAX_ENCODED_PART_BYTES)
         .rev()
         .find(|at| text.is_char_boundary(*at))
         .unwrap_or(text.len())
 }
 
 /// Parses `tokenizer.json` and adds the special tokens that transformers adds.
-fn read(path: &Path, files: &ModelFiles) -> Result<Tokenizer, TokenizerError> {
+fn load_tokenizer_json(path: &Path, files: &ModelFiles) -> Result<Tokenizer, TokenizerError> {
     let broken = |reason: String| TokenizerError::Broken {
         file: path.to_owned(),
         reason,
     };
     let mut tokenizer = Tokenizer::from_file(path).map_err(|error| broken(error.to_string()))?;
     let normalizer = serde_json::to_value(tokenizer.get_normalizer()).unwrap_or_default();
-    growth::check("normalizer", &normalizer).map_err(broken)?;
+    growth::check_text_growth("normalizer", &normalizer).map_err(broken)?;
     let decoder = serde_json::to_value(tokenizer.get_decoder()).unwrap_or_default();
-    growth::check("decoder", &decoder).map_err(broken)?;
+    growth::check_text_growth("decoder", &decoder).map_err(broken)?;
     // Prompts are never truncated or padded, whatever the file says.
     tokenizer
         .with_truncation(None)
@@ -280,7 +287,7 @@ fn read(path: &Path, files: &ModelFiles) -> Result<Tokenizer, TokenizerError> {
     let mut added: Vec<(u32, AddedToken)> = decoder
         .into_iter()
         .flatten()
-        .filter_map(|(id, token)| Some((id.parse().ok()?, added_token(token)?)))
+        .filter_map(|(id, token)| Some((id.parse().ok()?, parse_added_token(token)?)))
         .filter(|(_, token)| tokenizer.token_to_id(&token.content).is_none())
         .collect();
     added.sort_by_key(|(id, _)| *id);
@@ -298,9 +305,9 @@ fn read(path: &Path, files: &ModelFiles) -> Result<Tokenizer, TokenizerError> {
     Ok(tokenizer)
 }
 
-fn added_token(token: &Json) -> Option<AddedToken> {
+fn parse_added_token(token: &Json) -> Option<AddedToken> {
     let flag = |name: &str| token.get(name).and_then(Json::as_bool);
-    let mut added = AddedToken::from(content(token)?, flag("special").unwrap_or(false));
+    let mut added = AddedToken::from(token_content(token)?, flag("special").unwrap_or(false));
     added.single_word = flag("single_word").unwrap_or(false);
     added.lstrip = flag("lstrip").unwrap_or(false);
     added.rstrip = flag("rstrip").unwrap_or(false);
@@ -326,16 +333,18 @@ fn special_ids(tokenizer: &Tokenizer) -> HashSet<u32> {
 }
 
 /// Returns the space character of a Metaspace pre-tokenizer, alone or within a sequence.
-fn blank(pre_tokenizer: &PreTokenizerWrapper) -> Option<char> {
+fn metaspace_char(pre_tokenizer: &PreTokenizerWrapper) -> Option<char> {
     match pre_tokenizer {
         PreTokenizerWrapper::Metaspace(metaspace) => Some(metaspace.get_replacement()),
-        PreTokenizerWrapper::Sequence(sequence) => sequence.as_ref().iter().find_map(blank),
+        PreTokenizerWrapper::Sequence(sequence) => {
+            sequence.as_ref().iter().find_map(metaspace_char)
+        }
         _ => None,
     }
 }
 
 /// **Source:** `transformers/tokenization_utils_base.py`, `clean_up_tokenization`.
-fn clean_up(text: &str) -> String {
+fn clean_up_tokenization_spaces(text: &str) -> String {
     const PAIRS: [(&str, &str); 10] = [
         (" .", "."),
         (" ?", "?"),

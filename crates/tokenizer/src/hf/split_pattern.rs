@@ -17,7 +17,7 @@ pub(super) struct SplitPattern {
 }
 
 impl SplitPattern {
-    pub(super) fn of(regex: &str) -> Option<Self> {
+    pub(super) fn from_regex(regex: &str) -> Option<Self> {
         const HEAD: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|";
         const TAIL: &str = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
         match regex.strip_prefix(HEAD)?.strip_suffix(TAIL)? {
@@ -28,76 +28,77 @@ impl SplitPattern {
     }
 
     /// Returns the length of the first word of a text, in bytes; zero only for empty text.
-    pub(super) fn word(self, text: &str) -> usize {
+    pub(super) fn word_end(self, text: &str) -> usize {
         let mut chars = text.chars();
         let Some(first) = chars.next() else { return 0 };
         let rest = chars.as_str();
         let class = char_class(first);
-        if first == '\'' && contraction(rest) > 0 {
-            return 1 + contraction(rest);
+        if first == '\'' && contraction_len(rest) > 0 {
+            return 1 + contraction_len(rest);
         }
-        if class == CharClass::Letter {
-            return letters(text);
+        if class == SplitCharClass::Letter {
+            return letters_len(text);
         }
-        if !matches!(first, '\r' | '\n') && class != CharClass::Number {
-            let letters = letters(rest);
+        if !matches!(first, '\r' | '\n') && class != SplitCharClass::Number {
+            let letters = letters_len(rest);
             if letters > 0 {
                 return first.len_utf8() + letters;
             }
         }
         match class {
-            CharClass::Number => {
+            SplitCharClass::Number => {
                 let digits = text.chars().take(self.digits);
                 digits
-                    .take_while(|c| char_class(*c) == CharClass::Number)
+                    .take_while(|c| char_class(*c) == SplitCharClass::Number)
                     .map(char::len_utf8)
                     .sum()
             }
-            CharClass::Blank => match if first == ' ' { signs(rest) } else { 0 } {
-                0 => blanks(text),
+            SplitCharClass::Blank => match if first == ' ' { signs_len(rest) } else { 0 } {
+                0 => blanks_len(text),
                 length => 1 + length,
             },
-            CharClass::Letter | CharClass::Sign => signs(text),
+            SplitCharClass::Letter | SplitCharClass::Sign => signs_len(text),
         }
     }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum CharClass {
+enum SplitCharClass {
     Letter,
     Number,
     Blank,
     Sign,
 }
 
-fn char_class(c: char) -> CharClass {
+fn char_class(c: char) -> SplitCharClass {
     match c {
-        'a'..='z' | 'A'..='Z' => CharClass::Letter,
-        '0'..='9' => CharClass::Number,
-        _ if c.is_whitespace() => CharClass::Blank,
-        '\0'..='\x7f' => CharClass::Sign,
+        'a'..='z' | 'A'..='Z' => SplitCharClass::Letter,
+        '0'..='9' => SplitCharClass::Number,
+        _ if c.is_whitespace() => SplitCharClass::Blank,
+        '\0'..='\x7f' => SplitCharClass::Sign,
         // Most Chinese and Korean characters, without a search.
-        '\u{4e00}'..='\u{9fff}' | '\u{ac00}'..='\u{d7a3}' => CharClass::Letter,
+        '\u{4e00}'..='\u{9fff}' | '\u{ac00}'..='\u{d7a3}' => SplitCharClass::Letter,
         _ => {
             static CLASSES: OnceLock<[Vec<(char, char)>; 2]> = OnceLock::new();
-            let [letters, numbers] = CLASSES.get_or_init(|| [class(r"\p{L}"), class(r"\p{N}")]);
-            if holds(letters, c) {
-                CharClass::Letter
-            } else if holds(numbers, c) {
-                CharClass::Number
+            let [letters, numbers] =
+                CLASSES.get_or_init(|| [char_class_ranges(r"\p{L}"), char_class_ranges(r"\p{N}")]);
+            if ranges_contain(letters, c) {
+                SplitCharClass::Letter
+            } else if ranges_contain(numbers, c) {
+                SplitCharClass::Number
             } else {
-                CharClass::Sign
+                SplitCharClass::Sign
             }
         }
     }
 }
 
-fn holds(ranges: &[(char, char)], c: char) -> bool {
+fn ranges_contain(ranges: &[(char, char)], c: char) -> bool {
     let at = ranges.partition_point(|(_, last)| *last < c);
     ranges.get(at).is_some_and(|(first, _)| *first <= c)
 }
 
-fn class(pattern: &str) -> Vec<(char, char)> {
+fn char_class_ranges(pattern: &str) -> Vec<(char, char)> {
     let hir = regex_syntax::parse(pattern).expect("a class of one Unicode property is valid");
     match hir.into_kind() {
         HirKind::Class(Class::Unicode(class)) => class
@@ -108,7 +109,7 @@ fn class(pattern: &str) -> Vec<(char, char)> {
     }
 }
 
-fn contraction(rest: &str) -> usize {
+fn contraction_len(rest: &str) -> usize {
     let mut chars = rest.chars();
     let (first, second) = (chars.next(), chars.next());
     match (first, second) {
@@ -120,32 +121,32 @@ fn contraction(rest: &str) -> usize {
     }
 }
 
-fn run(text: &str, of: impl Fn(char) -> bool) -> usize {
+fn run_len(text: &str, of: impl Fn(char) -> bool) -> usize {
     text.find(|c| !of(c)).unwrap_or(text.len())
 }
 
 /// Returns the length of the leading letters of a text, in bytes; most are ASCII.
-fn letters(text: &str) -> usize {
+fn letters_len(text: &str) -> usize {
     let ascii = text.bytes().position(|byte| !byte.is_ascii_alphabetic());
     match ascii {
         None => text.len(),
         Some(at) if text.as_bytes()[at].is_ascii() => at,
-        Some(at) => at + run(&text[at..], |c| char_class(c) == CharClass::Letter),
+        Some(at) => at + run_len(&text[at..], |c| char_class(c) == SplitCharClass::Letter),
     }
 }
 
 /// Returns the length of a text's leading punctuation and the newlines after it, in bytes.
-fn signs(text: &str) -> usize {
-    match run(text, |c| char_class(c) == CharClass::Sign) {
+fn signs_len(text: &str) -> usize {
+    match run_len(text, |c| char_class(c) == SplitCharClass::Sign) {
         0 => 0,
-        length => length + run(&text[length..], |c| matches!(c, '\r' | '\n')),
+        length => length + run_len(&text[length..], |c| matches!(c, '\r' | '\n')),
     }
 }
 
 /// Returns the length of a word of leading whitespace, in bytes: up to the last newline, else all
 /// but the last character, which belongs to the next word.
-fn blanks(text: &str) -> usize {
-    let length = run(text, char::is_whitespace);
+fn blanks_len(text: &str) -> usize {
+    let length = run_len(text, char::is_whitespace);
     let run = &text[..length];
     if let Some(line_end) = run.rfind(['\r', '\n']) {
         return line_end + 1;
@@ -165,7 +166,7 @@ mod tests {
     fn words(pattern: SplitPattern, mut text: &str) -> Vec<&str> {
         let mut words = Vec::new();
         while !text.is_empty() {
-            let (word, rest) = text.split_at(pattern.word(text));
+            let (word, rest) = text.split_at(pattern.word_end(text));
             words.push(word);
             text = rest;
         }
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn words_are_those_of_the_pattern() {
+    fn split_words_equal_the_regex() {
         let llama = SplitPattern { digits: 3 };
         for (text, expected) in [
             (
@@ -207,9 +208,12 @@ mod tests {
     }
 
     #[test]
-    fn only_known_patterns_count() {
-        assert_eq!(SplitPattern::of(r"\s+"), None);
+    fn only_known_split_patterns_are_accepted() {
+        assert_eq!(SplitPattern::from_regex(r"\s+"), None);
         let qwen = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-        assert_eq!(SplitPattern::of(qwen), Some(SplitPattern { digits: 1 }));
+        assert_eq!(
+            SplitPattern::from_regex(qwen),
+            Some(SplitPattern { digits: 1 })
+        );
     }
 }

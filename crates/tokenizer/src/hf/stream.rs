@@ -3,8 +3,8 @@
 use tokenizers::Tokenizer;
 use tokenizers::tokenizer::step_decode_stream;
 
-use super::model::Hf;
-use super::vocabulary::Vocabulary;
+use super::model::HfTokenizer;
+use super::vocabulary::TokenVocabulary;
 use crate::SpecialTokens;
 
 /// Incremental decoder of one sequence of token ids.
@@ -13,7 +13,7 @@ use crate::SpecialTokens;
 /// `vllm/v1/engine/detokenizer.py`.
 #[derive(Debug)]
 pub(crate) struct DecodeStream<'t> {
-    hf: &'t Hf,
+    hf: &'t HfTokenizer,
     skip_special: bool,
     state: StreamState<'t>,
 }
@@ -22,7 +22,7 @@ pub(crate) struct DecodeStream<'t> {
 enum StreamState<'t> {
     /// Decoding of byte-level tokens; keeps only the bytes of an incomplete character.
     Bytes {
-        vocabulary: &'t Vocabulary,
+        vocabulary: &'t TokenVocabulary,
         held: Vec<u8>,
     },
     General {
@@ -34,20 +34,20 @@ enum StreamState<'t> {
 }
 
 /// Number of prompt tokens that determine whether the first word starts with a space.
-const CONTEXT: usize = 8;
+const CONTEXT_TOKENS: usize = 8;
 
 impl<'t> DecodeStream<'t> {
-    pub(crate) fn new(hf: &'t Hf, prompt: &[u32], special: SpecialTokens) -> Self {
+    pub(crate) fn new(hf: &'t HfTokenizer, prompt: &[u32], special: SpecialTokens) -> Self {
         let vocabulary = hf.vocabulary();
-        let state = if vocabulary.bytes(0).is_some() {
+        let state = if vocabulary.token_bytes(0).is_some() {
             StreamState::Bytes {
                 vocabulary,
                 held: Vec::new(),
             }
         } else {
             StreamState::General {
-                tokenizer: hf.inner(),
-                ids: prompt[prompt.len().saturating_sub(CONTEXT)..].to_vec(),
+                tokenizer: hf.library_tokenizer(),
+                ids: prompt[prompt.len().saturating_sub(CONTEXT_TOKENS)..].to_vec(),
                 prefix: String::new(),
                 prefix_index: 0,
             }
@@ -65,8 +65,8 @@ impl<'t> DecodeStream<'t> {
         match &mut self.state {
             StreamState::Bytes { .. } if skip => {}
             StreamState::Bytes { vocabulary, held } => {
-                held.extend_from_slice(vocabulary.bytes(id).unwrap_or_default());
-                if ends_whole(held) {
+                held.extend_from_slice(vocabulary.token_bytes(id).unwrap_or_default());
+                if ends_at_char_boundary(held) {
                     out.push_str(&String::from_utf8_lossy(held));
                     held.clear();
                 }
@@ -116,7 +116,7 @@ impl<'t> DecodeStream<'t> {
 }
 
 /// Returns whether bytes end with a complete UTF-8 character other than the replacement character.
-fn ends_whole(bytes: &[u8]) -> bool {
+fn ends_at_char_boundary(bytes: &[u8]) -> bool {
     let tail = &bytes[bytes.len().saturating_sub(4)..];
     let Some(lead) = tail.iter().rposition(|byte| byte & 0xc0 != 0x80) else {
         return false;
@@ -129,10 +129,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_whole_characters_end_a_text() {
-        assert!(ends_whole("aé".as_bytes()));
-        assert!(ends_whole("😀".as_bytes()));
-        assert!(ends_whole(b"\xff\xe4\xb8\xad"));
+    fn incomplete_utf8_characters_are_held_back() {
+        assert!(ends_at_char_boundary("aé".as_bytes()));
+        assert!(ends_at_char_boundary("😀".as_bytes()));
+        assert!(ends_at_char_boundary(b"\xff\xe4\xb8\xad"));
         for held in [
             &b""[..],
             b"a\xe4",
@@ -141,8 +141,8 @@ mod tests {
             b"\xff",
             "a\u{fffd}".as_bytes(),
         ] {
-            assert!(!ends_whole(held), "{held:?}");
+            assert!(!ends_at_char_boundary(held), "{held:?}");
         }
-        assert!(!ends_whole(b"\xc3\xa9\x80"));
+        assert!(!ends_at_char_boundary(b"\xc3\xa9\x80"));
     }
 }

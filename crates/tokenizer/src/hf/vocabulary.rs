@@ -3,21 +3,21 @@
 use tokenizers::{DecoderWrapper, Tokenizer};
 
 #[derive(Debug)]
-pub(super) struct Vocabulary {
+pub(super) struct TokenVocabulary {
     pub(super) size: u32,
     /// Length of the longest token, in characters.
     pub(super) longest: usize,
     /// Bytes of every token; `None` unless the tokenizer is byte-level.
-    bytes: Option<Table>,
+    bytes: Option<TokenBytesTable>,
 }
 
 #[derive(Debug)]
-struct Table {
+struct TokenBytesTable {
     bytes: Vec<u8>,
     ends: Vec<u32>,
 }
 
-impl Vocabulary {
+impl TokenVocabulary {
     pub(super) fn new(tokenizer: &Tokenizer) -> Self {
         let pieces = tokenizer.get_vocab(true);
         let size = pieces
@@ -38,7 +38,7 @@ impl Vocabulary {
                 // Cannot be out of bounds: the largest id determines the size.
                 by_id[id as usize] = Some(piece);
             }
-            Table::new(by_id)
+            TokenBytesTable::new(by_id)
         });
         Self {
             size,
@@ -49,7 +49,7 @@ impl Vocabulary {
 
     /// Returns the bytes of a token id, empty for an unknown id; `None` if the tokenizer is not
     /// byte-level.
-    pub(super) fn bytes(&self, id: u32) -> Option<&[u8]> {
+    pub(super) fn token_bytes(&self, id: u32) -> Option<&[u8]> {
         let table = self.bytes.as_ref()?;
         let id = id as usize;
         let Some(&end) = table.ends.get(id) else {
@@ -60,14 +60,14 @@ impl Vocabulary {
     }
 }
 
-impl Table {
+impl TokenBytesTable {
     fn new(by_id: Vec<Option<String>>) -> Self {
         let mut table = Self {
             bytes: Vec::new(),
             ends: Vec::with_capacity(by_id.len()),
         };
         for piece in by_id {
-            push_bytes(&mut table.bytes, piece.as_deref().unwrap_or_default());
+            push_piece_bytes(&mut table.bytes, piece.as_deref().unwrap_or_default());
             table
                 .ends
                 .push(u32::try_from(table.bytes.len()).unwrap_or(u32::MAX));
@@ -79,10 +79,10 @@ impl Table {
 /// Appends the bytes of a byte-level token; a token with any other character is appended as text.
 ///
 /// **Source:** `tokenizers/src/pre_tokenizers/byte_level.rs`, `bytes_char` and `decode_chain`.
-fn push_bytes(out: &mut Vec<u8>, piece: &str) {
+fn push_piece_bytes(out: &mut Vec<u8>, piece: &str) {
     let start = out.len();
     for c in piece.chars() {
-        match byte(c) {
+        match byte_of_char(c) {
             Some(byte) => out.push(byte),
             None => {
                 out.truncate(start);
@@ -97,7 +97,7 @@ fn push_bytes(out: &mut Vec<u8>, piece: &str) {
 ///
 /// Printable Latin-1 characters represent their own code, the characters from U+0100 on the other
 /// 68 bytes in order.
-fn byte(c: char) -> Option<u8> {
+fn byte_of_char(c: char) -> Option<u8> {
     let code = u32::from(c);
     let byte = match code {
         0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff => code,
@@ -109,7 +109,7 @@ fn byte(c: char) -> Option<u8> {
     u8::try_from(byte).ok()
 }
 
-pub(super) fn character(byte: u8) -> char {
+pub(super) fn char_of_byte(byte: u8) -> char {
     let code = match byte {
         0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff => u32::from(byte),
         0x00..=0x20 => 0x100 + u32::from(byte),
@@ -124,22 +124,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_alphabet_covers_every_byte_once() {
-        let mut bytes: Vec<u8> = ('\0'..='\u{200}').filter_map(byte).collect();
+    fn byte_level_alphabet_covers_every_byte_once() {
+        let mut bytes: Vec<u8> = ('\0'..='\u{200}').filter_map(byte_of_char).collect();
         bytes.sort_unstable();
         assert_eq!(bytes, (0..=255).collect::<Vec<u8>>());
-        assert_eq!(byte('Ġ'), Some(b' '));
-        assert_eq!(byte('Ċ'), Some(b'\n'));
-        assert_eq!(byte('ł'), Some(0xa0));
-        assert!((0..=255).all(|b| byte(character(b)) == Some(b)));
+        assert_eq!(byte_of_char('Ġ'), Some(b' '));
+        assert_eq!(byte_of_char('Ċ'), Some(b'\n'));
+        assert_eq!(byte_of_char('ł'), Some(0xa0));
+        assert!((0..=255).all(|b| byte_of_char(char_of_byte(b)) == Some(b)));
     }
 
     #[test]
-    fn a_piece_outside_the_alphabet_is_its_own_text() {
+    fn piece_outside_byte_alphabet_is_its_own_text() {
         let mut out = b"x".to_vec();
-        push_bytes(&mut out, "Ġa");
-        push_bytes(&mut out, "a b");
-        push_bytes(&mut out, "世");
+        push_piece_bytes(&mut out, "Ġa");
+        push_piece_bytes(&mut out, "a b");
+        push_piece_bytes(&mut out, "世");
         assert_eq!(out, "x aa b世".as_bytes());
     }
 }

@@ -8,18 +8,18 @@ use indexmap::IndexMap;
 use serde_json::{Map, Value};
 use vllm_sim_python as python;
 
-use super::validators::{Body, ValidatorResult, truthy};
+use super::validators::{JsonBody, ValidatorResult, is_truthy_member};
 use crate::check;
 use crate::fault::{ErrorType, Fault};
 use crate::sampling::SamplingParams;
 use crate::schema::{ANY_LENGTH, FLOAT, INT, INT64, RequestField, STR, Schema, wire_model};
 
 /// JSON key of the object that represents an uploaded file among the form fields.
-const UPLOAD: &str = "upload";
+const UPLOAD_KEY: &str = "upload";
 
 /// Speech-to-text task of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Task {
+pub enum SpeechTask {
     /// Transcription of speech in the spoken language.
     Transcribe,
     /// Translation of speech into another language.
@@ -28,33 +28,34 @@ pub enum Task {
 
 /// An uploaded file, by its index among the form's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Upload(pub usize);
+pub struct UploadedFile(pub usize);
 
-impl Upload {
+impl UploadedFile {
     /// Returns the JSON value that represents the upload among the form fields.
     pub fn to_field(self) -> Value {
-        Value::Object(Map::from_iter([(UPLOAD.to_owned(), self.0.into())]))
+        Value::Object(Map::from_iter([(UPLOAD_KEY.to_owned(), self.0.into())]))
     }
 }
 
-impl RequestField for Upload {
+impl RequestField for UploadedFile {
     const SCHEMA: Schema = Schema::Any;
 
     fn read(value: &Value) -> Option<Self> {
-        let number = value.get(UPLOAD)?.as_u64()?;
+        let number = value.get(UPLOAD_KEY)?.as_u64()?;
         usize::try_from(number).ok().map(Self)
     }
 }
 
-static EXTRA: Schema = Schema::Union(&[STR, INT, FLOAT, Schema::List(&EXTRA_ITEM, ANY_LENGTH)]);
+static EXTRA_VALUE: Schema =
+    Schema::Union(&[STR, INT, FLOAT, Schema::List(&EXTRA_ITEM, ANY_LENGTH)]);
 static EXTRA_ITEM: Schema = Schema::Union(&[STR, INT, FLOAT]);
-static EXTRAS: Schema = Schema::Dict(&STR, &EXTRA);
+static EXTRA_FIELDS: Schema = Schema::Dict(&STR, &EXTRA_VALUE);
 
 wire_model! {
     /// A form of `POST /v1/audio/transcriptions`.
-    pub struct TranscriptionRequest: Wrapped "TranscriptionRequest" before [form] {
+    pub struct TranscriptionRequest: Wrapped "TranscriptionRequest" before [validate_speech_form] {
         /// The uploaded audio file.
-        file: Upload,
+        file: UploadedFile,
         /// Name of the served model or LoRA adapter; null or empty selects the base model.
         model: Option<String> = None,
         /// ISO 639-1 code of the spoken language; null detects it.
@@ -74,7 +75,7 @@ wire_model! {
         /// Whether every chunk of the stream reports token usage.
         stream_continuous_usage_stats: Option<bool> = Some(false),
         /// Custom sampling arguments for vLLM extensions (`vllm_xargs`).
-        vllm_xargs: Option<IndexMap<String, Value>> [Schema::Nullable(&EXTRAS)] = None,
+        vllm_xargs: Option<IndexMap<String, Value>> [Schema::Nullable(&EXTRA_FIELDS)] = None,
         /// Language of the output text.
         to_language: Option<String> = None,
         /// Whether to use beam search.
@@ -110,9 +111,9 @@ wire_model! {
 
 wire_model! {
     /// A form of `POST /v1/audio/translations`.
-    pub struct TranslationRequest: Wrapped "TranslationRequest" before [form] {
+    pub struct TranslationRequest: Wrapped "TranslationRequest" before [validate_speech_form] {
         /// The uploaded audio file.
-        file: Upload,
+        file: UploadedFile,
         /// Name of the served model or LoRA adapter; null or empty selects the base model.
         model: Option<String> = None,
         /// Text before the transcript, which guides style and spelling.
@@ -160,7 +161,7 @@ wire_model! {
         /// Maximum number of tokens to generate.
         max_completion_tokens: Option<i128> = None,
         /// Custom sampling arguments for vLLM extensions (`vllm_xargs`).
-        vllm_xargs: Option<IndexMap<String, Value>> [Schema::Nullable(&EXTRAS)] = None,
+        vllm_xargs: Option<IndexMap<String, Value>> [Schema::Nullable(&EXTRA_FIELDS)] = None,
     }
 }
 
@@ -168,7 +169,7 @@ wire_model! {
     /// An audio chunk sent over a `/v1/realtime` WebSocket.
     ///
     /// Source: `vllm/entrypoints/speech_to_text/realtime/protocol.py`.
-    pub struct Append: Plain "InputAudioBufferAppend" {
+    pub struct AppendAudioEvent: Plain "InputAudioBufferAppend" {
         /// The audio as 16-bit samples, 16 kHz, mono, in base64.
         audio: String,
     }
@@ -176,7 +177,7 @@ wire_model! {
 
 wire_model! {
     /// A request to transcribe the audio received so far.
-    pub struct Commit: Plain "InputAudioBufferCommit" {
+    pub struct CommitAudioEvent: Plain "InputAudioBufferCommit" {
         /// Whether the audio sent so far is complete.
         is_final: bool as "final" = false,
     }
@@ -185,22 +186,24 @@ wire_model! {
 /// Mirrors vLLM's `validate_transcription_request` and `validate_stream_options`.
 ///
 /// Form values are strings, and a nonempty string counts as true.
-fn form(body: &mut Cow<'_, Body>) -> ValidatorResult {
+fn validate_speech_form(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     if body.get("file").is_some_and(Value::is_string) {
         let text = "Expected 'file' to be a file-like object, not 'str'.";
         return Err(Fault::new(422, ErrorType::UnprocessablePhrase, text).into());
     }
     let options = ["stream_include_usage", "stream_continuous_usage_stats"];
-    let set = options.into_iter().find(|option| truthy(body, option));
-    if let Some(option) = set.filter(|_| !truthy(body, "stream")) {
+    let set = options
+        .into_iter()
+        .find(|option| is_truthy_member(body, option));
+    if let Some(option) = set.filter(|_| !is_truthy_member(body, "stream")) {
         let text = "Stream options can only be defined when `stream=True`.";
-        return Err(Fault::parameter(text, option).into());
+        return Err(Fault::bad_parameter(text, option).into());
     }
     if let Some(Value::String(text)) = body.get("vllm_xargs") {
         let parsed = python::loads(text.as_bytes()).map_err(|error| {
-            let place = error.located(text.as_bytes());
+            let place = error.message_with_position(text.as_bytes());
             let text = format!("Failed to parse vllm_xargs. Must be valid JSON: {place}");
-            Fault::parameter(text, "vllm_xargs")
+            Fault::bad_parameter(text, "vllm_xargs")
         })?;
         body.to_mut().insert("vllm_xargs".to_owned(), parsed);
     }
@@ -211,9 +214,9 @@ fn form(body: &mut Cow<'_, Body>) -> ValidatorResult {
 #[derive(Debug, Clone, PartialEq)]
 pub struct SpeechRequest {
     /// Speech-to-text task of the request.
-    pub task: Task,
+    pub task: SpeechTask,
     /// The uploaded audio file.
-    pub file: Upload,
+    pub file: UploadedFile,
     /// Name of the served model or LoRA adapter; null or empty selects the base model.
     pub model: Option<String>,
     /// ISO 639-1 code of the spoken language; `None` detects it.
@@ -279,21 +282,23 @@ impl SpeechRequest {
     ///
     /// # Errors
     /// vLLM's 400 or 422 if the form does not match the schema.
-    pub fn parse(task: Task, fields: Map<String, Value>) -> Result<Self, Fault> {
-        let value = Value::Object(ordered(task, fields));
+    pub fn parse(task: SpeechTask, fields: Map<String, Value>) -> Result<Self, Fault> {
+        let value = Value::Object(order_form_fields(task, fields));
         Ok(match task {
-            Task::Transcribe => common!(task, check::body::<TranscriptionRequest>(&value)?),
-            Task::Translate => common!(task, check::body::<TranslationRequest>(&value)?),
+            SpeechTask::Transcribe => {
+                common!(task, check::read_body::<TranscriptionRequest>(&value)?)
+            }
+            SpeechTask::Translate => common!(task, check::read_body::<TranslationRequest>(&value)?),
         })
     }
 }
 
 /// Orders the form fields as FastAPI passes them to pydantic: declared fields in class order
 /// without empty ones, then unknown fields (`_extract_form_body`).
-fn ordered(task: Task, mut fields: Map<String, Value>) -> Map<String, Value> {
+fn order_form_fields(task: SpeechTask, mut fields: Map<String, Value>) -> Map<String, Value> {
     let model = match task {
-        Task::Transcribe => TranscriptionRequest::MODEL,
-        Task::Translate => TranslationRequest::MODEL,
+        SpeechTask::Transcribe => TranscriptionRequest::MODEL,
+        SpeechTask::Translate => TranslationRequest::MODEL,
     };
     let mut whole = Map::new();
     for field in model.fields {

@@ -6,26 +6,26 @@ use std::borrow::Cow;
 
 use indexmap::IndexMap;
 use serde_json::{Map, Value};
-use vllm_sim_python::{self as python, Py};
+use vllm_sim_python::{self as python, PythonValue};
 
-use super::message::Message;
-use super::shared::{LogitBias, Stop, StructuredOutputs, TOP_LOGPROBS};
-use super::validators::{self, Body, ValidatorResult, given, truthy};
+use super::message::RequestMessage;
+use super::shared::{LogitBias, StopStrings, StructuredOutputs, TOP_LOGPROBS};
+use super::validators::{self, JsonBody, ValidatorResult, is_truthy_member, non_null_member};
 use crate::bounds::RequestBounds;
 use crate::check;
 use crate::fault::Fault;
-use crate::schema::{Length, RequestField, Schema, wire_model};
+use crate::schema::{LengthLimits, RequestField, Schema, wire_model};
 
-const SOME: Length = Length {
+const AT_LEAST_ONE: LengthLimits = LengthLimits {
     min: 1,
     max: usize::MAX,
 };
 
 wire_model! {
     /// A batch chat request: several conversations with the same sampling parameters.
-    pub struct BatchChatRequest: Wrapped "BatchChatCompletionRequest" before [batch_mode] {
+    pub struct BatchChatRequest: Wrapped "BatchChatCompletionRequest" before [check_batch_mode] {
         /// Messages of each conversation, oldest first.
-        messages: Vec<Vec<Message>> [Schema::List(&Schema::List(&Message::SCHEMA, SOME), SOME)],
+        messages: Vec<Vec<RequestMessage>> [Schema::List(&Schema::List(&RequestMessage::SCHEMA, AT_LEAST_ONE), AT_LEAST_ONE)],
         /// Name of the served model or LoRA adapter; null or empty selects the base model.
         model: Option<String> = None,
         /// Frequency penalty, -2 to 2.
@@ -51,7 +51,7 @@ wire_model! {
         /// Seed of the sampler; -1 for none.
         seed: Option<i64> = None,
         /// Stop strings: the output ends before the first of them.
-        stop: Option<Stop> = Some(Stop::default()),
+        stop: Option<StopStrings> = Some(StopStrings::default()),
         /// Sampling temperature, 0 to 2; 0 is greedy.
         temperature: Option<f64> = None,
         /// Nucleus sampling threshold, above 0 and at most 1.
@@ -114,38 +114,38 @@ wire_model! {
 }
 
 /// Mirrors vLLM's `check_batch_mode`.
-fn batch_mode(body: &mut Cow<'_, Body>) -> ValidatorResult {
-    if truthy(body, "use_beam_search") {
-        return Err(Fault::parameter(
+fn check_batch_mode(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
+    if is_truthy_member(body, "use_beam_search") {
+        return Err(Fault::bad_parameter(
             "Batch chat completions do not support beam search. Please set `use_beam_search` to \
              False.",
             "use_beam_search",
         )
         .into());
     }
-    if truthy(body, "logprob_token_ids") && !truthy(body, "logprobs") {
-        return Err(Fault::parameter(
+    if is_truthy_member(body, "logprob_token_ids") && !is_truthy_member(body, "logprobs") {
+        return Err(Fault::bad_parameter(
             "when using `logprob_token_ids`, `logprobs` must be set to true.",
             "logprob_token_ids",
         )
         .into());
     }
     let params = body.get("kv_transfer_params").and_then(Value::as_object);
-    if params.is_some_and(|params| given(params, "prompt_token_ids").is_some()) {
-        return Err(Fault::parameter(
+    if params.is_some_and(|params| non_null_member(params, "prompt_token_ids").is_some()) {
+        return Err(Fault::bad_parameter(
             "Batch chat completions do not support `kv_transfer_params['prompt_token_ids']`: \
              one pre-tokenized prompt cannot serve several conversations.",
             "kv_transfer_params.prompt_token_ids",
         )
         .into());
     }
-    validators::structural_tag_format(body)?;
-    validators::structural_tag(body)?;
-    match given(body, "n") {
-        Some(n) if Py::of(n).number() != Some(1.0) => Err(Fault::invalid_value(
+    validators::validate_structural_tag_format(body)?;
+    validators::check_structural_tag(body)?;
+    match non_null_member(body, "n") {
+        Some(n) if PythonValue::of_json(n).as_number() != Some(1.0) => Err(Fault::invalid_value(
             "Batch chat completions do not support `n > 1`. Please set `n` to 1.",
             "n",
-            python::str(n),
+            python::python_str(n),
         )
         .into()),
         _ => Ok(()),
@@ -158,6 +158,6 @@ impl BatchChatRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
-        check::body_within(value, bounds)
+        check::read_body_within(value, bounds)
     }
 }

@@ -5,16 +5,19 @@
 use std::borrow::Cow;
 
 use serde_json::{Map, Value};
-use vllm_sim_python::{self as python, Py};
+use vllm_sim_python::{self as python, PythonValue};
 
-use super::message::Message;
+use super::message::RequestMessage;
 use super::message_schema;
 use super::shared::{
-    CACHE_SALT, ExtraArgs, LogitBias, MM_PAYLOAD, POSITIVE, RepetitionDetection, ResponseFormat,
-    SIDE, Stop, StreamOptions, StructuredOutputs, THINKING_BUDGET, TOP_LOGPROBS, TRUNCATE, Tool,
-    ToolChoice,
+    CACHE_SALT, ChatTool, ChatToolChoice, ExtraArgs, LogitBias, MM_PAYLOAD, NULLABLE_POSITIVE_INT,
+    RepetitionDetection, ResponseFormat, StopStrings, StreamOptions, StructuredOutputs,
+    THINKING_TOKEN_BUDGET, TOP_LOGPROBS, TRUNCATE_PROMPT_TOKENS, TRUNCATION_SIDE,
 };
-use super::validators::{self, Body, ValidatorResult, given, member, not_iterable, truthy};
+use super::validators::{
+    self, JsonBody, ValidatorResult, body_member, is_truthy_member, non_null_member,
+    not_iterable_fault,
+};
 use crate::bounds::RequestBounds;
 use crate::check;
 use crate::fault::Fault;
@@ -28,20 +31,20 @@ pub(crate) const REASONING_EFFORT: Schema = Schema::Nullable(&Schema::Literal(&[
 wire_model! {
     /// A chat completion request. Absent fields have vLLM's defaults; unknown ones are ignored.
     pub struct ChatRequest: Wrapped "ChatCompletionRequest" before [
-        system_content,
-        media_beside_token_ids,
-        generation_prompt,
-        tool_usage,
-        structured_outputs,
-        logprobs,
-        validators::stream_options,
-        validators::response_format,
+        check_messages_iterable,
+        drop_prompt_token_ids_with_media,
+        check_generation_prompt,
+        check_tool_usage,
+        check_structured_outputs_count,
+        check_logprobs,
+        validators::validate_stream_options,
+        validators::validate_response_format,
         normalize_messages,
-        validators::cache_salt,
-        validators::mm_payload_alias,
-    ] after tool_calls {
+        validators::check_cache_salt_support,
+        validators::apply_return_mm_kwargs_alias,
+    ] after check_tool_calls {
         /// Messages of the conversation, oldest first.
-        messages: Vec<Message>,
+        messages: Vec<RequestMessage>,
         /// Name of the served model or LoRA adapter; null or empty selects the base model.
         model: Option<String> = None,
         /// Frequency penalty, -2 to 2.
@@ -65,7 +68,7 @@ wire_model! {
         /// Seed of the sampler; -1 for none.
         seed: Option<i64> = None,
         /// Stop strings: the output ends before the first of them.
-        stop: Option<Stop> = Some(Stop::default()),
+        stop: Option<StopStrings> = Some(StopStrings::default()),
         /// Whether to stream server-sent events instead of one body.
         stream: Option<bool> = Some(false),
         /// Options for token usage in a streamed response.
@@ -75,13 +78,13 @@ wire_model! {
         /// Nucleus sampling threshold, above 0 and at most 1.
         top_p: Option<f64> = None,
         /// The functions (tools) that the model may call.
-        tools: Option<Vec<Tool>> = None,
+        tools: Option<Vec<ChatTool>> = None,
         /// Rule for tool calls; `auto` if there are tools and the key is absent.
-        tool_choice: Option<ToolChoice> = Some(ToolChoice::None),
+        tool_choice: Option<ChatToolChoice> = Some(ChatToolChoice::None),
         /// Reasoning effort of the model, such as `low` or `high`.
         reasoning_effort: Option<String> [REASONING_EFFORT] = None,
         /// Maximum number of reasoning tokens to generate.
-        thinking_token_budget: Option<i128> [THINKING_BUDGET] = None,
+        thinking_token_budget: Option<i128> [THINKING_TOKEN_BUDGET] = None,
         /// Whether the response includes the model's reasoning.
         include_reasoning: bool = true,
         /// Whether a reply may contain several tool calls.
@@ -113,9 +116,9 @@ wire_model! {
         /// Whether the output text has spaces between special tokens.
         spaces_between_special_tokens: bool = true,
         /// Number of prompt tokens to keep when truncating; -1 for all that fit the context.
-        truncate_prompt_tokens: Option<i64> [TRUNCATE] = None,
+        truncate_prompt_tokens: Option<i64> [TRUNCATE_PROMPT_TOKENS] = None,
         /// Side of the prompt to truncate: `left` or `right`.
-        truncation_side: Option<String> [SIDE] = None,
+        truncation_side: Option<String> [TRUNCATION_SIDE] = None,
         /// Number of log probabilities to return per prompt token; -1 for the whole vocabulary.
         prompt_logprobs: Option<i128> = None,
         /// Token ids with returned log probabilities at every output position.
@@ -178,7 +181,7 @@ wire_model! {
         /// Settings of the detection of repetitions, which ends an output that repeats itself.
         repetition_detection: Option<RepetitionDetection> = None,
         /// Number of output tokens per chunk of a streamed response.
-        stream_interval: Option<i128> [POSITIVE] = None,
+        stream_interval: Option<i128> [NULLABLE_POSITIVE_INT] = None,
     }
 }
 
@@ -188,20 +191,20 @@ impl ChatRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
-        check::body_within(value, bounds)
+        check::read_body_within(value, bounds)
     }
 }
 
 /// Checks each tool call of assistant messages, as vLLM's `_materialize_tool_calls_after` does.
-fn tool_calls(body: &Body) -> ValidatorResult {
-    let messages = member(body, "messages").and_then(Value::as_array);
+fn check_tool_calls(body: &JsonBody) -> ValidatorResult {
+    let messages = body_member(body, "messages").and_then(Value::as_array);
     for message in messages.into_iter().flatten() {
         if message.get("role").and_then(Value::as_str) != Some("assistant") {
             continue;
         }
         let calls = message.get("tool_calls").and_then(Value::as_array);
         for (index, call) in calls.into_iter().flatten().enumerate() {
-            if check::best_branch_of(message_schema::TOOL_CALL, call).is_none() {
+            if check::best_union_branch(message_schema::TOOL_CALL_SCHEMAS, call).is_none() {
                 let schema = &message_schema::ANY_TOOL_CALL;
                 return Err(ValidatorError::Item {
                     index,
@@ -217,21 +220,21 @@ fn tool_calls(body: &Body) -> ValidatorResult {
 /// Rejects a `messages` value that Python cannot iterate over.
 ///
 /// vLLM's `check_system_message_content_type` only warns about content, but it iterates.
-fn system_content(body: &mut Cow<'_, Body>) -> ValidatorResult {
-    match member(body, "messages").map(Py::of) {
-        None | Some(Py::List(_) | Py::Str(_) | Py::Dict(_)) => Ok(()),
-        Some(_) => Err(not_iterable(&body["messages"]).into()),
+fn check_messages_iterable(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
+    match body_member(body, "messages").map(PythonValue::of_json) {
+        None | Some(PythonValue::List(_) | PythonValue::Str(_) | PythonValue::Dict(_)) => Ok(()),
+        Some(_) => Err(not_iterable_fault(&body["messages"]).into()),
     }
 }
 
 /// Mirrors vLLM's `drop_prompt_token_ids_with_media`.
-fn media_beside_token_ids(body: &mut Cow<'_, Body>) -> ValidatorResult {
-    let with_media = match member(body, "messages") {
+fn drop_prompt_token_ids_with_media(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
+    let with_media = match body_member(body, "messages") {
         Some(Value::Array(messages)) => messages.iter().any(has_media),
         _ => false,
     };
     if with_media
-        && member(body, "kv_transfer_params").is_some()
+        && body_member(body, "kv_transfer_params").is_some()
         && let Some(Value::Object(params)) = body.to_mut().get_mut("kv_transfer_params")
     {
         params.shift_remove("prompt_token_ids");
@@ -254,8 +257,10 @@ fn has_media(message: &Value) -> bool {
 }
 
 /// Mirrors vLLM's `check_generation_prompt`.
-fn generation_prompt(body: &mut Cow<'_, Body>) -> ValidatorResult {
-    if truthy(body, "continue_final_message") && truthy(body, "add_generation_prompt") {
+fn check_generation_prompt(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
+    if is_truthy_member(body, "continue_final_message")
+        && is_truthy_member(body, "add_generation_prompt")
+    {
         return Err(Fault::bad_request(
             "Cannot set both `continue_final_message` and `add_generation_prompt` to True.",
         )
@@ -265,40 +270,40 @@ fn generation_prompt(body: &mut Cow<'_, Body>) -> ValidatorResult {
 }
 
 /// Mirrors vLLM's `check_tool_usage`.
-fn tool_usage(body: &mut Cow<'_, Body>) -> ValidatorResult {
-    if member(body, "tools").is_some_and(|tools| tools.as_array().is_some_and(Vec::is_empty)) {
-        return Err(Fault::parameter(
+fn check_tool_usage(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
+    if body_member(body, "tools").is_some_and(|tools| tools.as_array().is_some_and(Vec::is_empty)) {
+        return Err(Fault::bad_parameter(
             "`tools` must not be an empty array. Either provide at least one tool or omit the \
              field entirely.",
             "tools",
         )
         .into());
     }
-    if member(body, "tool_choice").is_none() && truthy(body, "tools") {
+    if body_member(body, "tool_choice").is_none() && is_truthy_member(body, "tools") {
         body.to_mut()
             .insert("tool_choice".to_owned(), Value::from("auto"));
     }
-    let Some(choice) = given(body, "tool_choice") else {
+    let Some(choice) = non_null_member(body, "tool_choice") else {
         return Ok(());
     };
     if choice == "none" {
         return Ok(());
     }
-    let Some(tools) = given(body, "tools") else {
-        return Err(Fault::parameter(
+    let Some(tools) = non_null_member(body, "tools") else {
+        return Err(Fault::bad_parameter(
             "When using `tool_choice`, `tools` must be set.",
             "tool_choice",
         )
         .into());
     };
-    match Py::of(choice) {
-        Py::Str("auto" | "required") => Ok(()),
-        Py::Dict(choice) => named_tool(choice, tools),
-        _ => Err(Fault::parameter(
+    match PythonValue::of_json(choice) {
+        PythonValue::Str("auto" | "required") => Ok(()),
+        PythonValue::Dict(choice) => check_named_tool(choice, tools),
+        _ => Err(Fault::bad_parameter(
             format_args!(
                 "Invalid value for `tool_choice`: {}! Only named tools, \"none\", \"auto\" or \
                  \"required\" are supported.",
-                python::str(choice)
+                python::python_str(choice)
             ),
             "tool_choice",
         )
@@ -307,58 +312,58 @@ fn tool_usage(body: &mut Cow<'_, Body>) -> ValidatorResult {
 }
 
 /// Checks a tool choice that is an object, as vLLM's `check_tool_usage` does.
-fn named_tool(choice: &Body, tools: &Value) -> ValidatorResult {
+fn check_named_tool(choice: &JsonBody, tools: &Value) -> ValidatorResult {
     const USAGE: &str = "Correct usage: `{\"type\": \"function\", \"function\": {\"name\": \
                          \"my_function\"}}`";
 
     let function = choice.get("function").unwrap_or(&Value::Null);
-    let Py::Dict(members) = Py::of(function) else {
-        return Err(Fault::parameter(
+    let PythonValue::Dict(members) = PythonValue::of_json(function) else {
+        return Err(Fault::bad_parameter(
             format_args!(
                 "Invalid value for `function`: `{}` in `tool_choice`! {USAGE}",
-                python::str(function)
+                python::python_str(function)
             ),
             "tool_choice.function",
         )
         .into());
     };
     let Some(name) = members.get("name") else {
-        return Err(Fault::parameter(
+        return Err(Fault::bad_parameter(
             format_args!("Expected field `name` in `function` in `tool_choice`! {USAGE}"),
             "tool_choice.function.name",
         )
         .into());
     };
     if name.as_str().is_none_or(str::is_empty) {
-        return Err(Fault::parameter(
+        return Err(Fault::bad_parameter(
             format_args!(
                 "Invalid `name` in `function`: `{}` in `tool_choice`! {USAGE}",
-                python::str(name)
+                python::python_str(name)
             ),
             "tool_choice.function.name",
         )
         .into());
     }
-    let found = match Py::of(tools) {
-        Py::List(tools) => {
+    let found = match PythonValue::of_json(tools) {
+        PythonValue::List(tools) => {
             let mut found = false;
             for tool in tools {
-                if subscript(subscript(tool, "function")?, "name")? == name {
+                if python_subscript(python_subscript(tool, "function")?, "name")? == name {
                     found = true;
                     break;
                 }
             }
             found
         }
-        Py::Str("") => false,
-        Py::Dict(tools) if tools.is_empty() => false,
-        Py::Str(_) | Py::Dict(_) => return Err(string_index().into()),
-        _ => return Err(not_iterable(tools).into()),
+        PythonValue::Str("") => false,
+        PythonValue::Dict(tools) if tools.is_empty() => false,
+        PythonValue::Str(_) | PythonValue::Dict(_) => return Err(string_index_fault().into()),
+        _ => return Err(not_iterable_fault(tools).into()),
     };
     if found {
         return Ok(());
     }
-    Err(Fault::parameter(
+    Err(Fault::bad_parameter(
         "The tool specified in `tool_choice` does not match any of the specified `tools`",
         "tool_choice",
     )
@@ -366,13 +371,13 @@ fn named_tool(choice: &Body, tools: &Value) -> ValidatorResult {
 }
 
 /// Returns `value[key]` as Python would, with its error messages.
-fn subscript<'v>(value: &'v Value, key: &str) -> Result<&'v Value, Fault> {
-    match Py::of(value) {
-        Py::Dict(map) => map
+fn python_subscript<'v>(value: &'v Value, key: &str) -> Result<&'v Value, Fault> {
+    match PythonValue::of_json(value) {
+        PythonValue::Dict(map) => map
             .get(key)
             .ok_or_else(|| Fault::bad_request(python::repr_str(key))),
-        Py::Str(_) => Err(string_index()),
-        Py::List(_) => Err(Fault::bad_request(
+        PythonValue::Str(_) => Err(string_index_fault()),
+        PythonValue::List(_) => Err(Fault::bad_request(
             "list indices must be integers or slices, not str",
         )),
         other => Err(Fault::bad_request(format!(
@@ -382,18 +387,18 @@ fn subscript<'v>(value: &'v Value, key: &str) -> Result<&'v Value, Fault> {
     }
 }
 
-fn string_index() -> Fault {
+fn string_index_fault() -> Fault {
     Fault::bad_request("string indices must be integers, not 'str'")
 }
 
 /// Mirrors vLLM's `check_structured_outputs_count`.
-fn structured_outputs(body: &mut Cow<'_, Body>) -> ValidatorResult {
+fn check_structured_outputs_count(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     let two = Fault::bad_request(
         "You can only use one kind of constraints for structured outputs ('json', 'regex' or \
          'choice').",
     );
-    let constrained = validators::structured_outputs_count(body, two)?;
-    let usual = match member(body, "tool_choice") {
+    let constrained = validators::has_single_constraint(body, two)?;
+    let usual = match body_member(body, "tool_choice") {
         None => true,
         Some(choice) => matches!(choice.as_str(), Some("none" | "auto" | "required")),
     };
@@ -403,38 +408,38 @@ fn structured_outputs(body: &mut Cow<'_, Body>) -> ValidatorResult {
         )
         .into());
     }
-    validators::structural_tag(body)
+    validators::check_structural_tag(body)
 }
 
 /// Mirrors vLLM's `check_logprobs`.
-fn logprobs(body: &mut Cow<'_, Body>) -> ValidatorResult {
+fn check_logprobs(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     let ids = "logprob_token_ids";
-    if truthy(body, ids) && truthy(body, "use_beam_search") {
-        return Err(Fault::parameter(
+    if is_truthy_member(body, ids) && is_truthy_member(body, "use_beam_search") {
+        return Err(Fault::bad_parameter(
             "`logprob_token_ids` is not supported with beam search.",
             ids,
         )
         .into());
     }
-    if truthy(body, ids) && !truthy(body, "logprobs") {
-        return Err(Fault::parameter(
+    if is_truthy_member(body, ids) && !is_truthy_member(body, "logprobs") {
+        return Err(Fault::bad_parameter(
             "when using `logprob_token_ids`, `logprobs` must be set to true.",
             ids,
         )
         .into());
     }
-    validators::number_or_absent(body, "prompt_logprobs")?;
-    validators::number_or_absent(body, "top_logprobs")?;
-    validators::prompt_logprobs(body)?;
-    let Some(top) = given(body, "top_logprobs") else {
+    validators::check_number_or_absent(body, "prompt_logprobs")?;
+    validators::check_number_or_absent(body, "top_logprobs")?;
+    validators::check_prompt_logprobs(body)?;
+    let Some(top) = non_null_member(body, "top_logprobs") else {
         return Ok(());
     };
-    validators::positive_or_minus_one("top_logprobs", top)?;
-    let wanted = Py::of(top)
-        .number()
+    validators::check_not_below_minus_one("top_logprobs", top)?;
+    let wanted = PythonValue::of_json(top)
+        .as_number()
         .is_some_and(|top| top == -1.0 || top > 0.0);
-    if wanted && !truthy(body, "logprobs") {
-        return Err(Fault::parameter(
+    if wanted && !is_truthy_member(body, "logprobs") {
+        return Err(Fault::bad_parameter(
             "when using `top_logprobs`, `logprobs` must be set to true.",
             "top_logprobs",
         )
@@ -445,14 +450,14 @@ fn logprobs(body: &mut Cow<'_, Body>) -> ValidatorResult {
 
 /// Mirrors vLLM's `_normalize_messages_before`: tool calls of messages become lists,
 /// `reasoning_content` becomes `reasoning`.
-fn normalize_messages(body: &mut Cow<'_, Body>) -> ValidatorResult {
+fn normalize_messages(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     let as_it_is = |message: &Value| {
         !message.as_object().is_some_and(|message| {
-            member(message, "tool_calls").is_some()
-                || member(message, "reasoning_content").is_some()
+            body_member(message, "tool_calls").is_some()
+                || body_member(message, "reasoning_content").is_some()
         })
     };
-    match member(body, "messages") {
+    match body_member(body, "messages") {
         Some(Value::Array(messages)) if !messages.iter().all(as_it_is) => {}
         _ => return Ok(()),
     }
@@ -463,20 +468,22 @@ fn normalize_messages(body: &mut Cow<'_, Body>) -> ValidatorResult {
         let Value::Object(message) = message else {
             continue;
         };
-        let listed = match message.get("tool_calls").map(Py::of) {
-            None | Some(Py::None | Py::List(_)) => None,
-            Some(Py::Str(text)) => {
+        let listed = match message.get("tool_calls").map(PythonValue::of_json) {
+            None | Some(PythonValue::None | PythonValue::List(_)) => None,
+            Some(PythonValue::Str(text)) => {
                 Some(text.chars().map(|c| Value::from(String::from(c))).collect())
             }
-            Some(Py::Dict(map)) => Some(map.keys().map(|key| Value::from(key.as_str())).collect()),
-            Some(_) => return Err(not_iterable(&message["tool_calls"]).into()),
+            Some(PythonValue::Dict(map)) => {
+                Some(map.keys().map(|key| Value::from(key.as_str())).collect())
+            }
+            Some(_) => return Err(not_iterable_fault(&message["tool_calls"]).into()),
         };
         if let Some(listed) = listed {
             message.insert("tool_calls".to_owned(), Value::Array(listed));
         }
         if let Some(content) = message.shift_remove("reasoning_content")
             && !content.is_null()
-            && given(message, "reasoning").is_none()
+            && non_null_member(message, "reasoning").is_none()
         {
             message.insert("reasoning".to_owned(), content);
         }

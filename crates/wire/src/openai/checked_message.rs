@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
-use super::message::Message;
+use super::message::RequestMessage;
 use super::message_schema;
 use crate::check;
 use crate::fault::Fault;
@@ -26,12 +26,13 @@ impl CheckedMessage {
     ///
     /// # Errors
     /// A 400 for a message of `openai_harmony`, which is not a dict.
-    pub fn new(message: &Message) -> Result<Self, Fault> {
+    pub fn new(message: &RequestMessage) -> Result<Self, Fault> {
         let json = message.to_json();
         if message.is_trusted() {
             return Ok(Self::with_parts(json.into_owned(), None));
         }
-        let Some((branch, mut shaped)) = check::best_branch_of(message_schema::MESSAGE, &json)
+        let Some((branch, mut shaped)) =
+            check::best_union_branch(message_schema::MESSAGE_SCHEMAS, &json)
         else {
             let mut unknown = Self::with_parts(json.into_owned(), None);
             unknown.parts.clear();
@@ -44,7 +45,9 @@ impl CheckedMessage {
             && let Some(Value::Array(calls)) = shaped.get_mut("tool_calls")
         {
             for call in calls {
-                if let Some((_, shaped)) = check::best_branch_of(message_schema::TOOL_CALL, call) {
+                if let Some((_, shaped)) =
+                    check::best_union_branch(message_schema::TOOL_CALL_SCHEMAS, call)
+                {
                     *call = shaped;
                 }
             }
@@ -85,14 +88,14 @@ impl CheckedMessage {
     pub fn parts(&self) -> impl Iterator<Item = Result<Cow<'_, Value>, Fault>> {
         let parts = self.parts.iter().enumerate();
         parts.map(|(index, part)| match self.lazy {
-            Some(schema) => check::item(schema, index, part).map(Cow::Owned),
+            Some(schema) => check::check_lazy_item(schema, index, part).map(Cow::Owned),
             None => Ok(Cow::Borrowed(part)),
         })
     }
 }
 
 /// Returns the error for a content part of type `kind` when `model` accepts only text.
-pub fn media_fault(kind: &str, part: &Value, model: &str) -> Fault {
+pub fn text_only_model_fault(kind: &str, part: &Value, model: &str) -> Fault {
     if kind == "prompt_embeds" {
         let data = part.get("data").and_then(Value::as_str);
         let text = match data.is_none_or(str::is_empty) {
@@ -102,11 +105,11 @@ pub fn media_fault(kind: &str, part: &Value, model: &str) -> Fault {
             }
             false => "You must set `--enable-prompt-embeds` to input `prompt_embeds`",
         };
-        return Fault::parameter(text, "prompt_embeds");
+        return Fault::bad_parameter(text, "prompt_embeds");
     }
     let uuid = part.get("uuid").is_some_and(|uuid| !uuid.is_null());
     let typed = !uuid && part.get("type").is_some_and(Value::is_string);
-    message_schema::address_part(kind)
+    message_schema::url_part_model(kind)
         .filter(|_| typed)
         .and_then(|class| check::validate_standalone(class, part).err())
         .unwrap_or_else(|| Fault::bad_request(format!("{model} is not a multimodal model")))

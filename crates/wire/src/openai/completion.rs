@@ -5,13 +5,14 @@
 use std::borrow::Cow;
 
 use serde_json::{Map, Value};
-use vllm_sim_python::Py;
+use vllm_sim_python::PythonValue;
 
 use super::shared::{
-    CACHE_SALT, ExtraArgs, LogitBias, MM_PAYLOAD, POSITIVE, RepetitionDetection, ResponseFormat,
-    SIDE, Stop, StreamOptions, StructuredOutputs, THINKING_BUDGET, TRUNCATE,
+    CACHE_SALT, ExtraArgs, LogitBias, MM_PAYLOAD, NULLABLE_POSITIVE_INT, RepetitionDetection,
+    ResponseFormat, StopStrings, StreamOptions, StructuredOutputs, THINKING_TOKEN_BUDGET,
+    TRUNCATE_PROMPT_TOKENS, TRUNCATION_SIDE,
 };
-use super::validators::{self, Body, ValidatorResult, given, truthy};
+use super::validators::{self, JsonBody, ValidatorResult, is_truthy_member, non_null_member};
 use crate::bounds::RequestBounds;
 use crate::check;
 use crate::fault::Fault;
@@ -23,7 +24,7 @@ pub const DEFAULT_MAX_TOKENS: i128 = 16;
 
 /// One prompt of a completion request.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Prompt {
+pub enum CompletionPrompt {
     /// A prompt as text, to be tokenized.
     Text(String),
     /// A prompt as a list of token ids.
@@ -32,9 +33,9 @@ pub enum Prompt {
 
 /// Prompt token ids as sent; integers beyond 64 bits become the nearest 64-bit integer.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct TokenIds(pub Vec<i64>);
+pub struct PromptTokenIds(pub Vec<i64>);
 
-impl RequestField for TokenIds {
+impl RequestField for PromptTokenIds {
     const SCHEMA: Schema = Schema::List(&INT, ANY_LENGTH);
 
     fn read(value: &Value) -> Option<Self> {
@@ -52,9 +53,9 @@ impl RequestField for TokenIds {
 
 /// The request field `prompt`: a text, token ids, or a list of either.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Prompts(pub Vec<Prompt>);
+pub struct CompletionPrompts(pub Vec<CompletionPrompt>);
 
-impl RequestField for Prompts {
+impl RequestField for CompletionPrompts {
     const SCHEMA: Schema = Schema::Union(&[
         Schema::List(&int_from(0), ANY_LENGTH),
         Schema::List(&Schema::List(&int_from(0), ANY_LENGTH), ANY_LENGTH),
@@ -64,18 +65,18 @@ impl RequestField for Prompts {
 
     fn read(value: &Value) -> Option<Self> {
         let prompts = match value {
-            Value::String(text) => vec![Prompt::Text(text.clone())],
+            Value::String(text) => vec![CompletionPrompt::Text(text.clone())],
             Value::Array(items) => match items.first() {
                 None => Vec::new(),
                 Some(Value::String(_)) => items
                     .iter()
-                    .map(|text| String::read(text).map(Prompt::Text))
+                    .map(|text| String::read(text).map(CompletionPrompt::Text))
                     .collect::<Option<_>>()?,
                 Some(Value::Array(_)) => items
                     .iter()
-                    .map(|ids| TokenIds::read(ids).map(|ids| Prompt::Tokens(ids.0)))
+                    .map(|ids| PromptTokenIds::read(ids).map(|ids| CompletionPrompt::Tokens(ids.0)))
                     .collect::<Option<_>>()?,
-                Some(_) => vec![Prompt::Tokens(TokenIds::read(value)?.0)],
+                Some(_) => vec![CompletionPrompt::Tokens(PromptTokenIds::read(value)?.0)],
             },
             _ => return None,
         };
@@ -86,19 +87,19 @@ impl RequestField for Prompts {
 wire_model! {
     /// A completion request. Absent fields have vLLM's defaults; unknown ones are ignored.
     pub struct CompletionRequest: Wrapped "CompletionRequest" before [
-        prompt_given,
-        validators::stream_options,
-        logprobs,
-        structured_outputs,
-        validators::response_format,
-        null_max_tokens,
-        validators::cache_salt,
-        validators::mm_payload_alias,
+        validate_prompt_and_embeds,
+        validators::validate_stream_options,
+        check_logprobs,
+        check_structured_outputs_count,
+        validators::validate_response_format,
+        normalize_null_max_tokens,
+        validators::check_cache_salt_support,
+        validators::apply_return_mm_kwargs_alias,
     ] {
         /// Name of the served model or LoRA adapter; null or empty selects the base model.
         model: Option<String> = None,
         /// Prompts of the request, each continued by the model.
-        prompt: Option<Prompts> = None,
+        prompt: Option<CompletionPrompts> = None,
         /// Whether the output starts with a copy of the prompt.
         echo: Option<bool> = Some(false),
         /// Frequency penalty, -2 to 2.
@@ -116,7 +117,7 @@ wire_model! {
         /// Seed of the sampler; -1 for none.
         seed: Option<i64> = None,
         /// Stop strings: the output ends before the first of them.
-        stop: Option<Stop> = Some(Stop::default()),
+        stop: Option<StopStrings> = Some(StopStrings::default()),
         /// Whether to stream server-sent events instead of one body.
         stream: Option<bool> = Some(false),
         /// Options for token usage in a streamed response.
@@ -154,9 +155,9 @@ wire_model! {
         /// Whether the output text has spaces between special tokens.
         spaces_between_special_tokens: bool = true,
         /// Number of prompt tokens to keep when truncating; -1 for all that fit the context.
-        truncate_prompt_tokens: Option<i64> [TRUNCATE] = None,
+        truncate_prompt_tokens: Option<i64> [TRUNCATE_PROMPT_TOKENS] = None,
         /// Side of the prompt to truncate: `left` or `right`.
-        truncation_side: Option<String> [SIDE] = None,
+        truncation_side: Option<String> [TRUNCATION_SIDE] = None,
         /// Allowed token ids: sampling considers only these.
         allowed_token_ids: Option<Vec<i128>> = None,
         /// Number of log probabilities to return per prompt token; -1 for the whole vocabulary.
@@ -208,9 +209,9 @@ wire_model! {
         /// Settings of the detection of repetitions, which ends an output that repeats itself.
         repetition_detection: Option<RepetitionDetection> = None,
         /// Maximum number of reasoning tokens to generate.
-        thinking_token_budget: Option<i128> [THINKING_BUDGET] = None,
+        thinking_token_budget: Option<i128> [THINKING_TOKEN_BUDGET] = None,
         /// Number of output tokens per chunk of a streamed response.
-        stream_interval: Option<i128> [POSITIVE] = None,
+        stream_interval: Option<i128> [NULLABLE_POSITIVE_INT] = None,
     }
 }
 
@@ -219,10 +220,10 @@ impl CompletionRequest {
     ///
     /// The request body is returned too, as JSON with a placeholder prompt. `None` means that
     /// [`Self::parse`] must read the body.
-    pub fn read_long(text: &[u8], bounds: &RequestBounds) -> Option<(Self, Value)> {
-        let (value, ids) = long_ids::split(text, "prompt")?;
+    pub fn parse_long_prompt(text: &[u8], bounds: &RequestBounds) -> Option<(Self, Value)> {
+        let (value, ids) = long_ids::split_long_ids(text, "prompt")?;
         let mut request = Self::parse(&value, bounds).ok()?;
-        request.prompt = Some(Prompts(vec![Prompt::Tokens(ids)]));
+        request.prompt = Some(CompletionPrompts(vec![CompletionPrompt::Tokens(ids)]));
         Some((request, value))
     }
 
@@ -231,16 +232,16 @@ impl CompletionRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
-        prompt_count(value, bounds)?;
-        check::body_within(value, bounds)
+        validate_prompt_list_length(value, bounds)?;
+        check::read_body_within(value, bounds)
     }
 }
 
 /// Mirrors vLLM's `validate_prompt_list_length`, which limits the number of prompts.
-fn prompt_count(body: &Value, bounds: &RequestBounds) -> Result<(), Fault> {
+fn validate_prompt_list_length(body: &Value, bounds: &RequestBounds) -> Result<(), Fault> {
     let most = bounds.prompts;
     let too_many = |key: &str, count: usize| {
-        Fault::parameter(
+        Fault::bad_parameter(
             format_args!(
                 "{key} list length {count} exceeds the maximum allowed count of {most}. \
                  To increase this limit, set the VLLM_MAX_COMPLETION_PROMPTS environment \
@@ -252,8 +253,8 @@ fn prompt_count(body: &Value, bounds: &RequestBounds) -> Result<(), Fault> {
     if let Some(Value::Array(prompts)) = body.get("prompt")
         && prompts.len() > most
         && !matches!(
-            Py::of(&prompts[0]),
-            Py::Int(_) | Py::BigInt(_) | Py::Bool(_)
+            PythonValue::of_json(&prompts[0]),
+            PythonValue::Int(_) | PythonValue::BigInt(_) | PythonValue::Bool(_)
         )
     {
         return Err(too_many("prompt", prompts.len()));
@@ -267,12 +268,12 @@ fn prompt_count(body: &Value, bounds: &RequestBounds) -> Result<(), Fault> {
 }
 
 /// Mirrors vLLM's `validate_prompt_and_prompt_embeds`.
-fn prompt_given(body: &mut Cow<'_, Body>) -> ValidatorResult {
-    let no_prompt = given(body, "prompt").is_none_or(|prompt| prompt == "");
-    let no_embeds = given(body, "prompt_embeds")
+fn validate_prompt_and_embeds(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
+    let no_prompt = non_null_member(body, "prompt").is_none_or(|prompt| prompt == "");
+    let no_embeds = non_null_member(body, "prompt_embeds")
         .is_none_or(|embeds| embeds.as_array().is_some_and(Vec::is_empty));
     if no_prompt && no_embeds {
-        return Err(Fault::parameter(
+        return Err(Fault::bad_parameter(
             "Either prompt or prompt_embeds must be provided and non-empty.",
             "prompt",
         )
@@ -282,13 +283,13 @@ fn prompt_given(body: &mut Cow<'_, Body>) -> ValidatorResult {
 }
 
 /// Mirrors vLLM's `check_logprobs`.
-fn logprobs(body: &mut Cow<'_, Body>) -> ValidatorResult {
+fn check_logprobs(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     let ids = "logprob_token_ids";
-    let refuse = |text: &str, key: &str| Err(Fault::parameter(text, key).into());
-    let wanted = truthy(body, ids);
-    let beams = truthy(body, "use_beam_search");
-    let echo = truthy(body, "echo");
-    let logprobs = given(body, "logprobs");
+    let refuse = |text: &str, key: &str| Err(Fault::bad_parameter(text, key).into());
+    let wanted = is_truthy_member(body, ids);
+    let beams = is_truthy_member(body, "use_beam_search");
+    let echo = is_truthy_member(body, "echo");
+    let logprobs = non_null_member(body, "logprobs");
     if wanted && beams {
         return refuse(
             "`logprob_token_ids` is not supported with beam search.",
@@ -302,7 +303,10 @@ fn logprobs(body: &mut Cow<'_, Body>) -> ValidatorResult {
             "echo",
         );
     }
-    let no_output = body.get("max_tokens").and_then(|max| Py::of(max).number()) == Some(0.0);
+    let no_output = body
+        .get("max_tokens")
+        .and_then(|max| PythonValue::of_json(max).as_number())
+        == Some(0.0);
     if wanted && echo && no_output {
         return refuse(
             "`logprob_token_ids` is not supported when `echo=True` and `max_tokens=0` because \
@@ -316,29 +320,29 @@ fn logprobs(body: &mut Cow<'_, Body>) -> ValidatorResult {
             ids,
         );
     }
-    validators::number_or_absent(body, "prompt_logprobs")?;
-    validators::number_or_absent(body, "logprobs")?;
-    validators::prompt_logprobs(body)?;
-    match given(body, "logprobs") {
-        Some(count) => validators::positive_or_minus_one("logprobs", count),
+    validators::check_number_or_absent(body, "prompt_logprobs")?;
+    validators::check_number_or_absent(body, "logprobs")?;
+    validators::check_prompt_logprobs(body)?;
+    match non_null_member(body, "logprobs") {
+        Some(count) => validators::check_not_below_minus_one("logprobs", count),
         None => Ok(()),
     }
 }
 
 /// Mirrors vLLM's `check_structured_outputs_count`.
-fn structured_outputs(body: &mut Cow<'_, Body>) -> ValidatorResult {
-    let two = Fault::parameter(
+fn check_structured_outputs_count(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
+    let two = Fault::bad_parameter(
         "You can only use one kind of constraints for structured outputs ('json', 'regex' or \
          'choice').",
         "structured_outputs",
     );
-    validators::structured_outputs_count(body, two)?;
-    validators::structural_tag(body)
+    validators::has_single_constraint(body, two)?;
+    validators::check_structural_tag(body)
 }
 
 /// Mirrors vLLM's `normalize_null_max_tokens`.
-fn null_max_tokens(body: &mut Cow<'_, Body>) -> ValidatorResult {
-    if given(body, "max_tokens").is_none() {
+fn normalize_null_max_tokens(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
+    if non_null_member(body, "max_tokens").is_none() {
         #[expect(clippy::cast_possible_truncation, reason = "16")]
         body.to_mut().insert(
             "max_tokens".to_owned(),

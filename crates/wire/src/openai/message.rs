@@ -4,12 +4,12 @@ use std::borrow::Cow;
 
 use serde_json::{Value, json};
 
-use super::message_schema::MESSAGE;
+use super::message_schema::MESSAGE_SCHEMAS;
 use crate::schema::{RequestField, Schema};
 
 /// One chat message of a conversation.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Message(MessageForm);
+pub struct RequestMessage(MessageForm);
 
 #[derive(Debug, Clone, PartialEq)]
 enum MessageForm {
@@ -21,12 +21,12 @@ enum MessageForm {
 #[derive(Debug, Clone, PartialEq)]
 struct JsonMessage {
     value: Value,
-    trust: Trust,
+    trust: MessageOrigin,
 }
 
 /// Origin of a chat message; content parts of our own messages are not checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Trust {
+enum MessageOrigin {
     Clients,
     Ours,
 }
@@ -36,12 +36,12 @@ enum Trust {
 /// The form is compact because a conversation may have very many messages.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct PlainMessage {
-    pub(super) role: Speaker,
+    pub(super) role: MessageRole,
     pub(super) content: PlainContent,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Speaker {
+pub(super) enum MessageRole {
     System,
     User,
     Assistant,
@@ -54,8 +54,8 @@ pub(super) enum PlainContent {
     Parts(Vec<String>),
 }
 
-impl Speaker {
-    pub(super) fn named(role: &str) -> Option<Self> {
+impl MessageRole {
+    pub(super) fn from_role(role: &str) -> Option<Self> {
         match role {
             "system" => Some(Self::System),
             "user" => Some(Self::User),
@@ -75,13 +75,13 @@ impl Speaker {
 
 impl PlainMessage {
     /// Returns the compact form of a chat message if it has nothing but role and text.
-    fn of(value: &Value) -> Option<Self> {
-        let [role, content] = members(value, ["role", "content"])?;
+    fn from_json(value: &Value) -> Option<Self> {
+        let [role, content] = exact_members(value, ["role", "content"])?;
         let content = match content {
             Value::String(text) => PlainContent::Text(text.clone()),
             Value::Array(parts) if !parts.is_empty() => {
                 let texts = parts.iter().map(|part| {
-                    let [kind, text] = members(part, ["type", "text"])?;
+                    let [kind, text] = exact_members(part, ["type", "text"])?;
                     let text = text.as_str().filter(|_| *kind == "text")?;
                     Some(text.to_owned())
                 });
@@ -90,21 +90,21 @@ impl PlainMessage {
             _ => return None,
         };
         Some(Self {
-            role: Speaker::named(role.as_str()?)?,
+            role: MessageRole::from_role(role.as_str()?)?,
             content,
         })
     }
 }
 
 /// Returns the values of the members `names` if the object has exactly these members.
-fn members<'v>(value: &'v Value, names: [&str; 2]) -> Option<[&'v Value; 2]> {
+fn exact_members<'v>(value: &'v Value, names: [&str; 2]) -> Option<[&'v Value; 2]> {
     let value = value.as_object().filter(|value| value.len() == 2)?;
     Some([value.get(names[0])?, value.get(names[1])?])
 }
 
 /// Content of a chat message.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Content<'a> {
+pub enum ChatContent<'a> {
     /// The content is absent or null.
     None,
     /// Content as a plain string.
@@ -117,7 +117,7 @@ pub enum Content<'a> {
 
 /// A tool call of an assistant message.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ToolCall<'a> {
+pub struct MessageToolCall<'a> {
     /// Id of the tool call.
     pub id: Option<&'a str>,
     /// Name of the called function.
@@ -126,24 +126,24 @@ pub struct ToolCall<'a> {
     pub arguments: &'a str,
 }
 
-impl Message {
+impl RequestMessage {
     /// Creates a chat message of our own, whose parts are not checked against the SDK's classes.
     pub fn trusted(value: Value) -> Self {
-        Self::new(value, Trust::Ours)
+        Self::new(value, MessageOrigin::Ours)
     }
 
     pub(super) fn plain(message: PlainMessage) -> Self {
         Self(MessageForm::Plain(message))
     }
 
-    fn new(value: Value, trust: Trust) -> Self {
-        match PlainMessage::of(&value) {
+    fn new(value: Value, trust: MessageOrigin) -> Self {
+        match PlainMessage::from_json(&value) {
             Some(plain) => Self::plain(plain),
             None => Self::json(value, trust),
         }
     }
 
-    fn json(value: Value, trust: Trust) -> Self {
+    fn json(value: Value, trust: MessageOrigin) -> Self {
         Self(MessageForm::Json(Box::new(JsonMessage { value, trust })))
     }
 
@@ -163,13 +163,13 @@ impl Message {
     #[must_use]
     pub fn with_json(&self, value: Value) -> Self {
         match &self.0 {
-            MessageForm::Plain(_) => Self::new(value, Trust::Clients),
+            MessageForm::Plain(_) => Self::new(value, MessageOrigin::Clients),
             MessageForm::Json(message) => Self::new(value, message.trust),
         }
     }
 
     pub(super) fn is_trusted(&self) -> bool {
-        matches!(&self.0, MessageForm::Json(message) if message.trust == Trust::Ours)
+        matches!(&self.0, MessageForm::Json(message) if message.trust == MessageOrigin::Ours)
     }
 
     /// Returns the chat message as JSON.
@@ -189,52 +189,52 @@ impl Message {
     pub fn role(&self) -> &str {
         match &self.0 {
             MessageForm::Plain(plain) => plain.role.as_str(),
-            MessageForm::Json(_) => self.text_of("role").unwrap_or_default(),
+            MessageForm::Json(_) => self.text_member("role").unwrap_or_default(),
         }
     }
 
     /// Returns the name of the message's speaker or function, if any.
     pub fn name(&self) -> Option<&str> {
-        self.text_of("name")
+        self.text_member("name")
     }
 
     /// Returns the id of the tool call that a tool message answers.
     pub fn tool_call_id(&self) -> Option<&str> {
-        self.text_of("tool_call_id")
+        self.text_member("tool_call_id")
     }
 
     /// Returns the reasoning of an assistant message.
     pub fn reasoning(&self) -> Option<&str> {
-        self.text_of("reasoning")
+        self.text_member("reasoning")
     }
 
     /// Returns the content of the message.
-    pub fn content(&self) -> Content<'_> {
+    pub fn content(&self) -> ChatContent<'_> {
         let message = match &self.0 {
             MessageForm::Plain(plain) => {
                 return match &plain.content {
-                    PlainContent::Text(text) => Content::Text(text),
-                    PlainContent::Parts(texts) => Content::Texts(texts),
+                    PlainContent::Text(text) => ChatContent::Text(text),
+                    PlainContent::Parts(texts) => ChatContent::Texts(texts),
                 };
             }
             MessageForm::Json(message) => &message.value,
         };
         match message.get("content") {
-            Some(Value::String(text)) => Content::Text(text),
-            Some(Value::Array(parts)) => Content::Parts(parts),
-            _ => Content::None,
+            Some(Value::String(text)) => ChatContent::Text(text),
+            Some(Value::Array(parts)) => ChatContent::Parts(parts),
+            _ => ChatContent::None,
         }
     }
 
     /// Returns all text of the message's content.
     ///
     /// Content parts are joined with a line feed, as vLLM does for templates that expect a string.
-    pub fn text(&self) -> Cow<'_, str> {
+    pub fn all_text(&self) -> Cow<'_, str> {
         match self.content() {
-            Content::None => Cow::Borrowed(""),
-            Content::Text(text) => Cow::Borrowed(text),
-            Content::Texts(texts) => Cow::Owned(texts.join("\n")),
-            Content::Parts(parts) => {
+            ChatContent::None => Cow::Borrowed(""),
+            ChatContent::Text(text) => Cow::Borrowed(text),
+            ChatContent::Texts(texts) => Cow::Owned(texts.join("\n")),
+            ChatContent::Parts(parts) => {
                 let texts: Vec<&str> = parts.iter().filter_map(part_text).collect();
                 Cow::Owned(texts.join("\n"))
             }
@@ -244,10 +244,10 @@ impl Message {
     /// Iterates over the texts of the message's content.
     pub fn texts(&self) -> impl DoubleEndedIterator<Item = &str> {
         let (one, texts, parts) = match self.content() {
-            Content::None => (None, &[][..], &[][..]),
-            Content::Text(text) => (Some(text), &[][..], &[][..]),
-            Content::Texts(texts) => (None, texts, &[][..]),
-            Content::Parts(parts) => (None, &[][..], parts),
+            ChatContent::None => (None, &[][..], &[][..]),
+            ChatContent::Text(text) => (Some(text), &[][..], &[][..]),
+            ChatContent::Texts(texts) => (None, texts, &[][..]),
+            ChatContent::Parts(parts) => (None, &[][..], parts),
         };
         let texts = texts.iter().map(String::as_str);
         let parts = parts.iter().filter_map(part_text);
@@ -260,11 +260,11 @@ impl Message {
     }
 
     /// Iterates over the tool calls of an assistant message.
-    pub fn tool_calls(&self) -> impl Iterator<Item = ToolCall<'_>> {
+    pub fn tool_calls(&self) -> impl Iterator<Item = MessageToolCall<'_>> {
         let calls = self.member("tool_calls").and_then(Value::as_array);
         calls.into_iter().flatten().filter_map(|call| {
             let function = call.get("function")?;
-            Some(ToolCall {
+            Some(MessageToolCall {
                 id: call.get("id").and_then(Value::as_str),
                 name: function.get("name")?.as_str()?,
                 arguments: function
@@ -275,7 +275,7 @@ impl Message {
         })
     }
 
-    fn text_of(&self, key: &str) -> Option<&str> {
+    fn text_member(&self, key: &str) -> Option<&str> {
         self.member(key).and_then(Value::as_str)
     }
 
@@ -288,12 +288,12 @@ impl Message {
     }
 }
 
-impl RequestField for Message {
-    const SCHEMA: Schema = Schema::Union(MESSAGE);
+impl RequestField for RequestMessage {
+    const SCHEMA: Schema = Schema::Union(MESSAGE_SCHEMAS);
 
     fn read(value: &Value) -> Option<Self> {
-        let plain = PlainMessage::of(value).map(Self::plain);
-        plain.or_else(|| Some(Self::json(value.clone(), Trust::Clients)))
+        let plain = PlainMessage::from_json(value).map(Self::plain);
+        plain.or_else(|| Some(Self::json(value.clone(), MessageOrigin::Clients)))
     }
 }
 

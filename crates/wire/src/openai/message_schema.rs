@@ -5,17 +5,17 @@
 
 use crate::schema::{ANY_LENGTH, FLOAT, INT, Model, STR, Schema, optional, required};
 
-const fn literal(choices: &'static [&'static str]) -> Schema {
+const fn literal_schema(choices: &'static [&'static str]) -> Schema {
     Schema::Literal(choices)
 }
 
 /// Schema of a chat message, vLLM's `ChatCompletionMessageParam`.
-pub(super) static MESSAGE: &[Schema] = &[
+pub(super) static MESSAGE_SCHEMAS: &[Schema] = &[
     Schema::Model(&Model::typed_dict(
         "ChatCompletionDeveloperMessageParam",
         &[
             required("content", Schema::Union(TEXT_OR_PARTS)),
-            required("role", literal(&["developer"])),
+            required("role", literal_schema(&["developer"])),
             optional("name", STR),
         ],
     )),
@@ -23,7 +23,7 @@ pub(super) static MESSAGE: &[Schema] = &[
         "ChatCompletionSystemMessageParam",
         &[
             required("content", Schema::Union(TEXT_OR_PARTS)),
-            required("role", literal(&["system"])),
+            required("role", literal_schema(&["system"])),
             optional("name", STR),
         ],
     )),
@@ -31,7 +31,7 @@ pub(super) static MESSAGE: &[Schema] = &[
         "ChatCompletionUserMessageParam",
         &[
             required("content", Schema::Union(TEXT_OR_PARTS)),
-            required("role", literal(&["user"])),
+            required("role", literal_schema(&["user"])),
             optional("name", STR),
         ],
     )),
@@ -40,7 +40,7 @@ pub(super) static MESSAGE: &[Schema] = &[
         "ChatCompletionToolMessageParam",
         &[
             required("content", Schema::Union(TEXT_OR_PARTS)),
-            required("role", literal(&["tool"])),
+            required("role", literal_schema(&["tool"])),
             required("tool_call_id", STR),
         ],
     )),
@@ -49,22 +49,22 @@ pub(super) static MESSAGE: &[Schema] = &[
         &[
             required("content", Schema::Nullable(&STR)),
             required("name", STR),
-            required("role", literal(&["function"])),
+            required("role", literal_schema(&["function"])),
         ],
     )),
     Schema::Model(&CUSTOM),
-    Schema::Model(&HARMONY),
+    Schema::Model(&HARMONY_MESSAGE),
 ];
 
-/// Index of the class of assistant messages in [`MESSAGE`].
+/// Index of the class of assistant messages in [`MESSAGE_SCHEMAS`].
 pub(super) const ASSISTANT_BRANCH: usize = 3;
 
-/// Returns the schema of the content parts for this branch of [`MESSAGE`]; `None` if the parts are
+/// Returns the schema of the content parts for this branch of [`MESSAGE_SCHEMAS`]; `None` if the parts are
 /// already checked.
 pub(super) fn lazy_part(branch: usize) -> Option<&'static Schema> {
     static TEXT: Schema = Schema::Model(&TEXT_PART);
-    static USER: Schema = Schema::Union(USER_PART);
-    static ASSISTANT: Schema = Schema::Union(ASSISTANT_PART);
+    static USER: Schema = Schema::Union(USER_PART_SCHEMAS);
+    static ASSISTANT: Schema = Schema::Union(ASSISTANT_PART_SCHEMAS);
     match branch {
         0 | 1 | 4 => Some(&TEXT),
         2 => Some(&USER),
@@ -79,7 +79,7 @@ static TEXT_OR_PARTS: &[Schema] = &[STR, Schema::Iterable(&Schema::Any)];
 static ASSISTANT: Model = Model::typed_dict(
     "ChatCompletionAssistantMessageParam",
     &[
-        required("role", literal(&["assistant"])),
+        required("role", literal_schema(&["assistant"])),
         optional(
             "audio",
             Schema::Nullable(&Schema::Model(&Model::typed_dict(
@@ -97,7 +97,10 @@ static ASSISTANT: Model = Model::typed_dict(
         ),
         optional("name", STR),
         optional("refusal", Schema::Nullable(&STR)),
-        optional("tool_calls", Schema::Iterable(&Schema::Union(TOOL_CALL))),
+        optional(
+            "tool_calls",
+            Schema::Iterable(&Schema::Union(TOOL_CALL_SCHEMAS)),
+        ),
     ],
 );
 
@@ -107,7 +110,10 @@ static CUSTOM: Model = Model::typed_dict(
         required("role", STR),
         optional(
             "content",
-            Schema::Union(&[STR, Schema::List(&Schema::Union(PART), ANY_LENGTH)]),
+            Schema::Union(&[
+                STR,
+                Schema::List(&Schema::Union(CONTENT_PART_SCHEMAS), ANY_LENGTH),
+            ]),
         ),
         optional("name", STR),
         optional("tool_call_id", Schema::Nullable(&STR)),
@@ -138,12 +144,12 @@ static FUNCTION_CALL: Model = Model::typed_dict(
                 &[required("arguments", STR), required("name", STR)],
             )),
         ),
-        required("type", literal(&["function"])),
+        required("type", literal_schema(&["function"])),
     ],
 );
 
 /// Schemas of a tool call, `ChatCompletionMessageToolCallUnionParam`.
-pub(super) static TOOL_CALL: &[Schema] = &[
+pub(super) static TOOL_CALL_SCHEMAS: &[Schema] = &[
     Schema::Model(&FUNCTION_CALL),
     Schema::Model(&Model::typed_dict(
         "ChatCompletionMessageCustomToolCallParam",
@@ -156,13 +162,13 @@ pub(super) static TOOL_CALL: &[Schema] = &[
                     &[required("input", STR), required("name", STR)],
                 )),
             ),
-            required("type", literal(&["custom"])),
+            required("type", literal_schema(&["custom"])),
         ],
     )),
 ];
 
-/// Schema of a tool call: [`TOOL_CALL`] as one union.
-pub(super) static ANY_TOOL_CALL: Schema = Schema::Union(TOOL_CALL);
+/// Schema of a tool call: [`TOOL_CALL_SCHEMAS`] as one union.
+pub(super) static ANY_TOOL_CALL: Schema = Schema::Union(TOOL_CALL_SCHEMAS);
 
 static FUNCTION_TOOL: Model = Model::typed_dict(
     "ChatCompletionFunctionToolParam",
@@ -179,15 +185,15 @@ static FUNCTION_TOOL: Model = Model::typed_dict(
                 ],
             )),
         ),
-        required("type", literal(&["function"])),
+        required("type", literal_schema(&["function"])),
     ],
 );
 
 const CACHE_BREAKPOINT: Schema = Schema::Model(&Model::typed_dict(
     "PromptCacheBreakpoint",
     &[
-        required("mode", literal(&["explicit"])),
-        optional("ttl", literal(&["30m", "12h"])),
+        required("mode", literal_schema(&["explicit"])),
+        optional("ttl", literal_schema(&["30m", "12h"])),
     ],
 ));
 
@@ -195,7 +201,7 @@ static TEXT_PART: Model = Model::typed_dict(
     "ChatCompletionContentPartTextParam",
     &[
         required("text", STR),
-        required("type", literal(&["text"])),
+        required("type", literal_schema(&["text"])),
         optional("prompt_cache_breakpoint", CACHE_BREAKPOINT),
     ],
 );
@@ -203,7 +209,7 @@ static TEXT_PART: Model = Model::typed_dict(
 const NULLABLE_STR: Schema = Schema::Nullable(&STR);
 
 /// Schema of embeddings in a content part, `str | dict[str, str | list[int | float]] | None`.
-const EMBEDS: Schema = Schema::Nullable(&Schema::Union(&[
+const EMBEDS_SCHEMA: Schema = Schema::Nullable(&Schema::Union(&[
     STR,
     Schema::Dict(
         &STR,
@@ -220,11 +226,14 @@ static IMAGE_PART: Model = Model::typed_dict(
                 "ImageURL",
                 &[
                     required("url", STR),
-                    optional("detail", literal(&["auto", "low", "high", "original"])),
+                    optional(
+                        "detail",
+                        literal_schema(&["auto", "low", "high", "original"]),
+                    ),
                 ],
             )),
         ),
-        required("type", literal(&["image_url"])),
+        required("type", literal_schema(&["image_url"])),
         optional("prompt_cache_breakpoint", CACHE_BREAKPOINT),
     ],
 );
@@ -238,11 +247,11 @@ static INPUT_AUDIO_PART: Model = Model::typed_dict(
                 "InputAudio",
                 &[
                     required("data", STR),
-                    required("format", literal(&["wav", "mp3"])),
+                    required("format", literal_schema(&["wav", "mp3"])),
                 ],
             )),
         ),
-        required("type", literal(&["input_audio"])),
+        required("type", literal_schema(&["input_audio"])),
         optional("prompt_cache_breakpoint", CACHE_BREAKPOINT),
     ],
 );
@@ -261,7 +270,7 @@ static FILE_PART: Model = Model::typed_dict(
                 ],
             )),
         ),
-        required("type", literal(&["file"])),
+        required("type", literal_schema(&["file"])),
         optional("prompt_cache_breakpoint", CACHE_BREAKPOINT),
     ],
 );
@@ -270,7 +279,7 @@ static REFUSAL_PART: Model = Model::typed_dict(
     "ChatCompletionContentPartRefusalParam",
     &[
         required("refusal", STR),
-        required("type", literal(&["refusal"])),
+        required("type", literal_schema(&["refusal"])),
     ],
 );
 
@@ -278,7 +287,7 @@ static PROMPT_EMBEDS_PART: Model = Model::typed_dict(
     "ChatCompletionContentPartPromptEmbedsParam",
     &[
         required("data", STR),
-        required("type", literal(&["prompt_embeds"])),
+        required("type", literal_schema(&["prompt_embeds"])),
     ],
 );
 
@@ -289,7 +298,7 @@ static AUDIO_URL_PART: Model = Model::typed_dict(
             "audio_url",
             Schema::Model(&Model::typed_dict("AudioURL", &[required("url", STR)])),
         ),
-        required("type", literal(&["audio_url"])),
+        required("type", literal_schema(&["audio_url"])),
     ],
 );
 
@@ -300,12 +309,12 @@ static VIDEO_URL_PART: Model = Model::typed_dict(
             "video_url",
             Schema::Model(&Model::typed_dict("VideoURL", &[required("url", STR)])),
         ),
-        required("type", literal(&["video_url"])),
+        required("type", literal_schema(&["video_url"])),
     ],
 );
 
 /// Returns the schema of a content part whose URL is checked again when it is read.
-pub(super) fn address_part(kind: &str) -> Option<&'static Model> {
+pub(super) fn url_part_model(kind: &str) -> Option<&'static Model> {
     match kind {
         "image_url" => Some(&IMAGE_PART),
         "audio_url" => Some(&AUDIO_URL_PART),
@@ -317,8 +326,8 @@ pub(super) fn address_part(kind: &str) -> Option<&'static Model> {
 static IMAGE_EMBEDS_PART: Model = Model::typed_dict(
     "ChatCompletionContentPartImageEmbedsParam",
     &[
-        optional("image_embeds", EMBEDS),
-        required("type", literal(&["image_embeds"])),
+        optional("image_embeds", EMBEDS_SCHEMA),
+        required("type", literal_schema(&["image_embeds"])),
         optional("uuid", NULLABLE_STR),
     ],
 );
@@ -351,7 +360,7 @@ pub(crate) static SCORE_INPUTS: &[Schema] = &[
 ];
 
 /// Schema of the content parts of a user message.
-static USER_PART: &[Schema] = &[
+static USER_PART_SCHEMAS: &[Schema] = &[
     Schema::Model(&TEXT_PART),
     Schema::Model(&IMAGE_PART),
     Schema::Model(&INPUT_AUDIO_PART),
@@ -359,10 +368,11 @@ static USER_PART: &[Schema] = &[
 ];
 
 /// Schema of the content parts of an assistant message.
-static ASSISTANT_PART: &[Schema] = &[Schema::Model(&TEXT_PART), Schema::Model(&REFUSAL_PART)];
+static ASSISTANT_PART_SCHEMAS: &[Schema] =
+    &[Schema::Model(&TEXT_PART), Schema::Model(&REFUSAL_PART)];
 
 /// Schema of a content part, `ChatCompletionContentPartParam`.
-static PART: &[Schema] = &[
+static CONTENT_PART_SCHEMAS: &[Schema] = &[
     Schema::Model(&TEXT_PART),
     Schema::Model(&IMAGE_PART),
     Schema::Model(&INPUT_AUDIO_PART),
@@ -388,16 +398,16 @@ static PART: &[Schema] = &[
     Schema::Model(&Model::typed_dict(
         "ChatCompletionContentPartAudioEmbedsParam",
         &[
-            optional("audio_embeds", EMBEDS),
-            required("type", literal(&["audio_embeds"])),
+            optional("audio_embeds", EMBEDS_SCHEMA),
+            required("type", literal_schema(&["audio_embeds"])),
             optional("uuid", NULLABLE_STR),
         ],
     )),
     Schema::Model(&Model::typed_dict(
         "ChatCompletionContentPartVideoEmbedsParam",
         &[
-            optional("video_embeds", EMBEDS),
-            required("type", literal(&["video_embeds"])),
+            optional("video_embeds", EMBEDS_SCHEMA),
+            required("type", literal_schema(&["video_embeds"])),
             optional("uuid", NULLABLE_STR),
         ],
     )),
@@ -417,7 +427,7 @@ static PART: &[Schema] = &[
         "CustomChatCompletionContentToolReferenceParam",
         &[
             optional("name", STR),
-            optional("type", literal(&["tool_reference"])),
+            optional("type", literal_schema(&["tool_reference"])),
         ],
     )),
     STR,
@@ -426,7 +436,7 @@ static PART: &[Schema] = &[
         &[
             required("thinking", STR),
             optional("closed", Schema::Bool),
-            required("type", literal(&["thinking"])),
+            required("type", literal_schema(&["thinking"])),
         ],
     )),
 ];
@@ -435,7 +445,7 @@ static PART: &[Schema] = &[
 static PIL_IMAGE: Model = Model::plain("PILImage", &[required("image_pil", Schema::Enum(&[]))]);
 
 /// Schema of a chat message of the class `openai_harmony.Message`.
-static HARMONY: Model = Model::plain(
+static HARMONY_MESSAGE: Model = Model::plain(
     "Message",
     &[
         required(

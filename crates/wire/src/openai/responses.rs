@@ -6,13 +6,13 @@ use std::borrow::Cow;
 
 use indexmap::IndexMap;
 use serde_json::{Map, Value};
-use vllm_sim_python::Py;
+use vllm_sim_python::PythonValue;
 
 use super::responses_schema;
 use super::shared::{
-    CACHE_SALT, ExtraArgs, LogitBias, MM_PAYLOAD, Stop, StructuredOutputs, TOP_LOGPROBS,
+    CACHE_SALT, ExtraArgs, LogitBias, MM_PAYLOAD, StopStrings, StructuredOutputs, TOP_LOGPROBS,
 };
-use super::validators::{self, Body, ValidatorResult, truthy};
+use super::validators::{self, JsonBody, ValidatorResult, is_truthy_member};
 use crate::bounds::RequestBounds;
 use crate::check;
 use crate::fault::Fault;
@@ -20,18 +20,18 @@ use crate::schema::{ANY_LENGTH, RequestField, STR, Schema, float_within, wire_mo
 
 /// Input of a request to `/v1/responses`.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Input {
+pub enum ResponsesInput {
     /// The text of one user message.
     Text(String),
     /// A list of input items (messages, calls, results), as sent.
     Items(Vec<Value>),
 }
 
-impl RequestField for Input {
+impl RequestField for ResponsesInput {
     const SCHEMA: Schema = Schema::Union(&[
         STR,
         Schema::List(
-            &Schema::Before(image_detail, &responses_schema::INPUT_ITEM),
+            &Schema::Before(default_input_image_details, &responses_schema::INPUT_ITEM),
             ANY_LENGTH,
         ),
     ]);
@@ -60,7 +60,7 @@ wire_model! {
     }
 }
 
-const INCLUDE: Schema = Schema::Nullable(&Schema::List(
+const INCLUDE_SCHEMA: Schema = Schema::Nullable(&Schema::List(
     &Schema::Literal(&[
         "code_interpreter_call.outputs",
         "computer_call_output.output.image_url",
@@ -72,9 +72,9 @@ const INCLUDE: Schema = Schema::Nullable(&Schema::List(
     ANY_LENGTH,
 ));
 
-const PENALTY: Schema = Schema::Nullable(&float_within(-2.0, 2.0));
+const PENALTY_SCHEMA: Schema = Schema::Nullable(&float_within(-2.0, 2.0));
 
-const RETENTION: Schema = Schema::Before(
+const CACHE_RETENTION_SCHEMA: Schema = Schema::Before(
     |value| Ok((value == "in-memory").then(|| Value::from("in_memory"))),
     &Schema::Nullable(&Schema::Literal(&["in_memory", "24h"])),
 );
@@ -82,20 +82,20 @@ const RETENTION: Schema = Schema::Before(
 wire_model! {
     /// A request to `/v1/responses`. Absent fields have vLLM's defaults; unknown ones are ignored.
     pub struct ResponsesRequest: Wrapped "ResponsesRequest" before [
-        tool_usage,
-        custom_tool_format,
-        input_items,
-        no_prompt,
-        background,
-        validators::cache_salt,
-        validators::mm_payload_alias,
+        check_tool_usage,
+        check_custom_tool_format,
+        parse_input_items,
+        validate_prompt,
+        validate_background,
+        validators::check_cache_salt_support,
+        validators::apply_return_mm_kwargs_alias,
     ] {
         /// Whether the server responds immediately and generates in the background.
         background: Option<bool> = Some(false),
         /// Additional data to return, such as `message.output_text.logprobs`.
-        include: Option<Vec<String>> [INCLUDE] = None,
+        include: Option<Vec<String>> [INCLUDE_SCHEMA] = None,
         /// Input for the model: a text or a list of items.
-        input: Input,
+        input: ResponsesInput,
         /// The system prompt, before the input.
         instructions: Option<String> = None,
         /// Maximum number of tokens to generate.
@@ -154,15 +154,15 @@ wire_model! {
         /// Whether the output includes the stop string that ended it.
         include_stop_str_in_output: bool = false,
         /// Presence penalty, -2 to 2.
-        presence_penalty: Option<f64> [PENALTY] = None,
+        presence_penalty: Option<f64> [PENALTY_SCHEMA] = None,
         /// Frequency penalty, -2 to 2.
-        frequency_penalty: Option<f64> [PENALTY] = None,
+        frequency_penalty: Option<f64> [PENALTY_SCHEMA] = None,
         /// Key of the prompt cache, returned unchanged in the response.
         prompt_cache_key: Option<String> = None,
         /// Prompt-caching options, returned unchanged in the response.
         prompt_cache_options: Option<PromptCacheOptions> = None,
         /// Retention of the prompt cache, `in_memory` or `24h`; returned unchanged in the response.
-        prompt_cache_retention: Option<String> [RETENTION] = None,
+        prompt_cache_retention: Option<String> [CACHE_RETENTION_SCHEMA] = None,
         /// Safety identifier of the end user, returned unchanged in the response.
         safety_identifier: Option<String> = None,
         /// Whether to apply the engine's watermark to generated tokens.
@@ -196,7 +196,7 @@ wire_model! {
         /// Seed of the sampler; -1 for none.
         seed: Option<i64> = None,
         /// Stop strings: the output ends before the first of them.
-        stop: Option<Stop> = Some(Stop::default()),
+        stop: Option<StopStrings> = Some(StopStrings::default()),
         /// Stop token ids: the output ends at the first of them.
         stop_token_ids: Option<Vec<i128>> = Some(Vec::new()),
         /// Whether generation continues past the end-of-sequence token.
@@ -218,23 +218,23 @@ impl ResponsesRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
-        check::body_within(value, bounds)
+        check::read_body_within(value, bounds)
     }
 }
 
 /// Mirrors vLLM's `check_tool_usage`: a tool choice needs tools, and a named tool must exist.
-fn tool_usage(body: &mut Cow<'_, Body>) -> ValidatorResult {
+fn check_tool_usage(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     let missing = || {
-        Fault::parameter(
+        Fault::bad_parameter(
             "Tool choice 'function' not found in 'tools' parameter.",
             "tool_choice",
         )
     };
-    let count = match body.get("tools").map(Py::of) {
-        None | Some(Py::None) => 0,
-        Some(Py::List(tools)) => tools.len(),
-        Some(Py::Dict(tools)) => tools.len(),
-        Some(Py::Str(tools)) => tools.len(),
+    let count = match body.get("tools").map(PythonValue::of_json) {
+        None | Some(PythonValue::None) => 0,
+        Some(PythonValue::List(tools)) => tools.len(),
+        Some(PythonValue::Dict(tools)) => tools.len(),
+        Some(PythonValue::Str(tools)) => tools.len(),
         Some(other) => {
             let name = other.type_name();
             return Err(Fault::bad_request(format!("object of type '{name}' has no len()")).into());
@@ -248,13 +248,13 @@ fn tool_usage(body: &mut Cow<'_, Body>) -> ValidatorResult {
         )
     });
     if count == 0 {
-        match choice.map(Py::of) {
-            None | Some(Py::Str("auto" | "none")) => {
+        match choice.map(PythonValue::of_json) {
+            None | Some(PythonValue::Str("auto" | "none")) => {
                 body.to_mut()
                     .insert("tool_choice".to_owned(), Value::from("none"));
             }
-            Some(Py::Str("required")) => {
-                return Err(Fault::parameter(
+            Some(PythonValue::Str("required")) => {
+                return Err(Fault::bad_parameter(
                     "Tool choice 'required' must be specified with 'tools' parameter.",
                     "tool_choice",
                 )
@@ -266,14 +266,14 @@ fn tool_usage(body: &mut Cow<'_, Body>) -> ValidatorResult {
         return Ok(());
     }
     let Some(named) = named else { return Ok(()) };
-    if !truthy(named, "name") {
+    if !is_truthy_member(named, "name") {
         return Err(missing().into());
     }
     let tools = body
         .get("tools")
         .and_then(Value::as_array)
         .map_or(&[][..], Vec::as_slice);
-    if let Some(name) = resolved(&named["name"], tools)?
+    if let Some(name) = resolve_named_tool_choice(&named["name"], tools)?
         && let Some(Value::Object(choice)) = body.to_mut().get_mut("tool_choice")
     {
         choice.insert("name".to_owned(), Value::from(name));
@@ -283,7 +283,7 @@ fn tool_usage(body: &mut Cow<'_, Body>) -> ValidatorResult {
 
 /// Mirrors vLLM's `_resolve_named_tool_choice`: returns the flat `namespace__name` of a tool that
 /// the request names by its local name; `None` leaves the name unchanged.
-fn resolved(name: &Value, tools: &[Value]) -> Result<Option<String>, Fault> {
+fn resolve_named_tool_choice(name: &Value, tools: &[Value]) -> Result<Option<String>, Fault> {
     let mut exact = Vec::new();
     let mut flat = Vec::new();
     let text = |tool: &Value, key: &str| Some(tool.get(key)?.as_str()?.to_owned());
@@ -302,10 +302,10 @@ fn resolved(name: &Value, tools: &[Value]) -> Result<Option<String>, Fault> {
             flat.push((local, full));
         }
     }
-    let wanted = match Py::of(name) {
-        Py::Str(name) => name,
-        Py::List(_) => return Err(Fault::bad_request("unhashable type: 'list'")),
-        Py::Dict(_) => return Err(Fault::bad_request("unhashable type: 'dict'")),
+    let wanted = match PythonValue::of_json(name) {
+        PythonValue::Str(name) => name,
+        PythonValue::List(_) => return Err(Fault::bad_request("unhashable type: 'list'")),
+        PythonValue::Dict(_) => return Err(Fault::bad_request("unhashable type: 'dict'")),
         _ => "",
     };
     if exact.iter().any(|name| name == wanted) {
@@ -317,12 +317,12 @@ fn resolved(name: &Value, tools: &[Value]) -> Result<Option<String>, Fault> {
         .map(|(_, full)| full)
         .collect();
     match found.as_slice() {
-        [] => Err(Fault::parameter(
+        [] => Err(Fault::bad_parameter(
             "Tool choice 'function' not found in 'tools' parameter.",
             "tool_choice",
         )),
         [one] => Ok(Some(one.clone())),
-        many => Err(Fault::parameter(
+        many => Err(Fault::bad_parameter(
             format_args!(
                 "Tool choice '{wanted}' is ambiguous: it is defined in more than one namespace \
                  ({}). Select it by its full '<namespace>__<name>' name.",
@@ -334,7 +334,7 @@ fn resolved(name: &Value, tools: &[Value]) -> Result<Option<String>, Fault> {
 }
 
 /// Mirrors vLLM's `check_custom_tool_format`.
-fn custom_tool_format(body: &mut Cow<'_, Body>) -> ValidatorResult {
+fn check_custom_tool_format(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     let is = |value: &Value, kind: &str| value.get("type").is_some_and(|text| text == kind);
     let tools = body.get("tools").and_then(Value::as_array);
     let grammar = tools.into_iter().flatten().any(|tool| {
@@ -344,7 +344,7 @@ fn custom_tool_format(body: &mut Cow<'_, Body>) -> ValidatorResult {
                 .is_some_and(|format| is(format, "grammar"))
     });
     if grammar {
-        return Err(Fault::parameter(
+        return Err(Fault::bad_parameter(
             "Custom tools with a grammar format are not supported; only free-form text custom \
              tools are accepted.",
             "tools",
@@ -356,23 +356,23 @@ fn custom_tool_format(body: &mut Cow<'_, Body>) -> ValidatorResult {
 
 /// Mirrors vLLM's `input_item_parsing`: an object becomes its keys, and items of earlier responses
 /// get the members that the API would have added.
-fn input_items(body: &mut Cow<'_, Body>) -> ValidatorResult {
+fn parse_input_items(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     if body.get("input").is_none_or(Value::is_string) {
         return Ok(());
     }
     let Some(input) = body.to_mut().get_mut("input") else {
         return Ok(());
     };
-    if let Py::Dict(map) = Py::of(input) {
+    if let PythonValue::Dict(map) = PythonValue::of_json(input) {
         *input = map.keys().map(|key| Value::from(key.as_str())).collect();
     }
     for item in input.as_array_mut().into_iter().flatten() {
         let Value::Object(map) = &*item else { continue };
         let kind = map.get("type").and_then(Value::as_str).unwrap_or_default();
         let completed = match kind {
-            "reasoning" if !map.contains_key("id") => with(map, "id", "rs_"),
+            "reasoning" if !map.contains_key("id") => with_text_member(map, "id", "rs_"),
             "message" if map.get("role").is_some_and(|role| role == "assistant") => {
-                match output_message(map) {
+                match to_output_message(map) {
                     Some(message) => message,
                     None => continue,
                 }
@@ -384,7 +384,7 @@ fn input_items(body: &mut Cow<'_, Body>) -> ValidatorResult {
         } else {
             &responses_schema::OUTPUT_MESSAGE
         };
-        let fits = check::fits(class, &completed);
+        let fits = check::fits_schema(class, &completed);
         // Upstream keeps the id that it assigned to invalid reasoning.
         if fits || kind == "reasoning" {
             *item = completed;
@@ -393,7 +393,7 @@ fn input_items(body: &mut Cow<'_, Body>) -> ValidatorResult {
     Ok(())
 }
 
-fn with(map: &Body, key: &str, value: &str) -> Value {
+fn with_text_member(map: &JsonBody, key: &str, value: &str) -> Value {
     let mut map = map.clone();
     map.insert(key.to_owned(), Value::from(value));
     Value::Object(map)
@@ -401,7 +401,7 @@ fn with(map: &Body, key: &str, value: &str) -> Value {
 
 /// Returns an assistant input message in the form of an earlier response; `None` if its content is
 /// a plain text.
-fn output_message(map: &Body) -> Option<Value> {
+fn to_output_message(map: &JsonBody) -> Option<Value> {
     let content = map.get("content")?.as_array()?;
     let mut message = map.clone();
     for (key, value) in [("id", "msg_"), ("status", "completed")] {
@@ -425,7 +425,7 @@ fn output_message(map: &Body) -> Option<Value> {
 }
 
 /// Mirrors vLLM's `_default_input_image_details`.
-fn image_detail(item: &Value) -> Result<Option<Value>, Fault> {
+fn default_input_image_details(item: &Value) -> Result<Option<Value>, Fault> {
     let lacks = |part: &Value| {
         part.get("type").is_some_and(|kind| kind == "input_image") && part.get("detail").is_none()
     };
@@ -445,18 +445,18 @@ fn image_detail(item: &Value) -> Result<Option<Value>, Fault> {
 }
 
 /// Mirrors vLLM's `validate_prompt`.
-fn no_prompt(body: &mut Cow<'_, Body>) -> ValidatorResult {
-    if validators::given(body, "prompt").is_some() {
-        return Err(Fault::parameter("prompt template is not supported", "prompt").into());
+fn validate_prompt(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
+    if validators::non_null_member(body, "prompt").is_some() {
+        return Err(Fault::bad_parameter("prompt template is not supported", "prompt").into());
     }
     Ok(())
 }
 
 /// Mirrors vLLM's `validate_background`.
-fn background(body: &mut Cow<'_, Body>) -> ValidatorResult {
-    let stored = !body.contains_key("store") || truthy(body, "store");
-    if truthy(body, "background") && !stored {
-        return Err(Fault::parameter(
+fn validate_background(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
+    let stored = !body.contains_key("store") || is_truthy_member(body, "store");
+    if is_truthy_member(body, "background") && !stored {
+        return Err(Fault::bad_parameter(
             "background can only be used when `store` is true",
             "background",
         )

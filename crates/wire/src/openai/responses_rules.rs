@@ -10,7 +10,7 @@ use super::responses::ResponsesRequest;
 use super::rules;
 use super::shared::StructuredOutputs;
 use crate::fault::{ErrorType, Fault};
-use crate::limits::Limits;
+use crate::limits::ServerLimits;
 use crate::sampling::{self, SamplingDefaults, SamplingParams, SamplingRequest, StringOrList};
 
 impl ResponsesRequest {
@@ -18,7 +18,7 @@ impl ResponsesRequest {
     ///
     /// # Errors
     /// A 400 `invalid_request_error`.
-    pub fn validate_first(&self, store_enabled: bool) -> Result<(), Fault> {
+    pub fn validate_after_model_lookup(&self, store_enabled: bool) -> Result<(), Fault> {
         let refuse = |text: &str, param: &str| {
             Err(Fault {
                 param: Some(param.to_owned()),
@@ -56,13 +56,13 @@ impl ResponsesRequest {
     ///
     /// # Errors
     /// The first 400 in vLLM's order.
-    pub fn validate_early(&self, limits: &Limits) -> Result<(), Fault> {
-        limits.chat_template(None, self.chat_template_kwargs.as_ref())?;
-        limits.mm_kwargs(
+    pub fn validate_without_prompt(&self, limits: &ServerLimits) -> Result<(), Fault> {
+        limits.reject_untrusted_template(None, self.chat_template_kwargs.as_ref())?;
+        limits.reject_untrusted_mm_kwargs(
             self.mm_processor_kwargs.as_ref().map_or(0, Map::len),
             self.media_io_kwargs.as_ref().map_or(0, IndexMap::len),
         )?;
-        limits.asked("max_output_tokens", self.max_output_tokens, None)
+        limits.check_requested_lengths("max_output_tokens", self.max_output_tokens, None)
     }
 
     /// Returns whether the request asks for log probabilities of output tokens.
@@ -77,7 +77,7 @@ impl ResponsesRequest {
     ///
     /// # Errors
     /// A 400 if a parameter cannot be converted.
-    pub fn sampling(&self, defaults: &SamplingDefaults) -> Result<SamplingRequest, Fault> {
+    pub fn sampling_request(&self, defaults: &SamplingDefaults) -> Result<SamplingRequest, Fault> {
         let or = |asked: Option<f64>, server: Option<f64>, plain| asked.or(server).unwrap_or(plain);
         Ok(SamplingRequest::from(SamplingParams {
             presence_penalty: or(self.presence_penalty, defaults.presence_penalty, 0.0),
@@ -99,11 +99,11 @@ impl ResponsesRequest {
             spaces_between_special_tokens: self.spaces_between_special_tokens,
             include_stop_str_in_output: self.include_stop_str_in_output,
             output_kind: if self.stream == Some(true) { 1 } else { 2 },
-            structured_outputs: self.constraint()?,
+            structured_outputs: self.structured_outputs()?,
             logit_bias: self
                 .logit_bias
                 .as_ref()
-                .map(sampling::token_bias)
+                .map(sampling::to_token_bias)
                 .transpose()?,
             extra_args: rules::extra(
                 self.vllm_xargs.as_ref(),
@@ -117,13 +117,13 @@ impl ResponsesRequest {
 
     /// Mirrors vLLM's `extract_structured_outputs`: the text format is a structured-output
     /// constraint too.
-    fn constraint(&self) -> Result<Option<StructuredOutputs>, Fault> {
+    fn structured_outputs(&self) -> Result<Option<StructuredOutputs>, Fault> {
         let format = self.text.as_ref().and_then(|text| text.get("format"));
         let Some(format) = format.filter(|format| !format.is_null()) else {
             return Ok(self.structured_outputs.clone());
         };
         if self.structured_outputs.is_some() {
-            return Err(Fault::parameter(
+            return Err(Fault::bad_parameter(
                 "Cannot specify both structured_outputs and text.format",
                 "structured_outputs",
             ));
@@ -144,7 +144,7 @@ impl ResponsesRequest {
 }
 
 /// Returns the 404 for the id of a response that is not stored.
-pub fn not_stored(id: &str) -> Fault {
+pub fn response_not_stored(id: &str) -> Fault {
     Fault {
         param: Some("response_id".to_owned()),
         ..Fault::new(
@@ -156,7 +156,7 @@ pub fn not_stored(id: &str) -> Fault {
 }
 
 /// Returns the 400 for cancelling a response that does not run in the background.
-pub fn cannot_cancel() -> Fault {
+pub fn response_not_cancellable() -> Fault {
     Fault {
         param: Some("response_id".to_owned()),
         ..Fault::new(

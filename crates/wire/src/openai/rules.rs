@@ -1,7 +1,7 @@
 //! Checks of chat and completion requests after schema validation, and their sampling parameters.
 //!
 //! The order of checks is vLLM's: `validate_early` runs before templating and tokenization,
-//! `sampling` after, and [`SamplingParams::verify_engine`] last.
+//! `sampling` after, and [`SamplingParams::verify_against_engine`] last.
 //!
 //! Source: `vllm/renderers/online_renderer.py` (`render_chat`, `render_completion`,
 //! `preprocess_chat`, `preprocess_completion`), `to_sampling_params` and
@@ -9,19 +9,19 @@
 
 use indexmap::IndexMap;
 use serde_json::{Map, Value};
-use vllm_sim_python::Py;
+use vllm_sim_python::PythonValue;
 
 use super::chat::ChatRequest;
-use super::completion::{CompletionRequest, Prompt};
-use super::shared::{ExtraArgs, LogitBias, ResponseFormat, StructuredOutputs, ToolChoice};
+use super::completion::{CompletionPrompt, CompletionRequest};
+use super::shared::{ChatToolChoice, ExtraArgs, LogitBias, ResponseFormat, StructuredOutputs};
 use crate::fault::Fault;
-use crate::limits::Limits;
+use crate::limits::ServerLimits;
 use crate::sampling::{
     self, OutputLimit, SamplingChecks, SamplingDefaults, SamplingParams, SamplingRequest,
     StringOrList, TokenBias,
 };
 use crate::sampling_checks;
-use crate::version::Version;
+use crate::version::VllmVersion;
 
 /// Builds the sampling parameters whose fields have the same names in chat and completion requests.
 macro_rules! shared_params {
@@ -82,22 +82,22 @@ impl ChatRequest {
     ///
     /// # Errors
     /// The first 400 in vLLM's order.
-    pub fn validate_early(&self, limits: &Limits) -> Result<(), Fault> {
-        tool_parser(self.tool_choice.as_ref(), limits)?;
-        limits.chat_template(
+    pub fn validate_without_prompt(&self, limits: &ServerLimits) -> Result<(), Fault> {
+        check_tool_parser(self.tool_choice.as_ref(), limits)?;
+        limits.reject_untrusted_template(
             self.chat_template.as_deref(),
             self.chat_template_kwargs.as_ref(),
         )?;
-        limits.mm_kwargs(
+        limits.reject_untrusted_mm_kwargs(
             self.mm_processor_kwargs.as_ref().map_or(0, Map::len),
             self.media_io_kwargs.as_ref().map_or(0, IndexMap::len),
         )?;
-        let (name, asked) = self.asked_tokens();
-        limits.asked(name, asked, self.truncate_prompt_tokens)
+        let (name, asked) = self.requested_output_limit();
+        limits.check_requested_lengths(name, asked, self.truncate_prompt_tokens)
     }
 
     /// Returns the effective output limit, in tokens, and the name of its request field.
-    pub fn asked_tokens(&self) -> (&'static str, Option<i128>) {
+    pub fn requested_output_limit(&self) -> (&'static str, Option<i128>) {
         match self.max_completion_tokens {
             Some(asked) => ("max_completion_tokens", Some(asked)),
             None => ("max_tokens", self.max_tokens),
@@ -108,7 +108,10 @@ impl ChatRequest {
     ///
     /// # Errors
     /// A 400 if the request's value is not a list of known token ids.
-    pub fn reused_prompt_token_ids(&self, limits: &Limits) -> Result<Option<Vec<i64>>, Fault> {
+    pub fn reused_prompt_token_ids(
+        &self,
+        limits: &ServerLimits,
+    ) -> Result<Option<Vec<i64>>, Fault> {
         let key = "kv_transfer_params.prompt_token_ids";
         let ids = self
             .kv_transfer_params
@@ -122,22 +125,22 @@ impl ChatRequest {
             .filter(|ids| !ids.is_empty())
             .and_then(|ids| {
                 ids.iter()
-                    .map(|id| match Py::of(id) {
-                        Py::Int(id) => i64::try_from(id).ok().filter(|id| *id >= 0),
+                    .map(|id| match PythonValue::of_json(id) {
+                        PythonValue::Int(id) => i64::try_from(id).ok().filter(|id| *id >= 0),
                         _ => None,
                     })
                     .collect::<Option<Vec<_>>>()
             });
         let Some(listed) = listed else {
-            return Err(Fault::parameter(
+            return Err(Fault::bad_parameter(
                 "`kv_transfer_params['prompt_token_ids']` must be a non-empty list of \
                  non-negative integers.",
                 key,
             ));
         };
-        match limits.prompt_ids(&listed) {
+        match limits.check_prompt_ids(&listed) {
             Ok(()) => Ok(Some(listed)),
-            Err(fault) => Err(Fault::parameter(fault.message, key)),
+            Err(fault) => Err(Fault::bad_parameter(fault.message, key)),
         }
     }
 
@@ -145,10 +148,10 @@ impl ChatRequest {
     ///
     /// # Errors
     /// A 400 if a parameter cannot be converted.
-    pub fn sampling(&self, defaults: &SamplingDefaults) -> Result<SamplingRequest, Fault> {
+    pub fn sampling_request(&self, defaults: &SamplingDefaults) -> Result<SamplingRequest, Fault> {
         let n = self.n.unwrap_or(1);
         if self.use_beam_search {
-            return beam(n, self.temperature, defaults);
+            return beam_search_request(n, self.temperature, defaults);
         }
         let wants_ids = self
             .logprob_token_ids
@@ -166,8 +169,8 @@ impl ChatRequest {
     }
 
     /// Returns whether a stream reports token usage, and whether in every chunk.
-    pub fn wants_usage(&self) -> (bool, bool) {
-        usage(self.stream_options.as_ref())
+    pub fn stream_usage_options(&self) -> (bool, bool) {
+        parse_usage_options(self.stream_options.as_ref())
     }
 }
 
@@ -176,7 +179,7 @@ impl CompletionRequest {
     ///
     /// # Errors
     /// A 400 for a stream with beam search.
-    pub fn validate_first(&self) -> Result<(), Fault> {
+    pub fn validate_before_model_lookup(&self) -> Result<(), Fault> {
         if self.stream == Some(true) && self.use_beam_search {
             return Err(Fault::bad_request(
                 "Streaming is not currently supported with beam search",
@@ -189,8 +192,8 @@ impl CompletionRequest {
     ///
     /// # Errors
     /// The first 400 in vLLM's order.
-    pub fn validate_early(&self, limits: &Limits) -> Result<(), Fault> {
-        self.suffix_rules()?;
+    pub fn validate_without_tokenizer(&self, limits: &ServerLimits) -> Result<(), Fault> {
+        self.reject_suffix()?;
         let embeds = self.prompt_embeds.is_some();
         if self.echo == Some(true) && embeds {
             return Err(Fault::bad_request(
@@ -209,13 +212,17 @@ impl CompletionRequest {
         {
             let text = "You must pass at least one prompt";
             return Err(match limits.version {
-                Version::V032 => Fault::bad_request(text),
-                Version::V033 => Fault::parameter(text, "prompt"),
+                VllmVersion::V032 => Fault::bad_request(text),
+                VllmVersion::V033 => Fault::bad_parameter(text, "prompt"),
             });
         }
-        limits.asked("max_tokens", self.max_tokens, self.truncate_prompt_tokens)?;
+        limits.check_requested_lengths(
+            "max_tokens",
+            self.max_tokens,
+            self.truncate_prompt_tokens,
+        )?;
         if embeds && !limits.prompt_embeds {
-            return Err(Fault::parameter(
+            return Err(Fault::bad_parameter(
                 "You must set `--enable-prompt-embeds` to input `prompt_embeds`.",
                 "prompt_embeds",
             ));
@@ -224,7 +231,7 @@ impl CompletionRequest {
     }
 
     /// Rejects a `suffix`: no simulated model supports fill-in-the-middle.
-    fn suffix_rules(&self) -> Result<(), Fault> {
+    fn reject_suffix(&self) -> Result<(), Fault> {
         if self.suffix.is_none() {
             return Ok(());
         }
@@ -238,7 +245,11 @@ impl CompletionRequest {
             match self.prompt.as_ref().map(|prompts| prompts.0.as_slice()) {
                 // An empty list passes upstream's loop and fails later as a missing prompt.
                 Some([]) => return Ok(()),
-                Some(prompts) if prompts.iter().all(|p| matches!(p, Prompt::Text(_))) => {
+                Some(prompts)
+                    if prompts
+                        .iter()
+                        .all(|p| matches!(p, CompletionPrompt::Text(_))) =>
+                {
                     "suffix is only supported for models with FIM completion rendering"
                 }
                 _ => "suffix requires text prompt input for FIM completion rendering",
@@ -254,9 +265,9 @@ impl CompletionRequest {
     ///
     /// # Errors
     /// A 400 if a parameter cannot be converted.
-    pub fn sampling(&self, defaults: &SamplingDefaults) -> Result<SamplingRequest, Fault> {
+    pub fn sampling_request(&self, defaults: &SamplingDefaults) -> Result<SamplingRequest, Fault> {
         if self.use_beam_search {
-            return beam(self.n, self.temperature, defaults);
+            return beam_search_request(self.n, self.temperature, defaults);
         }
         let echo = self.echo == Some(true);
         let wants_ids = self
@@ -280,13 +291,13 @@ impl CompletionRequest {
     }
 
     /// Returns whether a stream reports token usage, and whether in every chunk.
-    pub fn wants_usage(&self) -> (bool, bool) {
-        usage(self.stream_options.as_ref())
+    pub fn stream_usage_options(&self) -> (bool, bool) {
+        parse_usage_options(self.stream_options.as_ref())
     }
 }
 
 /// Rejects tool choices that need a tool-call parser if the server has none.
-fn tool_parser(choice: Option<&ToolChoice>, limits: &Limits) -> Result<(), Fault> {
+fn check_tool_parser(choice: Option<&ChatToolChoice>, limits: &ServerLimits) -> Result<(), Fault> {
     if limits.has_tool_parser {
         return Ok(());
     }
@@ -296,24 +307,24 @@ fn tool_parser(choice: Option<&ToolChoice>, limits: &Limits) -> Result<(), Fault
         )))
     };
     match choice {
-        None | Some(ToolChoice::None) => Ok(()),
-        Some(ToolChoice::Auto) if limits.auto_tool_choice => Ok(()),
-        Some(ToolChoice::Auto) => Err(Fault::bad_request(
+        None | Some(ChatToolChoice::None) => Ok(()),
+        Some(ChatToolChoice::Auto) if limits.auto_tool_choice => Ok(()),
+        Some(ChatToolChoice::Auto) => Err(Fault::bad_request(
             "\"auto\" tool choice requires --enable-auto-tool-choice and --tool-call-parser to \
              be set",
         )),
-        Some(ToolChoice::Required) => needs("\"required\"".to_owned()),
-        Some(ToolChoice::Named(name)) => needs(format!("function \"{name}\"")),
+        Some(ChatToolChoice::Required) => needs("\"required\"".to_owned()),
+        Some(ChatToolChoice::Named(name)) => needs(format!("function \"{name}\"")),
     }
 }
 
 /// Builds the parameters of beam search; only the beam width is checked.
-fn beam(
+fn beam_search_request(
     n: i128,
     temperature: Option<f64>,
     defaults: &SamplingDefaults,
 ) -> Result<SamplingRequest, Fault> {
-    sampling_checks::verify_count(n, "beam_width", defaults.bounds.n)?;
+    sampling_checks::check_sequence_count(n, "beam_width", defaults.bounds.n)?;
     let params = SamplingParams {
         n,
         temperature: temperature.or(defaults.temperature).unwrap_or(1.0),
@@ -340,7 +351,7 @@ fn stop_ids(asked: Option<&[i128]>, defaults: &SamplingDefaults) -> Option<Vec<i
 }
 
 fn bias(asked: Option<&LogitBias>) -> Result<Option<TokenBias>, Fault> {
-    asked.map(sampling::token_bias).transpose()
+    asked.map(sampling::to_token_bias).transpose()
 }
 
 /// Builds the sampling parameter `extra_args` from custom arguments and connector parameters.
@@ -380,7 +391,7 @@ fn constraint(
     new
 }
 
-fn usage(options: Option<&super::shared::StreamOptions>) -> (bool, bool) {
+fn parse_usage_options(options: Option<&super::shared::StreamOptions>) -> (bool, bool) {
     let Some(options) = options else {
         return (false, false);
     };

@@ -4,12 +4,12 @@
 
 use indexmap::IndexMap;
 use serde_json::{Map, Value};
-use vllm_sim_python::{self as python, Py};
+use vllm_sim_python::{self as python, PythonValue};
 
 use crate::bounds;
 use crate::fault::Fault;
 use crate::schema::{
-    ANY_LENGTH, INT, Length, RequestField, STR, Schema, ValidatorError, int_from, int_within,
+    ANY_LENGTH, INT, LengthLimits, RequestField, STR, Schema, ValidatorError, int_from, int_within,
     wire_model,
 };
 
@@ -41,7 +41,7 @@ wire_model! {
 
 wire_model! {
     /// A tool of a chat request.
-    pub struct Tool: Wrapped "ChatCompletionToolsParam" {
+    pub struct ChatTool: Wrapped "ChatCompletionToolsParam" {
         /// Type of the tool, always `function`.
         kind: String [Schema::Literal(&["function"])] as "type" = "function".to_owned(),
         /// The function that the tool calls.
@@ -51,11 +51,11 @@ wire_model! {
     }
 }
 
-impl Tool {
+impl ChatTool {
     /// Returns the tool as JSON for chat templates.
     ///
     /// Members with null are kept, except `strict` and `defer_loading`.
-    pub fn dump(&self) -> Value {
+    pub fn to_template_json(&self) -> Value {
         let function = &self.function;
         let mut inner = Map::new();
         inner.insert("name".to_owned(), Value::from(function.name.as_str()));
@@ -103,7 +103,7 @@ wire_model! {
 
 /// Rule for tool calls in the reply (`tool_choice`).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ToolChoice {
+pub enum ChatToolChoice {
     /// The model calls no tool.
     None,
     /// The model decides whether to call tools.
@@ -114,7 +114,7 @@ pub enum ToolChoice {
     Named(String),
 }
 
-impl RequestField for ToolChoice {
+impl RequestField for ChatToolChoice {
     const SCHEMA: Schema = Schema::Union(&[
         Schema::Literal(&["none"]),
         Schema::Literal(&["auto"]),
@@ -135,7 +135,7 @@ impl RequestField for ToolChoice {
 
 wire_model! {
     /// The JSON schema inside `response_format`, with its name.
-    pub struct JsonSchema: Wrapped "JsonSchemaResponseFormat" {
+    pub struct JsonSchemaFormat: Wrapped "JsonSchemaResponseFormat" {
         /// Name of the JSON schema.
         name: String,
         /// Description of the schema for the model.
@@ -150,7 +150,7 @@ wire_model! {
 wire_model! {
     struct PlainFormat: Wrapped "ResponseFormat" {
         kind: String [Schema::Literal(&["text", "json_object", "json_schema"])] as "type",
-        json_schema: Option<JsonSchema> = None,
+        json_schema: Option<JsonSchemaFormat> = None,
     }
 }
 
@@ -185,7 +185,7 @@ pub enum ResponseFormat {
     /// A reply that is a JSON object of any kind.
     JsonObject,
     /// A JSON value of this schema.
-    JsonSchema(JsonSchema),
+    JsonSchema(JsonSchemaFormat),
     /// A structural tag (free text with formatted parts), as it was sent.
     StructuralTag(Value),
 }
@@ -209,16 +209,16 @@ impl RequestField for ResponseFormat {
 
 /// Stop strings of a request: one string or a list, read into a list.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Stop(pub Vec<String>);
+pub struct StopStrings(pub Vec<String>);
 
-impl RequestField for Stop {
+impl RequestField for StopStrings {
     const SCHEMA: Schema = Schema::Union(&[
         STR,
         Schema::List(
             &STR,
-            Length {
+            LengthLimits {
                 min: 0,
-                max: bounds::STOP_STRINGS,
+                max: bounds::STOP_STRINGS_PLACEHOLDER,
             },
         ),
     ]);
@@ -256,19 +256,21 @@ impl RequestField for ExtraArgs {
 pub(crate) type LogitBias = IndexMap<String, f64>;
 
 /// Schema of `truncate_prompt_tokens`; -1 keeps all tokens that fit the context.
-pub(crate) const TRUNCATE: Schema = Schema::Nullable(&int_within(-1, i64::MAX as i128));
+pub(crate) const TRUNCATE_PROMPT_TOKENS: Schema =
+    Schema::Nullable(&int_within(-1, i64::MAX as i128));
 
 /// Schema of a request field with an optional integer of at least 1.
-pub(crate) const POSITIVE: Schema = Schema::Nullable(&int_from(1));
+pub(crate) const NULLABLE_POSITIVE_INT: Schema = Schema::Nullable(&int_from(1));
 
 /// Schema of the request field `cache_salt`; stricter limits are checked before.
-pub(crate) const CACHE_SALT: Schema = Schema::Nullable(&Schema::Str(Length { min: 1, max: 1024 }));
+pub(crate) const CACHE_SALT: Schema =
+    Schema::Nullable(&Schema::Str(LengthLimits { min: 1, max: 1024 }));
 
 /// Schema of the request field `mm_payload`.
 pub(crate) const MM_PAYLOAD: Schema = Schema::Literal(&["tensors", "none"]);
 
 /// Schema of the request field `truncation_side`.
-pub(crate) const SIDE: Schema = Schema::Nullable(&Schema::Literal(&["left", "right"]));
+pub(crate) const TRUNCATION_SIDE: Schema = Schema::Nullable(&Schema::Literal(&["left", "right"]));
 
 /// Schema of the request field `top_logprobs`; null means 0.
 pub(crate) const TOP_LOGPROBS: Schema =
@@ -277,18 +279,19 @@ pub(crate) const TOP_LOGPROBS: Schema =
 /// Schema of `thinking_token_budget`: null, -1 for no limit, or a number of tokens.
 ///
 /// Other values of the field are rejected before schema validation.
-pub(crate) const THINKING_BUDGET: Schema = Schema::Before(thinking_budget, &Schema::Nullable(&INT));
+pub(crate) const THINKING_TOKEN_BUDGET: Schema =
+    Schema::Before(check_thinking_token_budget, &Schema::Nullable(&INT));
 
-fn thinking_budget(value: &Value) -> Result<Option<Value>, Fault> {
-    match Py::of(value) {
-        Py::None => Ok(None),
-        Py::Int(-1) => Ok(Some(Value::Null)),
-        Py::Int(i) if i >= 0 => Ok(None),
-        Py::BigInt(text) if !text.starts_with('-') => Ok(None),
+fn check_thinking_token_budget(value: &Value) -> Result<Option<Value>, Fault> {
+    match PythonValue::of_json(value) {
+        PythonValue::None => Ok(None),
+        PythonValue::Int(-1) => Ok(Some(Value::Null)),
+        PythonValue::Int(i) if i >= 0 => Ok(None),
+        PythonValue::BigInt(text) if !text.starts_with('-') => Ok(None),
         _ => Err(Fault::invalid_value(
             "`thinking_token_budget` must be a non-negative integer or -1 for unlimited.",
             "thinking_token_budget",
-            python::str(value),
+            python::python_str(value),
         )),
     }
 }
@@ -297,7 +300,7 @@ wire_model! {
     default
     /// A structured-output constraint; exactly one of `json`, `regex`, `choice`, `grammar`,
     /// `json_object` and `structural_tag` is set.
-    pub struct StructuredOutputs: Dataclass "StructuredOutputsParams" after one_constraint {
+    pub struct StructuredOutputs: Dataclass "StructuredOutputsParams" after validate_one_constraint {
         /// JSON schema of the output, as an object or as text.
         json: Option<Value> [Schema::Nullable(&Schema::Union(&[
             STR,
@@ -323,7 +326,7 @@ wire_model! {
 }
 
 /// Mirrors vLLM's `StructuredOutputsParams.__post_init__`.
-fn one_constraint(map: &Map<String, Value>) -> Result<(), ValidatorError> {
+fn validate_one_constraint(map: &Map<String, Value>) -> Result<(), ValidatorError> {
     let given = [
         "json",
         "regex",
@@ -343,11 +346,11 @@ fn one_constraint(map: &Map<String, Value>) -> Result<(), ValidatorError> {
              specified"
         }
     };
-    Err(Fault::bad_request(format!("{text}: {}", attributes(map))).into())
+    Err(Fault::bad_request(format!("{text}: {}", python_attributes(map))).into())
 }
 
 /// Returns Python's text of `self.__dict__` of a `StructuredOutputsParams`.
-fn attributes(map: &Map<String, Value>) -> String {
+fn python_attributes(map: &Map<String, Value>) -> String {
     let off = Value::Bool(false);
     let members = [
         ("json", &Value::Null),
@@ -363,14 +366,17 @@ fn attributes(map: &Map<String, Value>) -> String {
         ("_backend_was_auto", &off),
     ];
     let texts = members.map(|(key, default)| {
-        format!("'{key}': {}", python::repr(map.get(key).unwrap_or(default)))
+        format!(
+            "'{key}': {}",
+            python::python_repr(map.get(key).unwrap_or(default))
+        )
     });
     format!("{{{}}}", texts.join(", "))
 }
 
 wire_model! {
     /// Settings of the detection of repetitions, which ends an output that repeats itself.
-    pub struct RepetitionDetection: Dataclass "RepetitionDetectionParams" after repetition {
+    pub struct RepetitionDetection: Dataclass "RepetitionDetectionParams" after validate_repetition_detection {
         /// Maximum length of a repeated pattern, in tokens; 0 disables detection.
         max_pattern_size: i128 = 0,
         /// Minimum length of a repeated pattern, in tokens.
@@ -381,7 +387,7 @@ wire_model! {
 }
 
 /// Mirrors vLLM's `RepetitionDetectionParams.__post_init__`.
-fn repetition(map: &Map<String, Value>) -> Result<(), ValidatorError> {
+fn validate_repetition_detection(map: &Map<String, Value>) -> Result<(), ValidatorError> {
     let number = |key: &str| map.get(key).and_then(i128::read).unwrap_or_default();
     let (max, min) = (number("max_pattern_size"), number("min_pattern_size"));
     if max < 0 || min < 0 || min > max {

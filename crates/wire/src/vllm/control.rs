@@ -8,7 +8,7 @@ use crate::check;
 use crate::fault::Fault;
 use crate::schema::{STR, Schema, int_within, wire_model};
 
-const MODE: Schema = Schema::Literal(&["abort", "wait", "keep"]);
+const PAUSE_MODE: Schema = Schema::Literal(&["abort", "wait", "keep"]);
 
 wire_model! {
     /// Query parameters of `POST /sleep`.
@@ -16,7 +16,7 @@ wire_model! {
         /// Level of sleep. 0: pause scheduling; 1: offload weights; 2: discard weights.
         level: i128 [int_within(0, 2)] = 1,
         /// Handling of running requests: `abort`, `wait` or `keep`.
-        mode: String [MODE] = "abort".to_owned(),
+        mode: String [PAUSE_MODE] = "abort".to_owned(),
     }
 }
 
@@ -24,7 +24,7 @@ wire_model! {
     /// Query parameters of `POST /pause`.
     pub struct PauseQuery: Plain "Query" {
         /// Handling of running requests: `abort`, `wait` or `keep`.
-        mode: String [MODE] = "abort".to_owned(),
+        mode: String [PAUSE_MODE] = "abort".to_owned(),
         /// Whether to clear the prefix cache.
         clear_cache: bool = true,
     }
@@ -32,7 +32,7 @@ wire_model! {
 
 wire_model! {
     /// Query parameters of `POST /reset_prefix_cache`.
-    pub struct ResetQuery: Plain "Query" {
+    pub struct ResetPrefixCacheQuery: Plain "Query" {
         /// Whether to preempt running requests before the reset.
         reset_running_requests: bool = false,
         /// Whether to reset the KV connector's cache too.
@@ -42,7 +42,7 @@ wire_model! {
 
 wire_model! {
     /// Query parameters of `GET /get_world_size`.
-    pub struct WorldQuery: Plain "Query" {
+    pub struct WorldSizeQuery: Plain "Query" {
         /// Whether the world size counts data-parallel ranks.
         include_dp: bool = true,
     }
@@ -50,7 +50,7 @@ wire_model! {
 
 wire_model! {
     /// Query parameters of `GET /server_info`.
-    pub struct InfoQuery: Plain "Query" {
+    pub struct ServerInfoQuery: Plain "Query" {
         /// Format of the returned configuration: `text` or `json`.
         config_format: String [Schema::Literal(&["text", "json"])] = "text".to_owned(),
     }
@@ -87,7 +87,7 @@ impl StartProfileRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value) -> Result<Self, Fault> {
-        check::body(value)
+        check::read_body(value)
     }
 
     /// Rejects a profile request with an invalid file name or negative counts.
@@ -129,6 +129,6 @@ impl WeightVersionRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value) -> Result<Self, Fault> {
-        check::body(value)
+        check::read_body(value)
     }
 }

@@ -6,10 +6,10 @@ use serde_json::{Map, Value};
 
 use crate::check;
 use crate::fault::Fault;
-use crate::schema::{ANY_LENGTH, Length, STR, Schema, ValidatorError, int_above, wire_model};
+use crate::schema::{ANY_LENGTH, LengthLimits, STR, Schema, ValidatorError, int_above, wire_model};
 
 /// Schema of a response from `/inference/v1/generate`; its members are checked separately.
-const REPLY: Schema = Schema::Dict(&STR, &Schema::Any);
+const GENERATE_RESPONSE: Schema = Schema::Dict(&STR, &Schema::Any);
 
 wire_model! {
     /// Body of `POST /v1/chat/completions/derender`.
@@ -19,7 +19,7 @@ wire_model! {
         /// Name of the served model or LoRA adapter that handles the request.
         model: Option<String> = None,
         /// Response of `/inference/v1/generate`, with token ids instead of text.
-        generate_response: Value [REPLY],
+        generate_response: Value [GENERATE_RESPONSE],
         /// Length of the prompt, in tokens.
         prompt_tokens: Option<i128> = None,
         /// Token ids of the prompt, in order.
@@ -31,13 +31,13 @@ wire_model! {
 
 wire_model! {
     /// Body of `POST /v1/completions/derender`.
-    pub struct DerenderCompletionRequest: Plain "DerenderCompletionRequest" after lengths {
+    pub struct DerenderCompletionRequest: Plain "DerenderCompletionRequest" after validate_prompt_tokens_length {
         /// Whether the token responses are chunks of a stream.
         stream: bool = false,
         /// Name of the served model or LoRA adapter that handles the request.
         model: Option<String> = None,
         /// Responses of `/inference/v1/generate`, one per prompt, with token ids instead of text.
-        generate_responses: Vec<Value> [Schema::List(&REPLY, ANY_LENGTH)],
+        generate_responses: Vec<Value> [Schema::List(&GENERATE_RESPONSE, ANY_LENGTH)],
         /// Lengths of the prompts, in tokens.
         prompt_tokens: Option<Vec<i128>> = None,
         /// Token ids of each prompt.
@@ -50,9 +50,9 @@ wire_model! {
 wire_model! {
     default
     /// State of detokenization that a client carries between the stream chunks of one choice.
-    pub struct StreamState: Plain "DerenderStreamState" after replayed {
+    pub struct DerenderStreamState: Plain "DerenderStreamState" after validate_output_chunk_lens {
         /// Recent output tokens, as vocabulary entries.
-        prev_tokens: Vec<String> [Schema::List(&STR, Length { min: 0, max: 1024 })] = Vec::new(),
+        prev_tokens: Vec<String> [Schema::List(&STR, LengthLimits { min: 0, max: 1024 })] = Vec::new(),
         /// Number of the recent output tokens that detokenization skips.
         prefix_offset: u64 = 0,
         /// Number of the recent output tokens whose text was sent.
@@ -80,9 +80,9 @@ wire_model! {
         /// Name of the served model or LoRA adapter that handles the request.
         model: Option<String> = None,
         /// Stream chunk of `/inference/v1/generate`, with token ids instead of text.
-        generate_chunk: Value [REPLY],
+        generate_chunk: Value [GENERATE_RESPONSE],
         /// State from the response to the previous chunk; null at first.
-        stream_state: Option<StreamState> = None,
+        stream_state: Option<DerenderStreamState> = None,
         /// Length of the prompt, in tokens.
         prompt_tokens: Option<i128> = None,
         /// Token ids of the prompt, in order.
@@ -94,15 +94,15 @@ wire_model! {
     }
 }
 
-fn length(body: &Map<String, Value>, key: &str) -> Option<usize> {
+fn list_length(body: &Map<String, Value>, key: &str) -> Option<usize> {
     body.get(key).and_then(Value::as_array).map(Vec::len)
 }
 
 /// Mirrors vLLM's `_validate_prompt_tokens_length`.
-fn lengths(body: &Map<String, Value>) -> Result<(), ValidatorError> {
-    let replies = length(body, "generate_responses").unwrap_or(0);
+fn validate_prompt_tokens_length(body: &Map<String, Value>) -> Result<(), ValidatorError> {
+    let replies = list_length(body, "generate_responses").unwrap_or(0);
     for key in ["prompt_tokens", "prompt_token_ids"] {
-        if let Some(given) = length(body, key).filter(|given| *given != replies) {
+        if let Some(given) = list_length(body, key).filter(|given| *given != replies) {
             return Err(ValidatorError::ValueError(format!(
                 "{key} length ({given}) must equal generate_responses length ({replies})"
             )));
@@ -112,8 +112,8 @@ fn lengths(body: &Map<String, Value>) -> Result<(), ValidatorError> {
 }
 
 /// Mirrors vLLM's `_validate_output_chunk_lens`.
-fn replayed(body: &Map<String, Value>) -> Result<(), ValidatorError> {
-    let tokens = length(body, "output_token_ids").unwrap_or(0) as u64;
+fn validate_output_chunk_lens(body: &Map<String, Value>) -> Result<(), ValidatorError> {
+    let tokens = list_length(body, "output_token_ids").unwrap_or(0) as u64;
     let lens = body.get("output_chunk_lens").and_then(Value::as_array);
     let lens = lens.into_iter().flatten().filter_map(Value::as_u64);
     let sum = lens.fold(0u64, u64::saturating_add);
@@ -132,7 +132,7 @@ impl DerenderChatRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value) -> Result<Self, Fault> {
-        check::body(value)
+        check::read_body(value)
     }
 }
 
@@ -142,7 +142,7 @@ impl DerenderCompletionRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value) -> Result<Self, Fault> {
-        check::body(value)
+        check::read_body(value)
     }
 }
 
@@ -152,6 +152,6 @@ impl DerenderStreamRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value) -> Result<Self, Fault> {
-        check::body(value)
+        check::read_body(value)
     }
 }

@@ -9,12 +9,12 @@ use crate::bounds::RequestBounds;
 use crate::check;
 use crate::fault::Fault;
 use crate::long_ids;
-use crate::openai::completion::TokenIds;
-use crate::openai::shared::{CACHE_SALT, NamedToolChoice, StreamOptions, Tool};
+use crate::openai::completion::PromptTokenIds;
+use crate::openai::shared::{CACHE_SALT, ChatTool, NamedToolChoice, StreamOptions};
 use crate::openai::validators;
 use crate::sampling::SamplingParams;
 use crate::schema::{
-    ANY_LENGTH, ClassKind, INT, Length, Model, RequestField, STR, Schema, ValidatorError,
+    ANY_LENGTH, ClassKind, INT, LengthLimits, Model, RequestField, STR, Schema, ValidatorError,
     int_above, int_from, optional, required, wire_model,
 };
 
@@ -25,7 +25,7 @@ const TOKEN_IDS: Schema = Schema::After(
     no_negative_ids,
     &Schema::List(
         &INT,
-        Length {
+        LengthLimits {
             min: 1,
             max: usize::MAX,
         },
@@ -42,7 +42,7 @@ fn no_negative_ids(ids: &Value) -> Result<Option<Value>, ValidatorError> {
     Ok(None)
 }
 
-const PLACEHOLDERS: Schema = Schema::Dict(
+const MEDIA_PLACEHOLDERS: Schema = Schema::Dict(
     &STR,
     &Schema::List(
         &Schema::Model(&Model::plain(
@@ -56,23 +56,23 @@ const PLACEHOLDERS: Schema = Schema::Dict(
     ),
 );
 
-const ITEMS: Schema = Schema::Nullable(&Schema::Dict(
+const MEDIA_ITEMS: Schema = Schema::Nullable(&Schema::Dict(
     &STR,
     &Schema::List(&Schema::Nullable(&STR), ANY_LENGTH),
 ));
 
 /// Schema of preprocessed images, audio and video (`MultiModalFeatures`), without the checks
 /// between its members.
-const FEATURES: Schema = Schema::Nullable(&Schema::Model(&Model::plain(
+const MEDIA_FEATURES: Schema = Schema::Nullable(&Schema::Model(&Model::plain(
     "MultiModalFeatures",
     &[
         required(
             "mm_hashes",
             Schema::Dict(&STR, &Schema::List(&STR, ANY_LENGTH)),
         ),
-        required("mm_placeholders", PLACEHOLDERS),
-        optional("kwargs_data", ITEMS),
-        optional("mm_metadata", ITEMS),
+        required("mm_placeholders", MEDIA_PLACEHOLDERS),
+        optional("kwargs_data", MEDIA_ITEMS),
+        optional("mm_metadata", MEDIA_ITEMS),
     ],
 )));
 
@@ -81,7 +81,7 @@ const PARSE_CONTEXT: Schema = Schema::Nullable(&Schema::Model(&Model::plain(
     &[
         optional(
             "tools",
-            Schema::Nullable(&Schema::List(&Tool::SCHEMA, ANY_LENGTH)),
+            Schema::Nullable(&Schema::List(&ChatTool::SCHEMA, ANY_LENGTH)),
         ),
         optional(
             "tool_choice",
@@ -111,19 +111,19 @@ const PARSER_KWARGS: Schema = Schema::Nullable(&Schema::Model(&Model {
 wire_model! {
     /// A request with a prompt as token ids, and its sampling parameters.
     pub struct GenerateRequest: Plain "GenerateRequest"
-        before [validators::cache_salt] after coherent
+        before [validators::check_cache_salt_support] after check_field_combinations
     {
         /// Id of the request, returned in the response; generated when absent.
         request_id: Option<String> [STR] = None,
         /// Token ids of the prompt, in order.
-        token_ids: TokenIds [TOKEN_IDS],
+        token_ids: PromptTokenIds [TOKEN_IDS],
         /// Text offset of each prompt token.
         token_offsets: Option<Value> [Schema::Nullable(&Schema::List(
             &Schema::Tuple(&[INT, INT]),
             ANY_LENGTH,
         ))] = None,
         /// Preprocessed images, audio and video of the prompt.
-        features: Option<Value> [FEATURES] = None,
+        features: Option<Value> [MEDIA_FEATURES] = None,
         /// Images, audio and video of the prompt, to be preprocessed.
         content_parts: Option<Vec<Map<String, Value>>> = None,
         /// Sampling parameters of the request.
@@ -160,9 +160,11 @@ wire_model! {
 }
 
 /// Runs vLLM's `after` validators of the class, as far as they apply to text-only requests.
-fn coherent(map: &Map<String, Value>) -> Result<(), ValidatorError> {
+fn check_field_combinations(map: &Map<String, Value>) -> Result<(), ValidatorError> {
     let refuse = |text: String| Err(ValidatorError::ValueError(text));
-    if validators::truthy(map, "content_parts") && validators::given(map, "features").is_some() {
+    if validators::is_truthy_member(map, "content_parts")
+        && validators::non_null_member(map, "features").is_some()
+    {
         return refuse("content_parts and features are mutually exclusive".to_owned());
     }
     let mode = map
@@ -177,7 +179,7 @@ fn coherent(map: &Map<String, Value>) -> Result<(), ValidatorError> {
             "output_mode='{mode}' requires sampling_params.detokenize to be true"
         ));
     }
-    const CONTEXT: [&str; 6] = [
+    const CONTEXT_MEMBERS: [&str; 6] = [
         "tools",
         "tool_choice",
         "parallel_tool_calls",
@@ -191,14 +193,14 @@ fn coherent(map: &Map<String, Value>) -> Result<(), ValidatorError> {
         let mut unknown: Vec<&str> = context
             .keys()
             .map(String::as_str)
-            .filter(|key| !CONTEXT.contains(key))
+            .filter(|key| !CONTEXT_MEMBERS.contains(key))
             .collect();
         unknown.sort_unstable();
         if !unknown.is_empty() {
             return refuse(format!(
                 "Unknown parse_context fields {}; the render server is newer than this generate \
                  server",
-                python::repr(&Value::from(unknown))
+                python::python_repr(&Value::from(unknown))
             ));
         }
     }
@@ -212,9 +214,9 @@ impl GenerateRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
-        let mut request: Self = check::body_within(value, bounds)?;
+        let mut request: Self = check::read_body_within(value, bounds)?;
         let params = &mut request.sampling_params;
-        params.verify(bounds)?;
+        params.normalize_and_verify(bounds)?;
         let named = |key: &str| {
             value
                 .get("sampling_params")
@@ -231,10 +233,10 @@ impl GenerateRequest {
     ///
     /// The request body is returned too, as JSON with a placeholder prompt. `None` means that
     /// [`Self::parse`] must read the body.
-    pub fn read_long(text: &[u8], bounds: &RequestBounds) -> Option<(Self, Value)> {
-        let (value, ids) = long_ids::split(text, "token_ids")?;
+    pub fn parse_long_prompt(text: &[u8], bounds: &RequestBounds) -> Option<(Self, Value)> {
+        let (value, ids) = long_ids::split_long_ids(text, "token_ids")?;
         let mut request = Self::parse(&value, bounds).ok()?;
-        request.token_ids = TokenIds(ids);
+        request.token_ids = PromptTokenIds(ids);
         Some((request, value))
     }
 }

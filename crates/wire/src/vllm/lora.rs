@@ -38,7 +38,7 @@ impl LoadLoraRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value) -> Result<Self, Fault> {
-        check::body(value)
+        check::read_body(value)
     }
 
     /// Rejects a load request with an empty adapter name or path.
@@ -47,7 +47,7 @@ impl LoadLoraRequest {
     /// A 400 `InvalidUserInput`.
     pub fn validate(&self) -> Result<(), Fault> {
         if self.lora_name.is_empty() || self.lora_path.is_empty() {
-            return Err(invalid(
+            return Err(invalid_adapter_request(
                 "Both 'lora_name' and 'lora_path' must be provided.",
             ));
         }
@@ -61,7 +61,7 @@ impl UnloadLoraRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value) -> Result<Self, Fault> {
-        check::body(value)
+        check::read_body(value)
     }
 
     /// Rejects an unload request with an empty adapter name.
@@ -70,7 +70,7 @@ impl UnloadLoraRequest {
     /// A 400 `InvalidUserInput`.
     pub fn validate(&self) -> Result<(), Fault> {
         if self.lora_name.is_empty() {
-            return Err(invalid(
+            return Err(invalid_adapter_request(
                 "'lora_name' needs to be provided to unload a LoRA adapter.",
             ));
         }
@@ -79,28 +79,28 @@ impl UnloadLoraRequest {
 }
 
 /// Returns the error for a LoRA adapter that is loaded and may not be replaced.
-pub fn already_loaded(name: &str) -> Fault {
-    invalid(&format!(
+pub fn adapter_already_loaded(name: &str) -> Fault {
+    invalid_adapter_request(&format!(
         "The lora adapter '{name}' has already been loaded. If you want to load the adapter in \
          place, set 'load_inplace' to True."
     ))
 }
 
 /// Returns the error for a LoRA adapter named like a base model.
-pub fn served_as_base(name: &str) -> Fault {
-    invalid(&format!(
+pub fn adapter_named_like_base(name: &str) -> Fault {
+    invalid_adapter_request(&format!(
         "The lora adapter '{name}' conflicts with a served base model."
     ))
 }
 
 /// Returns the 404 for a path without a LoRA adapter.
-pub fn not_found(name: &str, path: &str) -> Fault {
+pub fn adapter_not_found(name: &str, path: &str) -> Fault {
     let text = format!("Loading lora {name} failed: No adapter found for {path}");
     Fault::new(404, ErrorType::NotFound, text)
 }
 
 /// Returns the 404 for a LoRA adapter that is not loaded.
-pub fn not_loaded(name: &str) -> Fault {
+pub fn adapter_not_loaded(name: &str) -> Fault {
     Fault::new(
         404,
         ErrorType::NotFound,
@@ -108,6 +108,6 @@ pub fn not_loaded(name: &str) -> Fault {
     )
 }
 
-fn invalid(message: &str) -> Fault {
+fn invalid_adapter_request(message: &str) -> Fault {
     Fault::new(400, ErrorType::InvalidUserInput, message)
 }

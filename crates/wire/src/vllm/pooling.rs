@@ -6,26 +6,29 @@
 
 use serde_json::{Map, Value};
 
-use super::pooling_schema::{CLASSIFY, EMBEDDING, POOLING, RERANK, SCORE, SIDES};
+use super::pooling_schema::{
+    CLASSIFY_REQUEST, EMBEDDING_REQUEST, POOLING_REQUEST, RERANK_REQUEST, SCORE_REQUEST,
+    SCORE_SIDE_NAMES,
+};
 use crate::check;
 use crate::fault::Fault;
 use crate::long_ids;
 use crate::long_texts::{self, ConcatenatedTexts};
-use crate::openai::completion::{Prompt, Prompts};
-use crate::openai::message::Message;
+use crate::openai::completion::{CompletionPrompt, CompletionPrompts};
+use crate::openai::message::RequestMessage;
 use crate::schema::{RequestField, Schema};
 
 /// Input of an embedding, pooling, classification, score or rerank request.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PoolingInput {
     /// Prompts, as texts or token ids.
-    Prompts(Prompts),
+    Prompts(CompletionPrompts),
     /// A long list of texts, stored as one string.
     ConcatenatedTexts(ConcatenatedTexts),
     /// One conversation, to be rendered by the chat template.
-    Chat(Vec<Message>),
+    Chat(Vec<RequestMessage>),
     /// Several conversations, each rendered by the chat template.
-    Chats(Vec<Vec<Message>>),
+    Chats(Vec<Vec<RequestMessage>>),
     /// Data for an IO processor plugin.
     Data(Value),
     /// Queries and documents to compare, as sent.
@@ -75,12 +78,12 @@ pub struct PoolingRequest {
 }
 
 /// Mirrors vLLM's `reject_removed_pooling_parameters`.
-fn removed(body: &Value) -> Result<(), Fault> {
+fn reject_removed_parameters(body: &Value) -> Result<(), Fault> {
     let Value::Object(body) = body else {
         return Ok(());
     };
     if body.contains_key("normalize") {
-        return Err(Fault::parameter(
+        return Err(Fault::bad_parameter(
             "Parameter `normalize` was removed; use `use_activation` instead.",
             "normalize",
         ));
@@ -88,15 +91,15 @@ fn removed(body: &Value) -> Result<(), Fault> {
     match body
         .get("task")
         .and_then(Value::as_str)
-        .and_then(removed_task)
+        .and_then(removed_task_message)
     {
-        Some(text) => Err(Fault::parameter(text, "task")),
+        Some(text) => Err(Fault::bad_parameter(text, "task")),
         None => Ok(()),
     }
 }
 
 /// Mirrors vLLM's `_REMOVED_POOLING_TASK_MESSAGES`.
-fn removed_task(task: &str) -> Option<&'static str> {
+fn removed_task_message(task: &str) -> Option<&'static str> {
     match task {
         "score" => Some("`score` task was removed; use `classify` instead."),
         "encode" => {
@@ -112,20 +115,21 @@ impl PoolingRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse_embedding(value: &Value) -> Result<Self, Fault> {
-        removed(value)?;
-        Self::of_forms(EMBEDDING, value)
+        reject_removed_parameters(value)?;
+        Self::parse_forms(EMBEDDING_REQUEST, value)
     }
 
     /// Parses a body of `POST /v1/embeddings` with one long list of token ids or texts.
     ///
     /// The request body is returned too, as JSON without the list. `None` means that
     /// [`Self::parse_embedding`] must read the body.
-    pub fn read_long_embedding(text: &[u8]) -> Option<(Self, Value)> {
-        let ids = |ids| PoolingInput::Prompts(Prompts(vec![Prompt::Tokens(ids)]));
-        let (value, input) = long_ids::split(text, "input")
+    pub fn parse_long_embedding(text: &[u8]) -> Option<(Self, Value)> {
+        let ids =
+            |ids| PoolingInput::Prompts(CompletionPrompts(vec![CompletionPrompt::Tokens(ids)]));
+        let (value, input) = long_ids::split_long_ids(text, "input")
             .map(|(value, list)| (value, ids(list)))
             .or_else(|| {
-                let (value, texts) = long_texts::split(text, "input")?;
+                let (value, texts) = long_texts::split_long_texts(text, "input")?;
                 Some((value, PoolingInput::ConcatenatedTexts(texts)))
             })?;
         let request = Self::parse_embedding(&value).ok()?;
@@ -137,8 +141,8 @@ impl PoolingRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse_pooling(value: &Value) -> Result<Self, Fault> {
-        removed(value)?;
-        Self::of_forms(POOLING, value)
+        reject_removed_parameters(value)?;
+        Self::parse_forms(POOLING_REQUEST, value)
     }
 
     /// Parses the body of `POST /classify`.
@@ -146,8 +150,8 @@ impl PoolingRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse_classify(value: &Value) -> Result<Self, Fault> {
-        removed(value)?;
-        Self::of_forms(CLASSIFY, value)
+        reject_removed_parameters(value)?;
+        Self::parse_forms(CLASSIFY_REQUEST, value)
     }
 
     /// Parses the body of `POST /score`.
@@ -155,12 +159,12 @@ impl PoolingRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse_score(value: &Value) -> Result<Self, Fault> {
-        let checked = check::checked(&Schema::Union(SCORE), value)?;
-        let form = check::best_branch_of(SCORE, value).map_or(0, |(form, _)| form);
-        let (one, two) = SIDES[form];
+        let checked = check::checked_body(&Schema::Union(SCORE_REQUEST), value)?;
+        let form = check::best_union_branch(SCORE_REQUEST, value).map_or(0, |(form, _)| form);
+        let (one, two) = SCORE_SIDE_NAMES[form];
         Ok(Self::read(
             &checked,
-            PoolingInput::Pair(member(&checked, one), member(&checked, two)),
+            PoolingInput::Pair(member_or_null(&checked, one), member_or_null(&checked, two)),
         ))
     }
 
@@ -169,17 +173,20 @@ impl PoolingRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse_rerank(value: &Value) -> Result<Self, Fault> {
-        let checked = check::checked(&Schema::Model(&RERANK), value)?;
-        let pair = PoolingInput::Pair(member(&checked, "query"), member(&checked, "documents"));
+        let checked = check::checked_body(&Schema::Model(&RERANK_REQUEST), value)?;
+        let pair = PoolingInput::Pair(
+            member_or_null(&checked, "query"),
+            member_or_null(&checked, "documents"),
+        );
         Ok(Self::read(&checked, pair))
     }
 
-    fn of_forms(forms: &'static [Schema], value: &Value) -> Result<Self, Fault> {
-        let checked = check::checked(&Schema::Union(forms), value)?;
+    fn parse_forms(forms: &'static [Schema], value: &Value) -> Result<Self, Fault> {
+        let checked = check::checked_body(&Schema::Union(forms), value)?;
         let prompts = || {
             checked
                 .get("input")
-                .and_then(Prompts::read)
+                .and_then(CompletionPrompts::read)
                 .map(PoolingInput::Prompts)
         };
         let either = |key: &str| {
@@ -195,44 +202,45 @@ impl PoolingRequest {
                 _ => Vec::read(value).map(PoolingInput::Chat),
             }
         };
-        let input = match check::best_branch_of(forms, value) {
+        let input = match check::best_union_branch(forms, value) {
             Some((0, _)) => prompts(),
             _ => chat(),
         };
-        let input = input.unwrap_or_else(|| PoolingInput::Data(member(&checked, "data")));
+        let input = input.unwrap_or_else(|| PoolingInput::Data(member_or_null(&checked, "data")));
         Ok(Self::read(&checked, input))
     }
 
     fn read(body: &Value, input: PoolingInput) -> Self {
         Self {
             input,
-            model: take(body, "model"),
-            task: take(body, "task"),
-            encoding_format: take(body, "encoding_format").unwrap_or_else(|| "float".to_owned()),
-            embed_dtype: take(body, "embed_dtype").unwrap_or_else(|| "float32".to_owned()),
-            endianness: take(body, "endianness").unwrap_or_else(|| "native".to_owned()),
-            dimensions: take(body, "dimensions"),
-            use_activation: take(body, "use_activation"),
-            add_special_tokens: take(body, "add_special_tokens"),
-            truncate_prompt_tokens: take(body, "truncate_prompt_tokens"),
-            truncation_side: take(body, "truncation_side"),
-            padding: take(body, "padding"),
-            request_id: take(body, "request_id"),
-            priority: take(body, "priority").unwrap_or(0),
-            cache_salt: take(body, "cache_salt"),
-            chat_template: take(body, "chat_template"),
-            chat_template_kwargs: take(body, "chat_template_kwargs"),
-            top_n: take::<u64>(body, "top_n")
+            model: take_member(body, "model"),
+            task: take_member(body, "task"),
+            encoding_format: take_member(body, "encoding_format")
+                .unwrap_or_else(|| "float".to_owned()),
+            embed_dtype: take_member(body, "embed_dtype").unwrap_or_else(|| "float32".to_owned()),
+            endianness: take_member(body, "endianness").unwrap_or_else(|| "native".to_owned()),
+            dimensions: take_member(body, "dimensions"),
+            use_activation: take_member(body, "use_activation"),
+            add_special_tokens: take_member(body, "add_special_tokens"),
+            truncate_prompt_tokens: take_member(body, "truncate_prompt_tokens"),
+            truncation_side: take_member(body, "truncation_side"),
+            padding: take_member(body, "padding"),
+            request_id: take_member(body, "request_id"),
+            priority: take_member(body, "priority").unwrap_or(0),
+            cache_salt: take_member(body, "cache_salt"),
+            chat_template: take_member(body, "chat_template"),
+            chat_template_kwargs: take_member(body, "chat_template_kwargs"),
+            top_n: take_member::<u64>(body, "top_n")
                 .map_or(0, |top| usize::try_from(top).unwrap_or(usize::MAX)),
         }
     }
 }
 
 /// Returns a checked member of the body; `None` if it is absent or null.
-fn take<T: RequestField>(body: &Value, key: &str) -> Option<T> {
+fn take_member<T: RequestField>(body: &Value, key: &str) -> Option<T> {
     body.get(key).and_then(T::read)
 }
 
-fn member(body: &Value, key: &str) -> Value {
+fn member_or_null(body: &Value, key: &str) -> Value {
     body.get(key).cloned().unwrap_or(Value::Null)
 }

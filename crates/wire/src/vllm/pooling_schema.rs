@@ -10,33 +10,33 @@ use std::borrow::Cow;
 use serde_json::Value;
 
 use crate::fault::Fault;
-use crate::openai::completion::TokenIds;
-use crate::openai::message::Message;
+use crate::openai::completion::PromptTokenIds;
+use crate::openai::message::RequestMessage;
 use crate::openai::message_schema::{SCORE_INPUT, SCORE_INPUTS};
-use crate::openai::shared::{CACHE_SALT, SIDE};
-use crate::openai::validators::{self, Body, ValidatorResult, truthy};
+use crate::openai::shared::{CACHE_SALT, TRUNCATION_SIDE};
+use crate::openai::validators::{self, JsonBody, ValidatorResult, is_truthy_member};
 use crate::schema::{
-    ANY_LENGTH, BeforeValidator, ClassKind, Field, INT, INT64, Length, Model, RequestField, STR,
-    Schema, ValidatorError, int_from, optional, required,
+    ANY_LENGTH, BeforeValidator, ClassKind, Field, INT, INT64, LengthLimits, Model, RequestField,
+    STR, Schema, ValidatorError, int_from, optional, required,
 };
 
 const NULLABLE_BOOL: Schema = Schema::Nullable(&Schema::Bool);
 const NULLABLE_STR: Schema = Schema::Nullable(&STR);
 const NULLABLE_INT: Schema = Schema::Nullable(&INT);
-const OBJECT: Schema = Schema::Nullable(&Schema::Dict(&STR, &Schema::Any));
-const CONVERSATION: Schema = Schema::List(&Message::SCHEMA, ANY_LENGTH);
+const NULLABLE_OBJECT: Schema = Schema::Nullable(&Schema::Dict(&STR, &Schema::Any));
+const CONVERSATION: Schema = Schema::List(&RequestMessage::SCHEMA, ANY_LENGTH);
 const CONVERSATIONS: Schema = Schema::After(
-    at_least_one,
+    require_nonempty_list,
     &Schema::Sequence(&Schema::List(
-        &Message::SCHEMA,
-        Length {
+        &RequestMessage::SCHEMA,
+        LengthLimits {
             min: 1,
             max: usize::MAX,
         },
     )),
 );
 
-fn at_least_one(list: &Value) -> Result<Option<Value>, ValidatorError> {
+fn require_nonempty_list(list: &Value) -> Result<Option<Value>, ValidatorError> {
     if list.as_array().is_some_and(Vec::is_empty) {
         return Err(ValidatorError::TooShort);
     }
@@ -53,8 +53,8 @@ const DIMENSIONS: Field = optional("dimensions", NULLABLE_INT);
 const INPUT: Field = required(
     "input",
     Schema::Union(&[
-        TokenIds::SCHEMA,
-        Schema::List(&TokenIds::SCHEMA, ANY_LENGTH),
+        PromptTokenIds::SCHEMA,
+        Schema::List(&PromptTokenIds::SCHEMA, ANY_LENGTH),
         STR,
         Schema::List(&STR, ANY_LENGTH),
     ]),
@@ -62,7 +62,7 @@ const INPUT: Field = required(
 const MESSAGES: Field = required("messages", CONVERSATION);
 
 /// Request fields for the encoding of returned vectors.
-const ENCODING: [Field; 3] = [
+const ENCODING_FIELDS: [Field; 3] = [
     optional(
         "encoding_format",
         Schema::Literal(&["float", "base64", "bytes", "bytes_only"]),
@@ -75,11 +75,11 @@ const ENCODING: [Field; 3] = [
 ];
 
 /// Request fields for the chat template.
-const RENDERING: [Field; 5] = [
+const RENDERING_FIELDS: [Field; 5] = [
     optional("add_generation_prompt", Schema::Bool),
     optional("continue_final_message", Schema::Bool),
     optional("chat_template", NULLABLE_STR),
-    optional("chat_template_kwargs", OBJECT),
+    optional("chat_template_kwargs", NULLABLE_OBJECT),
     optional(
         "media_io_kwargs",
         Schema::Nullable(&Schema::Dict(&STR, &Schema::Dict(&STR, &Schema::Any))),
@@ -87,22 +87,22 @@ const RENDERING: [Field; 5] = [
 ];
 
 /// First fields of every pooling request class, in order of declaration.
-const NAMES: [Field; 3] = [
+const FIRST_FIELDS: [Field; 3] = [
     optional("model", NULLABLE_STR),
     optional("user", NULLABLE_STR),
     optional("truncate_prompt_tokens", Schema::Nullable(&int_from(-1))),
 ];
 
 /// Last fields of every pooling request class, in order of declaration.
-const COMMON: [Field; 5] = [
-    optional("truncation_side", SIDE),
+const LAST_FIELDS: [Field; 5] = [
+    optional("truncation_side", TRUNCATION_SIDE),
     optional("request_id", STR),
     optional("priority", INT64),
-    optional("mm_processor_kwargs", OBJECT),
+    optional("mm_processor_kwargs", NULLABLE_OBJECT),
     optional("cache_salt", CACHE_SALT),
 ];
 
-const TASK: Schema = Schema::Literal(&[
+const TASK_SCHEMA: Schema = Schema::Literal(&[
     "embed",
     "classify",
     "token_embed",
@@ -112,7 +112,7 @@ const TASK: Schema = Schema::Literal(&[
 ]);
 
 /// Concatenates groups of request fields; `N` must be their total number.
-const fn join<const N: usize>(groups: &[&[Field]]) -> [Field; N] {
+const fn concat_fields<const N: usize>(groups: &[&[Field]]) -> [Field; N] {
     let mut fields = [PADDING; N];
     let mut at = 0;
     let mut group = 0;
@@ -129,8 +129,11 @@ const fn join<const N: usize>(groups: &[&[Field]]) -> [Field; N] {
     fields
 }
 
-const TEXT_CHECKS: &[BeforeValidator] = &[validators::cache_salt];
-const CHAT_CHECKS: &[BeforeValidator] = &[validators::cache_salt, generation_prompt];
+const TEXT_CHECKS: &[BeforeValidator] = &[validators::check_cache_salt_support];
+const CHAT_CHECKS: &[BeforeValidator] = &[
+    validators::check_cache_salt_support,
+    check_generation_prompt,
+];
 
 const fn form(
     name: &'static str,
@@ -146,201 +149,216 @@ const fn form(
     }
 }
 
-pub(super) static EMBEDDING: &[Schema] = &[
+pub(super) static EMBEDDING_REQUEST: &[Schema] = &[
     Schema::Model(&form(
         "EmbeddingCompletionRequest",
-        &join::<16>(&[
+        &concat_fields::<16>(&[
             &[ADD_SPECIAL_TOKENS, PADDING],
-            &ENCODING,
+            &ENCODING_FIELDS,
             &[DIMENSIONS, USE_ACTIVATION, INPUT],
-            &NAMES,
-            &COMMON,
+            &FIRST_FIELDS,
+            &LAST_FIELDS,
         ]),
         TEXT_CHECKS,
     )),
     Schema::Model(&form(
         "EmbeddingChatRequest",
-        &join::<21>(&[
+        &concat_fields::<21>(&[
             &[ADD_SPECIAL_TOKENS, PADDING],
-            &ENCODING,
+            &ENCODING_FIELDS,
             &[DIMENSIONS, USE_ACTIVATION],
-            &RENDERING,
+            &RENDERING_FIELDS,
             &[MESSAGES],
-            &NAMES,
-            &COMMON,
+            &FIRST_FIELDS,
+            &LAST_FIELDS,
         ]),
         CHAT_CHECKS,
     )),
     Schema::Model(&form(
         "EmbeddingBatchChatRequest",
-        &join::<21>(&[
+        &concat_fields::<21>(&[
             &[ADD_SPECIAL_TOKENS, PADDING],
-            &ENCODING,
+            &ENCODING_FIELDS,
             &[DIMENSIONS, USE_ACTIVATION],
-            &RENDERING,
-            &NAMES,
-            &COMMON,
+            &RENDERING_FIELDS,
+            &FIRST_FIELDS,
+            &LAST_FIELDS,
             &[required("messages", CONVERSATIONS)],
         ]),
         CHAT_CHECKS,
     )),
     Schema::Model(&form(
         "EmbeddingChatInputRequest",
-        &join::<22>(&[
+        &concat_fields::<22>(&[
             &[ADD_SPECIAL_TOKENS, PADDING],
-            &ENCODING,
+            &ENCODING_FIELDS,
             &[DIMENSIONS, USE_ACTIVATION],
-            &RENDERING,
+            &RENDERING_FIELDS,
             &[MESSAGES],
-            &NAMES,
-            &COMMON,
+            &FIRST_FIELDS,
+            &LAST_FIELDS,
             &[required("input", CONVERSATION)],
         ]),
-        &[input_is_messages, validators::cache_salt, generation_prompt],
+        &[
+            normalize_input_messages,
+            validators::check_cache_salt_support,
+            check_generation_prompt,
+        ],
     )),
     Schema::Model(&form(
         "EmbeddingBatchChatInputRequest",
-        &join::<22>(&[
+        &concat_fields::<22>(&[
             &[ADD_SPECIAL_TOKENS, PADDING],
-            &ENCODING,
+            &ENCODING_FIELDS,
             &[DIMENSIONS, USE_ACTIVATION],
-            &RENDERING,
-            &NAMES,
-            &COMMON,
+            &RENDERING_FIELDS,
+            &FIRST_FIELDS,
+            &LAST_FIELDS,
             &[
                 required("messages", CONVERSATIONS),
                 required("input", CONVERSATIONS),
             ],
         ]),
         &[
-            input_is_conversations,
-            validators::cache_salt,
-            generation_prompt,
+            normalize_input_conversations,
+            validators::check_cache_salt_support,
+            check_generation_prompt,
         ],
     )),
 ];
 
-pub(super) static POOLING: &[Schema] = &[
+pub(super) static POOLING_REQUEST: &[Schema] = &[
     Schema::Model(&form(
         "PoolingCompletionRequest",
-        &join::<17>(&[
+        &concat_fields::<17>(&[
             &[ADD_SPECIAL_TOKENS, USE_ACTIVATION],
-            &ENCODING,
+            &ENCODING_FIELDS,
             &[DIMENSIONS, INPUT],
-            &NAMES,
+            &FIRST_FIELDS,
             &[PADDING],
-            &COMMON,
-            &[optional("task", Schema::Nullable(&TASK))],
+            &LAST_FIELDS,
+            &[optional("task", Schema::Nullable(&TASK_SCHEMA))],
         ]),
         TEXT_CHECKS,
     )),
     Schema::Model(&form(
         "PoolingChatRequest",
-        &join::<22>(&[
+        &concat_fields::<22>(&[
             &[ADD_SPECIAL_TOKENS, USE_ACTIVATION],
-            &ENCODING,
+            &ENCODING_FIELDS,
             &[DIMENSIONS],
-            &RENDERING,
+            &RENDERING_FIELDS,
             &[MESSAGES],
-            &NAMES,
+            &FIRST_FIELDS,
             &[PADDING],
-            &COMMON,
-            &[optional("task", Schema::Nullable(&TASK))],
+            &LAST_FIELDS,
+            &[optional("task", Schema::Nullable(&TASK_SCHEMA))],
         ]),
         CHAT_CHECKS,
     )),
     Schema::Model(&form(
         "IOProcessorRequest",
-        &join::<14>(&[
-            &ENCODING,
-            &NAMES,
+        &concat_fields::<14>(&[
+            &ENCODING_FIELDS,
+            &FIRST_FIELDS,
             &[PADDING],
-            &COMMON,
-            &[required("data", Schema::Any), optional("task", TASK)],
+            &LAST_FIELDS,
+            &[required("data", Schema::Any), optional("task", TASK_SCHEMA)],
         ]),
         TEXT_CHECKS,
     )),
 ];
 
-pub(super) static CLASSIFY: &[Schema] = &[
+pub(super) static CLASSIFY_REQUEST: &[Schema] = &[
     Schema::Model(&form(
         "ClassificationCompletionRequest",
-        &join::<12>(&[
+        &concat_fields::<12>(&[
             &[ADD_SPECIAL_TOKENS, USE_ACTIVATION, INPUT],
-            &NAMES,
+            &FIRST_FIELDS,
             &[PADDING],
-            &COMMON,
+            &LAST_FIELDS,
         ]),
         TEXT_CHECKS,
     )),
     Schema::Model(&form(
         "ClassificationChatRequest",
-        &join::<17>(&[
+        &concat_fields::<17>(&[
             &[ADD_SPECIAL_TOKENS, USE_ACTIVATION],
-            &RENDERING,
+            &RENDERING_FIELDS,
             &[MESSAGES],
-            &NAMES,
+            &FIRST_FIELDS,
             &[PADDING],
-            &COMMON,
+            &LAST_FIELDS,
         ]),
         CHAT_CHECKS,
     )),
 ];
 
-const ONE_INPUT: Schema = Schema::Union(SCORE_INPUT);
-const INPUTS: Schema = Schema::Union(SCORE_INPUTS);
+const ONE_SCORE_INPUT: Schema = Schema::Union(SCORE_INPUT);
+const ONE_OR_MORE_SCORE_INPUTS: Schema = Schema::Union(SCORE_INPUTS);
 
 /// First fields of the score and rerank request classes.
-const SCORING: [Field; 14] = join::<14>(&[
+const SCORING_FIELDS: [Field; 14] = concat_fields::<14>(&[
     &[USE_ACTIVATION],
-    &NAMES,
+    &FIRST_FIELDS,
     &[PADDING],
-    &COMMON,
+    &LAST_FIELDS,
     &[
         optional("max_tokens_per_query", INT),
         optional("max_tokens_per_doc", INT),
         optional("instruction", NULLABLE_STR),
-        optional("chat_template_kwargs", OBJECT),
+        optional("chat_template_kwargs", NULLABLE_OBJECT),
     ],
 ]);
 
 /// Pairs of request fields that name the two sides (queries and documents) of a score request.
-pub(super) const SIDES: [(&str, &str); 4] = [
+pub(super) const SCORE_SIDE_NAMES: [(&str, &str); 4] = [
     ("queries", "documents"),
     ("queries", "items"),
     ("data_1", "data_2"),
     ("text_1", "text_2"),
 ];
 
-const fn sides(pair: (&'static str, &'static str)) -> [Field; 16] {
-    join::<16>(&[
-        &SCORING,
-        &[required(pair.0, INPUTS), required(pair.1, INPUTS)],
+const fn score_side_fields(pair: (&'static str, &'static str)) -> [Field; 16] {
+    concat_fields::<16>(&[
+        &SCORING_FIELDS,
+        &[
+            required(pair.0, ONE_OR_MORE_SCORE_INPUTS),
+            required(pair.1, ONE_OR_MORE_SCORE_INPUTS),
+        ],
     ])
 }
 
-pub(super) static SCORE: &[Schema] = &[
+pub(super) static SCORE_REQUEST: &[Schema] = &[
     Schema::Model(&form(
         "ScoreQueriesDocumentsRequest",
-        &sides(SIDES[0]),
+        &score_side_fields(SCORE_SIDE_NAMES[0]),
         TEXT_CHECKS,
     )),
     Schema::Model(&form(
         "ScoreQueriesItemsRequest",
-        &sides(SIDES[1]),
+        &score_side_fields(SCORE_SIDE_NAMES[1]),
         TEXT_CHECKS,
     )),
-    Schema::Model(&form("ScoreDataRequest", &sides(SIDES[2]), TEXT_CHECKS)),
-    Schema::Model(&form("ScoreTextRequest", &sides(SIDES[3]), TEXT_CHECKS)),
+    Schema::Model(&form(
+        "ScoreDataRequest",
+        &score_side_fields(SCORE_SIDE_NAMES[2]),
+        TEXT_CHECKS,
+    )),
+    Schema::Model(&form(
+        "ScoreTextRequest",
+        &score_side_fields(SCORE_SIDE_NAMES[3]),
+        TEXT_CHECKS,
+    )),
 ];
 
-pub(super) static RERANK: Model = form(
+pub(super) static RERANK_REQUEST: Model = form(
     "RerankRequest",
-    &join::<17>(&[
-        &SCORING,
+    &concat_fields::<17>(&[
+        &SCORING_FIELDS,
         &[
-            required("query", ONE_INPUT),
-            required("documents", INPUTS),
+            required("query", ONE_SCORE_INPUT),
+            required("documents", ONE_OR_MORE_SCORE_INPUTS),
             optional("top_n", int_from(0)),
         ],
     ]),
@@ -348,8 +366,10 @@ pub(super) static RERANK: Model = form(
 );
 
 /// Mirrors vLLM's `ChatRequestMixin.check_generation_prompt`.
-fn generation_prompt(body: &mut Cow<'_, Body>) -> ValidatorResult {
-    if truthy(body, "continue_final_message") && truthy(body, "add_generation_prompt") {
+fn check_generation_prompt(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
+    if is_truthy_member(body, "continue_final_message")
+        && is_truthy_member(body, "add_generation_prompt")
+    {
         return Err(Fault::bad_request(
             "Cannot set both `continue_final_message` and `add_generation_prompt` to True.",
         )
@@ -366,7 +386,7 @@ fn is_messages(value: &Value) -> bool {
         .is_some_and(|items| !items.is_empty() && items.iter().all(message))
 }
 
-fn adopt(body: &mut Cow<'_, Body>, fits: fn(&Value) -> bool) {
+fn adopt_input_as_messages(body: &mut Cow<'_, JsonBody>, fits: fn(&Value) -> bool) {
     if body.contains_key("messages") {
         return;
     }
@@ -376,14 +396,14 @@ fn adopt(body: &mut Cow<'_, Body>, fits: fn(&Value) -> bool) {
 }
 
 /// Mirrors vLLM's `EmbeddingChatInputRequest.normalize_input_messages`.
-fn input_is_messages(body: &mut Cow<'_, Body>) -> ValidatorResult {
-    adopt(body, is_messages);
+fn normalize_input_messages(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
+    adopt_input_as_messages(body, is_messages);
     Ok(())
 }
 
 /// Mirrors vLLM's `EmbeddingBatchChatInputRequest.normalize_input_messages`.
-fn input_is_conversations(body: &mut Cow<'_, Body>) -> ValidatorResult {
-    adopt(body, |value| {
+fn normalize_input_conversations(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
+    adopt_input_as_messages(body, |value| {
         value
             .as_array()
             .is_some_and(|items| !items.is_empty() && items.iter().all(is_messages))

@@ -44,6 +44,6 @@ impl GenerativeScoringRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value) -> Result<Self, Fault> {
-        check::body(value)
+        check::read_body(value)
     }
 }

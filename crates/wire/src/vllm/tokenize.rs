@@ -9,9 +9,9 @@ use serde_json::{Map, Value};
 
 use crate::check;
 use crate::fault::Fault;
-use crate::openai::message::Message;
-use crate::openai::shared::Tool;
-use crate::openai::validators::{Body, ValidatorResult, truthy};
+use crate::openai::message::RequestMessage;
+use crate::openai::shared::ChatTool;
+use crate::openai::validators::{JsonBody, ValidatorResult, is_truthy_member};
 use crate::schema::{ANY_LENGTH, RequestField, Schema, int_within, wire_model};
 
 wire_model! {
@@ -30,11 +30,11 @@ wire_model! {
 
 wire_model! {
     /// A request to render a conversation by the chat template and tokenize it.
-    pub struct TokenizeChat: Wrapped "TokenizeChatRequest" before [generation_prompt] {
+    pub struct TokenizeChat: Wrapped "TokenizeChatRequest" before [check_generation_prompt] {
         /// Name of the served model or LoRA adapter; null or empty selects the base model.
         model: Option<String> = None,
         /// Messages of the conversation, oldest first.
-        messages: Vec<Message>,
+        messages: Vec<RequestMessage>,
         /// Whether the chat template ends the prompt with the start of an assistant message.
         add_generation_prompt: bool = true,
         /// Whether to return the vocabulary entries of the tokens in addition to their ids.
@@ -52,13 +52,15 @@ wire_model! {
         /// Arguments for the model's multimodal processor.
         mm_processor_kwargs: Option<Map<String, Value>> = None,
         /// Functions (tools) for the chat template to show.
-        tools: Option<Vec<Tool>> = None,
+        tools: Option<Vec<ChatTool>> = None,
     }
 }
 
 /// Mirrors vLLM's `TokenizeChatRequest.check_generation_prompt`.
-fn generation_prompt(body: &mut Cow<'_, Body>) -> ValidatorResult {
-    if truthy(body, "continue_final_message") && truthy(body, "add_generation_prompt") {
+fn check_generation_prompt(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
+    if is_truthy_member(body, "continue_final_message")
+        && is_truthy_member(body, "add_generation_prompt")
+    {
         return Err(Fault::bad_request(
             "Cannot set both `continue_final_message` and `add_generation_prompt` to True.",
         )
@@ -82,10 +84,11 @@ impl TokenizeRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value) -> Result<Self, Fault> {
-        static FORMS: &[Schema] = &[TokenizeText::SCHEMA, TokenizeChat::SCHEMA];
+        static REQUEST_FORMS: &[Schema] = &[TokenizeText::SCHEMA, TokenizeChat::SCHEMA];
 
-        let checked = check::checked(&Schema::Union(FORMS), value)?;
-        let chat = check::best_branch_of(FORMS, value).is_some_and(|(form, _)| form == 1);
+        let checked = check::checked_body(&Schema::Union(REQUEST_FORMS), value)?;
+        let chat =
+            check::best_union_branch(REQUEST_FORMS, value).is_some_and(|(form, _)| form == 1);
         let read = if chat {
             TokenizeChat::read(&checked).map(|chat| Self::Chat(Box::new(chat)))
         } else {
@@ -119,6 +122,6 @@ impl DetokenizeRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse(value: &Value) -> Result<Self, Fault> {
-        check::body(value)
+        check::read_body(value)
     }
 }

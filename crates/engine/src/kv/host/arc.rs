@@ -8,7 +8,7 @@ use crate::{BlockKey, SeqId};
 
 /// Use of a chunk by a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ChunkUse {
+pub(super) enum ChunkUseKind {
     /// The request added the chunk to the host tier.
     Stored,
     /// The host tier held the chunk before.
@@ -58,11 +58,11 @@ impl KeyList {
 }
 
 #[derive(Debug, Default)]
-struct Accesses {
+struct RequestChunkAccesses {
     /// Chunks missing in host memory when the request offered them; each counts once.
     missed: HashSet<BlockKey>,
     /// Used chunks by position in the prompt.
-    used: BTreeMap<(u32, u32), (BlockKey, ChunkUse)>,
+    used: BTreeMap<(u32, u32), (BlockKey, ChunkUseKind)>,
 }
 
 /// Implements an adaptive replacement cache of chunks of KV blocks. It separates chunks used by one
@@ -76,7 +76,7 @@ pub(super) struct ArcPolicy {
     target: f64,
     frequent: KeyList,
     ghosts: [KeyList; 2],
-    requests: HashMap<SeqId, Accesses>,
+    requests: HashMap<SeqId, RequestChunkAccesses>,
 }
 
 impl ArcPolicy {
@@ -88,15 +88,15 @@ impl ArcPolicy {
     }
 
     /// Records chunks that a request did not find and would store, in prompt order from the start.
-    pub(super) fn missed(&mut self, id: SeqId, keys: impl Iterator<Item = BlockKey>) {
+    pub(super) fn record_missed_chunks(&mut self, id: SeqId, keys: impl Iterator<Item = BlockKey>) {
         let seen = &mut self.requests.entry(id).or_default().missed;
         let new: Vec<_> = keys.filter(|key| seen.insert(*key)).collect();
         for key in new.into_iter().rev() {
-            self.adapt(key);
+            self.adapt_recent_target(key);
         }
     }
 
-    fn adapt(&mut self, key: BlockKey) {
+    fn adapt_recent_target(&mut self, key: BlockKey) {
         let [recent, frequent] = &mut self.ghosts;
         let ratio = frequent.len() as f64 / recent.len() as f64;
         if recent.contains(key) {
@@ -108,17 +108,23 @@ impl ArcPolicy {
         }
     }
 
-    pub(super) fn used(&mut self, id: SeqId, place: (u32, u32), key: BlockKey, how: ChunkUse) {
+    pub(super) fn record_chunk_use(
+        &mut self,
+        id: SeqId,
+        place: (u32, u32),
+        key: BlockKey,
+        how: ChunkUseKind,
+    ) {
         let used = &mut self.requests.entry(id).or_default().used;
         used.entry(place).or_insert((key, how));
     }
 
     /// Updates the order of eviction by the chunks that an ended request used, from the last to the
     /// first.
-    pub(super) fn finished(&mut self, id: SeqId) {
+    pub(super) fn reorder_after_request(&mut self, id: SeqId) {
         let used = self.requests.remove(&id).unwrap_or_default().used;
         for (key, how) in used.into_values().rev() {
-            if how == ChunkUse::Stored && self.recent.contains(key) {
+            if how == ChunkUseKind::Stored && self.recent.contains(key) {
                 self.recent.push(key);
             } else if self.recent.remove(key) || self.frequent.contains(key) {
                 self.frequent.push(key);
@@ -135,7 +141,7 @@ impl ArcPolicy {
 
     /// Returns the first `n` chunks in the order of eviction for which `may` is true, or `None` if
     /// there are fewer.
-    pub(super) fn victims(
+    pub(super) fn choose_victims(
         &self,
         n: usize,
         may: impl Fn(BlockKey) -> bool,
@@ -161,7 +167,7 @@ impl ArcPolicy {
         Some(victims)
     }
 
-    pub(super) fn evicted(&mut self, key: BlockKey) {
+    pub(super) fn record_eviction(&mut self, key: BlockKey) {
         let from = usize::from(!self.recent.remove(key));
         self.frequent.remove(key);
         self.ghosts[from].push(key);

@@ -1,26 +1,26 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
-use super::arc::{ArcPolicy, ChunkUse};
+use super::arc::{ArcPolicy, ChunkUseKind};
 use crate::{BlockKey, SeqId};
 
 /// Order of eviction of a chunk; the lower value is evicted first. Orders by last use, then by
 /// position in the prompt, so that the end of a prompt is evicted before its start.
-pub(super) type Recency = (u64, Reverse<u32>);
+pub(super) type ChunkRecency = (u64, Reverse<u32>);
 
 /// Identifies a chunk in events: number of its layer group, and key of its last block.
-pub(super) type ChunkName = (u32, BlockKey);
+pub(super) type ChunkEventId = (u32, BlockKey);
 
-/// Holds the chunks of a [`HostTier`](super::HostTier), their copies and their eviction order.
+/// Holds the chunks of a [`HostCache`](super::HostTier), their copies and their eviction order.
 #[derive(Debug)]
 pub(super) struct HostChunks {
     capacity: u32,
     index: HashMap<BlockKey, u32>,
     /// Chunks of KV blocks by chunk id; free entries keep their allocation.
-    chunks: Vec<Chunk>,
+    chunks: Vec<HostChunk>,
     free: Vec<u32>,
     /// Chunks without a copy in progress, the least recently used first.
-    evictable: BTreeSet<(Recency, u32)>,
+    evictable: BTreeSet<(ChunkRecency, u32)>,
     pub(super) arc: Option<Box<ArcPolicy>>,
     /// Numbers of chunks being written to host memory, and of reads of chunks in progress.
     pub(super) storing: u32,
@@ -28,17 +28,17 @@ pub(super) struct HostChunks {
 }
 
 #[derive(Debug)]
-struct Chunk {
+struct HostChunk {
     key: BlockKey,
-    name: ChunkName,
+    name: ChunkEventId,
     hash: Option<[u8; 32]>,
-    recency: Recency,
+    recency: ChunkRecency,
     reads: u32,
     storing: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ChunkState {
+pub(super) enum HostChunkState {
     Ready,
     Storing,
     Loading,
@@ -62,24 +62,24 @@ impl HostChunks {
         (self.chunks.len() - self.free.len()) as u32
     }
 
-    pub(super) fn names(&self) -> impl Iterator<Item = ChunkName> {
+    pub(super) fn event_ids(&self) -> impl Iterator<Item = ChunkEventId> {
         self.index.values().map(|&id| self.chunks[id as usize].name)
     }
 
-    pub(super) fn find(&self, key: BlockKey) -> Option<u32> {
+    pub(super) fn find_chunk(&self, key: BlockKey) -> Option<u32> {
         self.index.get(&key).copied()
     }
 
-    pub(super) fn state(&self, id: u32) -> ChunkState {
+    pub(super) fn chunk_state(&self, id: u32) -> HostChunkState {
         let chunk = &self.chunks[id as usize];
         match (chunk.storing, chunk.reads) {
-            (true, _) => ChunkState::Storing,
-            (false, 0) => ChunkState::Ready,
-            (false, _) => ChunkState::Loading,
+            (true, _) => HostChunkState::Storing,
+            (false, 0) => HostChunkState::Ready,
+            (false, _) => HostChunkState::Loading,
         }
     }
 
-    pub(super) fn touch(&mut self, id: u32, recency: Recency) {
+    pub(super) fn touch_chunk(&mut self, id: u32, recency: ChunkRecency) {
         let before = self.chunks[id as usize].recency;
         if before == recency {
             return;
@@ -90,16 +90,18 @@ impl HostChunks {
         }
     }
 
-    pub(super) fn room(&self) -> u32 {
+    pub(super) fn free_chunks(&self) -> u32 {
         self.capacity - self.len()
     }
 
-    pub(super) fn victims(&self, n: usize, kept: &HashSet<u32>) -> Vec<u32> {
+    pub(super) fn choose_victims(&self, n: usize, kept: &HashSet<u32>) -> Vec<u32> {
         if let Some(arc) = &self.arc {
-            let may = |id: &u32| self.state(*id) == ChunkState::Ready && !kept.contains(id);
-            let victims = arc.victims(n, |key| self.find(key).is_some_and(|id| may(&id)));
+            let may =
+                |id: &u32| self.chunk_state(*id) == HostChunkState::Ready && !kept.contains(id);
+            let victims =
+                arc.choose_victims(n, |key| self.find_chunk(key).is_some_and(|id| may(&id)));
             let victims = victims.unwrap_or_default().into_iter();
-            return victims.filter_map(|key| self.find(key)).collect();
+            return victims.filter_map(|key| self.find_chunk(key)).collect();
         }
         let may = self.evictable.iter().map(|&(_, id)| id);
         may.filter(|id| !kept.contains(id)).take(n).collect()
@@ -107,13 +109,13 @@ impl HostChunks {
 
     /// Evicts a chunk that no copy reads or writes. Returns its layer group, its key in events and
     /// its hash.
-    pub(super) fn evict(&mut self, id: u32) -> (u32, BlockKey, Option<[u8; 32]>) {
+    pub(super) fn evict_chunk(&mut self, id: u32) -> (u32, BlockKey, Option<[u8; 32]>) {
         let chunk = &mut self.chunks[id as usize];
         let ((group, name), hash) = (chunk.name, chunk.hash.take());
         self.evictable.remove(&(chunk.recency, id));
         self.index.remove(&chunk.key);
         if let Some(arc) = &mut self.arc {
-            arc.evicted(chunk.key);
+            arc.record_eviction(chunk.key);
         }
         self.free.push(id);
         (group, name, hash)
@@ -124,14 +126,14 @@ impl HostChunks {
     pub(super) fn insert(
         &mut self,
         key: BlockKey,
-        name: ChunkName,
+        name: ChunkEventId,
         hash: Option<[u8; 32]>,
-        recency: Recency,
+        recency: ChunkRecency,
     ) -> u32 {
         if let Some(arc) = &mut self.arc {
             arc.insert(key);
         }
-        let chunk = Chunk {
+        let chunk = HostChunk {
             key,
             name,
             hash,
@@ -154,28 +156,34 @@ impl HostChunks {
         id
     }
 
-    pub(super) fn used(&mut self, seq: SeqId, id: u32, place: (u32, u32), how: ChunkUse) {
+    pub(super) fn record_chunk_use(
+        &mut self,
+        seq: SeqId,
+        id: u32,
+        place: (u32, u32),
+        how: ChunkUseKind,
+    ) {
         if let Some(arc) = &mut self.arc {
-            arc.used(seq, place, self.chunks[id as usize].key, how);
+            arc.record_chunk_use(seq, place, self.chunks[id as usize].key, how);
         }
     }
 
     /// Marks a chunk as completely written, so that it may be evicted.
-    pub(super) fn stored(&mut self, id: u32) {
+    pub(super) fn mark_chunk_stored(&mut self, id: u32) {
         let chunk = &mut self.chunks[id as usize];
         chunk.storing = false;
         self.storing -= 1;
         self.evictable.insert((chunk.recency, id));
     }
 
-    pub(super) fn pin(&mut self, id: u32) {
+    pub(super) fn pin_chunk(&mut self, id: u32) {
         let chunk = &mut self.chunks[id as usize];
         self.evictable.remove(&(chunk.recency, id));
         chunk.reads += 1;
         self.loading += 1;
     }
 
-    pub(super) fn unpin(&mut self, id: u32) {
+    pub(super) fn unpin_chunk(&mut self, id: u32) {
         let chunk = &mut self.chunks[id as usize];
         chunk.reads -= 1;
         self.loading -= 1;

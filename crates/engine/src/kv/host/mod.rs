@@ -19,20 +19,22 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Group;
-use crate::{BlockKey, BlockPlan, CopyDirection, Event, HostEvent, SeqId, SimTime};
-use arc::{ArcPolicy, ChunkUse};
-use chunks::{ChunkState, HostChunks, Recency};
-pub(crate) use lookup::HostRequest;
-use offers::Offers;
+use super::LayerGroup;
+use crate::{
+    BlockKey, BlockPlan, HostCacheEvent, HostCopyDirection, SchedulerEvent, SeqId, SimTime,
+};
+use arc::{ArcPolicy, ChunkUseKind};
+use chunks::{ChunkRecency, HostChunkState, HostChunks};
+pub(crate) use lookup::HostLookupRequest;
+use offers::ChunkOfferCounts;
 
 /// Configures the prefix cache in host memory (`--kv-offloading-size`).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HostTierConfig {
+pub struct HostCacheConfig {
     /// vLLM connector whose behavior is simulated.
-    pub rules: HostRules,
+    pub rules: OffloadConnector,
     /// Eviction policy of the chunks in host memory.
-    pub eviction: HostEviction,
+    pub eviction: HostEvictionPolicy,
     /// Capacity of the prefix cache in host memory, in chunks of `blocks_per_chunk` KV blocks; at
     /// least 1.
     pub chunks: u32,
@@ -53,7 +55,7 @@ pub struct HostTierConfig {
 
 /// Selects one of vLLM's two connectors for KV offloading to host memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum HostRules {
+pub enum OffloadConnector {
     /// `OffloadingConnector`: of the chunks that a request computes in a step, all are stored or
     /// none. The last use of a chunk is that of the request. A hit may cover a whole prompt.
     #[default]
@@ -65,7 +67,7 @@ pub enum HostRules {
 
 /// Selects the eviction policy of the prefix cache in host memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum HostEviction {
+pub enum HostEvictionPolicy {
     /// The least recently used chunk is evicted first.
     #[default]
     Lru,
@@ -76,7 +78,7 @@ pub enum HostEviction {
 
 /// Counts the chunks in host memory by state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct HostCounts {
+pub struct HostChunkCounts {
     /// Capacity of host memory, in chunks.
     pub total: u32,
     /// Number of stored chunks, including those being written.
@@ -88,14 +90,14 @@ pub struct HostCounts {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum HostHit {
+pub(crate) enum HostLookupResult {
     /// A copy of the prompt's chunks is in progress; look up again later.
     Wait,
     Blocks(u32),
 }
 
 #[derive(Debug)]
-pub(crate) struct StoreCopy {
+pub(crate) struct HostStoreCopy {
     id: SeqId,
     plan: Arc<BlockPlan>,
     chunks: Vec<CopiedChunk>,
@@ -110,7 +112,7 @@ struct CopiedChunk {
 }
 
 #[derive(Debug)]
-struct LoadCopy {
+struct HostLoadCopy {
     id: SeqId,
     chunks: Vec<CopiedChunk>,
     generation: u32,
@@ -118,12 +120,12 @@ struct LoadCopy {
 
 /// Queue of the copies in one direction between GPU and host memory, in order of their ends.
 #[derive(Debug)]
-struct CopyLane<T> {
+struct HostCopyQueue<T> {
     copies: VecDeque<(SimTime, Duration, T)>,
     tail: SimTime,
 }
 
-impl<T> CopyLane<T> {
+impl<T> HostCopyQueue<T> {
     fn new() -> Self {
         Self {
             copies: VecDeque::new(),
@@ -138,18 +140,18 @@ impl<T> CopyLane<T> {
         self.tail
     }
 
-    fn next_due(&self) -> Option<SimTime> {
+    fn next_copy_end(&self) -> Option<SimTime> {
         self.copies.front().map(|(end, ..)| *end)
     }
 
-    fn pop_due(&mut self, now: SimTime) -> Option<(SimTime, Duration, T)> {
-        self.next_due().filter(|end| *end <= now)?;
+    fn pop_finished_copy(&mut self, now: SimTime) -> Option<(SimTime, Duration, T)> {
+        self.next_copy_end().filter(|end| *end <= now)?;
         self.copies.pop_front()
     }
 }
 
 #[derive(Debug, Default)]
-struct HostSequence {
+struct HostSequenceState {
     /// Time of last use for all chunks of the request, as a counter value; 0 if it has used none.
     epoch: u64,
     offered: u32,
@@ -162,41 +164,41 @@ struct HostSequence {
     ended: bool,
 }
 
-pub(crate) struct LoadEnded(pub(crate) SeqId);
+pub(crate) struct EndedLoad(pub(crate) SeqId);
 
 #[derive(Debug)]
-pub(crate) struct HostTier {
-    config: HostTierConfig,
-    groups: Vec<Group>,
+pub(crate) struct HostCache {
+    config: HostCacheConfig,
+    groups: Vec<LayerGroup>,
     chunks: HostChunks,
-    seqs: HashMap<SeqId, HostSequence>,
-    stores: CopyLane<StoreCopy>,
-    loads: CopyLane<LoadCopy>,
-    offers: Offers,
+    seqs: HashMap<SeqId, HostSequenceState>,
+    stores: HostCopyQueue<HostStoreCopy>,
+    loads: HostCopyQueue<HostLoadCopy>,
+    offers: ChunkOfferCounts,
     epoch: u64,
     generation: u32,
     pub(crate) deferred: usize,
     events: bool,
 }
 
-fn new_chunks(config: &HostTierConfig) -> HostChunks {
+fn new_chunk_store(config: &HostCacheConfig) -> HostChunks {
     let arc = match config.eviction {
-        HostEviction::Arc => Some(Box::new(ArcPolicy::new(config.chunks))),
-        HostEviction::Lru => None,
+        HostEvictionPolicy::Arc => Some(Box::new(ArcPolicy::new(config.chunks))),
+        HostEvictionPolicy::Lru => None,
     };
     HostChunks::new(config.chunks, arc)
 }
 
-impl HostTier {
-    pub(crate) fn new(config: HostTierConfig, groups: Vec<Group>, events: bool) -> Self {
+impl HostCache {
+    pub(crate) fn new(config: HostCacheConfig, groups: Vec<LayerGroup>, events: bool) -> Self {
         Self {
-            chunks: new_chunks(&config),
+            chunks: new_chunk_store(&config),
             config,
             groups,
             seqs: HashMap::new(),
-            stores: CopyLane::new(),
-            loads: CopyLane::new(),
-            offers: Offers::default(),
+            stores: HostCopyQueue::new(),
+            loads: HostCopyQueue::new(),
+            offers: ChunkOfferCounts::default(),
             epoch: 0,
             generation: 0,
             deferred: 0,
@@ -204,8 +206,8 @@ impl HostTier {
         }
     }
 
-    pub(crate) fn counts(&self) -> HostCounts {
-        HostCounts {
+    pub(crate) fn chunk_counts(&self) -> HostChunkCounts {
+        HostChunkCounts {
             total: self.config.chunks,
             used: self.chunks.len(),
             storing: self.chunks.storing,
@@ -213,22 +215,22 @@ impl HostTier {
         }
     }
 
-    pub(crate) fn keys(&self) -> impl Iterator<Item = BlockKey> {
-        self.chunks.names().map(|(_, key)| key)
+    pub(crate) fn chunk_keys(&self) -> impl Iterator<Item = BlockKey> {
+        self.chunks.event_ids().map(|(_, key)| key)
     }
 
-    pub(crate) fn keeps_outputs(&self) -> bool {
+    pub(crate) fn offloads_generated_blocks(&self) -> bool {
         self.config.outputs
     }
 
-    fn next_epoch(&mut self) -> u64 {
+    fn next_use_counter(&mut self) -> u64 {
         self.epoch += 1;
         self.epoch
     }
 
     /// Returns the counter value for the last use of a sequence's chunks, assigned at its first use
     /// of a chunk.
-    fn epoch_of(&mut self, id: SeqId) -> u64 {
+    fn use_counter_of(&mut self, id: SeqId) -> u64 {
         let seq = self.seqs.entry(id).or_default();
         if seq.epoch == 0 {
             self.epoch += 1;
@@ -237,7 +239,7 @@ impl HostTier {
         seq.epoch
     }
 
-    fn takes(&self, chunks: usize, each: Duration) -> Duration {
+    fn copy_duration(&self, chunks: usize, each: Duration) -> Duration {
         let chunks = u32::try_from(chunks).unwrap_or(u32::MAX);
         self.config
             .latency
@@ -247,23 +249,23 @@ impl HostTier {
     /// Reserves room in host memory for the chunks not stored yet among the first `blocks` full
     /// blocks of a plan, which a step computes. Returns `None` if all are stored or there is no
     /// room.
-    pub(crate) fn offer(
+    pub(crate) fn offer_blocks(
         &mut self,
         id: SeqId,
         plan: &Arc<BlockPlan>,
         blocks: u32,
         is_kept: impl Fn(usize, u32) -> bool,
-        out: &mut impl FnMut(Event),
-    ) -> Option<StoreCopy> {
+        out: &mut impl FnMut(SchedulerEvent),
+    ) -> Option<HostStoreCopy> {
         let size = self.config.blocks_per_chunk;
-        let end = self.full(plan, blocks);
+        let end = self.full_chunk_count(plan, blocks);
         let from = self.seqs.get(&id).map_or(0, |seq| seq.offered);
         if from >= end {
             return None;
         }
         let epoch = match self.config.rules {
-            HostRules::Native => self.epoch_of(id),
-            HostRules::Simple => self.next_epoch(),
+            OffloadConnector::Native => self.use_counter_of(id),
+            OffloadConnector::Simple => self.next_use_counter(),
         };
         let (mut missing, mut present) = (Vec::new(), HashSet::new());
         let groups = self.groups.len();
@@ -271,29 +273,30 @@ impl HostTier {
         // Chunks of several blocks exist only with a single group, which keeps all blocks.
         let is_kept = |&(group, at): &(usize, u32)| size > 1 || is_kept(group, at);
         for (group, at) in all.filter(is_kept) {
-            let Some(key) = self.key(plan, group, at) else {
+            let Some(key) = self.chunk_key(plan, group, at) else {
                 continue;
             };
             let threshold = self.config.threshold;
             let is_wanted =
-                threshold.is_none_or(|(least, most)| self.offers.count(key, most) >= least);
-            match self.chunks.find(key) {
+                threshold.is_none_or(|(least, most)| self.offers.count_offer(key, most) >= least);
+            match self.chunks.find_chunk(key) {
                 None if !is_wanted => {}
                 None => missing.push((group, at, key)),
                 Some(chunk) => {
-                    if self.config.rules == HostRules::Native {
-                        self.chunks.touch(chunk, (epoch, Reverse(at)));
+                    if self.config.rules == OffloadConnector::Native {
+                        self.chunks.touch_chunk(chunk, (epoch, Reverse(at)));
                     }
-                    if self.chunks.state(chunk) != ChunkState::Storing {
+                    if self.chunks.chunk_state(chunk) != HostChunkState::Storing {
                         let place = (at, self.groups[group].index);
-                        self.chunks.used(id, chunk, place, ChunkUse::Reused);
+                        self.chunks
+                            .record_chunk_use(id, chunk, place, ChunkUseKind::Reused);
                     }
                     present.insert(chunk);
                 }
             }
         }
         if let Some(arc) = &mut self.chunks.arc {
-            arc.missed(id, missing.iter().map(|&(.., key)| key));
+            arc.record_missed_chunks(id, missing.iter().map(|&(.., key)| key));
         }
         let never = missing.len() > self.config.chunks as usize;
         if self.make_room(&mut missing, &present, out).is_none() {
@@ -308,32 +311,33 @@ impl HostTier {
             return None;
         }
         seq.copies += 1;
-        Some(self.insert_chunks(id, plan, epoch, missing))
+        Some(self.reserve_chunks(id, plan, epoch, missing))
     }
 
-    fn insert_chunks(
+    fn reserve_chunks(
         &mut self,
         seq: SeqId,
         plan: &Arc<BlockPlan>,
         epoch: u64,
         missing: Vec<(usize, u32, BlockKey)>,
-    ) -> StoreCopy {
+    ) -> HostStoreCopy {
         let last = |at: u32| (at as usize + 1) * self.config.blocks_per_chunk as usize - 1;
         let mut chunks = Vec::with_capacity(missing.len());
         for (group, at, key) in missing {
             // A plan may contain a block twice.
-            if self.chunks.find(key).is_some() {
+            if self.chunks.find_chunk(key).is_some() {
                 continue;
             }
             let hash = plan.hashes.get(last(at)).filter(|_| self.events).copied();
             let group = self.groups[group].index;
-            let recency: Recency = (epoch, Reverse(at));
+            let recency: ChunkRecency = (epoch, Reverse(at));
             let name = (group, plan.keys[last(at)]);
             let id = self.chunks.insert(key, name, hash, recency);
-            self.chunks.used(seq, id, (at, group), ChunkUse::Stored);
+            self.chunks
+                .record_chunk_use(seq, id, (at, group), ChunkUseKind::Stored);
             chunks.push(CopiedChunk { group, at, id });
         }
-        StoreCopy {
+        HostStoreCopy {
             id: seq,
             plan: Arc::clone(plan),
             chunks,
@@ -345,7 +349,7 @@ impl HostTier {
     /// storing.
     pub(crate) fn has_unstored_blocks(&self, id: SeqId, plan: &BlockPlan, blocks: u32) -> bool {
         let offered = self.seqs.get(&id).map_or(0, |seq| seq.offered);
-        offered < self.full(plan, blocks)
+        offered < self.full_chunk_count(plan, blocks)
     }
 
     /// Evicts chunks until the missing ones fit in host memory. If that is impossible, evicts none
@@ -354,32 +358,38 @@ impl HostTier {
         &mut self,
         missing: &mut Vec<(usize, u32, BlockKey)>,
         kept: &HashSet<u32>,
-        out: &mut impl FnMut(Event),
+        out: &mut impl FnMut(SchedulerEvent),
     ) -> Option<()> {
-        let lacking = missing.len().saturating_sub(self.chunks.room() as usize);
-        let victims = self.chunks.victims(lacking, kept);
+        let lacking = missing
+            .len()
+            .saturating_sub(self.chunks.free_chunks() as usize);
+        let victims = self.chunks.choose_victims(lacking, kept);
         if victims.len() < lacking {
-            out(Event::Host(Box::new(HostEvent::Refused)));
-            if self.config.rules == HostRules::Native {
+            out(SchedulerEvent::Host(Box::new(HostCacheEvent::Refused)));
+            if self.config.rules == OffloadConnector::Native {
                 return None;
             }
-            missing.truncate(self.chunks.room() as usize + victims.len());
+            missing.truncate(self.chunks.free_chunks() as usize + victims.len());
         }
         if !missing.is_empty() {
             let chunks = missing.len() as u32;
-            out(Event::Host(Box::new(HostEvent::Allocated { chunks })));
+            out(SchedulerEvent::Host(Box::new(HostCacheEvent::Allocated {
+                chunks,
+            })));
         }
-        let keys = victims.into_iter().map(|id| self.chunks.evict(id));
+        let keys = victims.into_iter().map(|id| self.chunks.evict_chunk(id));
         let keys: Vec<_> = keys.collect();
         if self.events && !keys.is_empty() {
-            out(Event::Host(Box::new(HostEvent::Removed { keys })));
+            out(SchedulerEvent::Host(Box::new(HostCacheEvent::Removed {
+                keys,
+            })));
         }
         Some(())
     }
 
     /// Starts a copy to host memory, after the step that computed the KV blocks.
-    pub(crate) fn store(&mut self, now: SimTime, copy: StoreCopy) {
-        let takes = self.takes(copy.chunks.len(), self.config.chunk_time.0);
+    pub(crate) fn start_store(&mut self, now: SimTime, copy: HostStoreCopy) {
+        let takes = self.copy_duration(copy.chunks.len(), self.config.chunk_time.0);
         let id = copy.id;
         let end = self.stores.push(now, takes, copy);
         if let Some(seq) = self.seqs.get_mut(&id) {
@@ -387,79 +397,94 @@ impl HostTier {
         }
     }
 
-    pub(crate) fn is_loading(&self) -> bool {
-        self.loads.next_due().is_some()
+    pub(crate) fn has_pending_loads(&self) -> bool {
+        self.loads.next_copy_end().is_some()
     }
 
-    pub(crate) fn next_due(&self) -> Option<SimTime> {
-        match (self.stores.next_due(), self.loads.next_due()) {
+    pub(crate) fn next_copy_end(&self) -> Option<SimTime> {
+        match (self.stores.next_copy_end(), self.loads.next_copy_end()) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         }
     }
 
-    pub(crate) fn copied(&self, id: SeqId) -> SimTime {
+    pub(crate) fn last_store_end(&self, id: SeqId) -> SimTime {
         self.seqs.get(&id).map_or(SimTime::ZERO, |seq| seq.copied)
     }
 
     /// Completes the copies that end by `now`. Returns the sequences whose copy to the GPU has
     /// ended.
-    pub(crate) fn complete(&mut self, now: SimTime, out: &mut impl FnMut(Event)) -> Vec<LoadEnded> {
-        while let Some((_, took, copy)) = self.stores.pop_due(now) {
-            self.stored(took, copy, out);
+    pub(crate) fn complete_copies(
+        &mut self,
+        now: SimTime,
+        out: &mut impl FnMut(SchedulerEvent),
+    ) -> Vec<EndedLoad> {
+        while let Some((_, took, copy)) = self.stores.pop_finished_copy(now) {
+            self.complete_store(took, copy, out);
         }
         let mut loaded = Vec::new();
-        while let Some((_, took, copy)) = self.loads.pop_due(now) {
+        while let Some((_, took, copy)) = self.loads.pop_finished_copy(now) {
             let chunks = copy.chunks.len();
             if copy.generation == self.generation {
                 let epoch = match self.config.rules {
-                    HostRules::Native => None,
-                    HostRules::Simple => Some(self.next_epoch()),
+                    OffloadConnector::Native => None,
+                    OffloadConnector::Simple => Some(self.next_use_counter()),
                 };
                 for chunk in &copy.chunks {
-                    self.chunks.unpin(chunk.id);
+                    self.chunks.unpin_chunk(chunk.id);
                     if let Some(epoch) = epoch {
-                        self.chunks.touch(chunk.id, (epoch, Reverse(chunk.at)));
+                        self.chunks
+                            .touch_chunk(chunk.id, (epoch, Reverse(chunk.at)));
                     }
                 }
             }
-            out(self.copied_event(CopyDirection::ToDevice, chunks, took));
-            self.copy_ended(copy.id);
-            loaded.push(LoadEnded(copy.id));
+            out(self.copy_event(HostCopyDirection::ToDevice, chunks, took));
+            self.record_copy_end(copy.id);
+            loaded.push(EndedLoad(copy.id));
         }
         loaded
     }
 
-    fn stored(&mut self, took: Duration, copy: StoreCopy, out: &mut impl FnMut(Event)) {
+    fn complete_store(
+        &mut self,
+        took: Duration,
+        copy: HostStoreCopy,
+        out: &mut impl FnMut(SchedulerEvent),
+    ) {
         let count = copy.chunks.len();
         if copy.generation == self.generation {
             for chunk in &copy.chunks {
-                self.chunks.stored(chunk.id);
+                self.chunks.mark_chunk_stored(chunk.id);
             }
             if self.events && count > 0 {
                 let chunks = copy.chunks.iter();
                 let chunks = chunks.map(|chunk| (chunk.group, chunk.at)).collect();
-                out(Event::Host(Box::new(HostEvent::Stored {
+                out(SchedulerEvent::Host(Box::new(HostCacheEvent::Stored {
                     plan: Arc::clone(&copy.plan),
                     chunks,
                     blocks_per_chunk: self.config.blocks_per_chunk,
                 })));
             }
         }
-        out(self.copied_event(CopyDirection::ToHost, count, took));
-        self.copy_ended(copy.id);
+        out(self.copy_event(HostCopyDirection::ToHost, count, took));
+        self.record_copy_end(copy.id);
     }
 
-    fn copied_event(&self, direction: CopyDirection, chunks: usize, took: Duration) -> Event {
+    fn copy_event(
+        &self,
+        direction: HostCopyDirection,
+        chunks: usize,
+        took: Duration,
+    ) -> SchedulerEvent {
         let bytes = self.config.chunk_bytes.saturating_mul(chunks as u64);
-        Event::Host(Box::new(HostEvent::Copied {
+        SchedulerEvent::Host(Box::new(HostCacheEvent::Copied {
             direction,
             bytes,
             took,
         }))
     }
 
-    fn copy_ended(&mut self, id: SeqId) {
+    fn record_copy_end(&mut self, id: SeqId) {
         if let Some(seq) = self.seqs.get_mut(&id) {
             seq.copies -= 1;
             if seq.copies == 0 && seq.ended {
@@ -470,7 +495,7 @@ impl HostTier {
 
     /// Handles the end of a sequence: marks its chunks as used once more, from the last to the
     /// first.
-    pub(crate) fn ended(&mut self, id: SeqId, plan: Option<&Arc<BlockPlan>>) {
+    pub(crate) fn sequence_ended(&mut self, id: SeqId, plan: Option<&Arc<BlockPlan>>) {
         let Some(seq) = self.seqs.get_mut(&id) else {
             return;
         };
@@ -483,18 +508,18 @@ impl HostTier {
             self.seqs.remove(&id);
         }
         if let Some(arc) = &mut self.chunks.arc {
-            arc.finished(id);
+            arc.reorder_after_request(id);
         }
         if let Some(plan) = plan
-            && self.config.rules == HostRules::Native
+            && self.config.rules == OffloadConnector::Native
         {
-            let epoch = self.next_epoch();
-            self.touch(plan, offered, epoch);
+            let epoch = self.next_use_counter();
+            self.touch_prefix_chunks(plan, offered, epoch);
         }
     }
 
-    pub(crate) fn clear(&mut self) {
-        self.chunks = new_chunks(&self.config);
+    pub(crate) fn clear_chunks(&mut self) {
+        self.chunks = new_chunk_store(&self.config);
         self.generation = self.generation.wrapping_add(1);
     }
 }

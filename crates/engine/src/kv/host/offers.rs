@@ -6,16 +6,16 @@ use crate::BlockKey;
 ///
 /// **Source:** vLLM 0.33 `vllm/v1/kv_offload/cpu/manager.py`, `_record_accesses`.
 #[derive(Debug, Default)]
-pub(super) struct Offers {
+pub(super) struct ChunkOfferCounts {
     counts: HashMap<BlockKey, (u32, u64)>,
     order: BTreeMap<u64, BlockKey>,
     clock: u64,
 }
 
-impl Offers {
+impl ChunkOfferCounts {
     /// Counts an offer of a chunk and returns the number of its offers. Drops the oldest counted
     /// chunk if there are more than `most`.
-    pub(super) fn count(&mut self, key: BlockKey, most: usize) -> u32 {
+    pub(super) fn count_offer(&mut self, key: BlockKey, most: usize) -> u32 {
         self.clock += 1;
         let (times, before) = self.counts.get(&key).copied().unwrap_or_default();
         match times {
@@ -39,8 +39,8 @@ mod tests {
 
     #[test]
     fn offers_are_counted_of_the_newest_chunks() {
-        let mut offers = Offers::default();
-        let mut count = |key| offers.count(BlockKey(key), 2);
+        let mut offers = ChunkOfferCounts::default();
+        let mut count = |key| offers.count_offer(BlockKey(key), 2);
         assert_eq!([count(1), count(1), count(2)], [1, 2, 1]);
         // 1 was offered longest ago.
         assert_eq!([count(3), count(2), count(1)], [1, 2, 1]);

@@ -6,29 +6,31 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::kv::{Group, HostEviction, HostRequest, HostRules, HostTier, HostTierConfig};
-use crate::{BlockKey, BlockPlan, Event, HostEvent, SeqId, SimTime};
+use crate::kv::{
+    HostCache, HostCacheConfig, HostEvictionPolicy, HostLookupRequest, LayerGroup, OffloadConnector,
+};
+use crate::{BlockKey, BlockPlan, HostCacheEvent, SchedulerEvent, SeqId, SimTime};
 
 #[derive(Deserialize)]
-struct Case {
+struct ArcCase {
     capacity: u32,
     prompts: Vec<Vec<u64>>,
-    steps: Vec<Step>,
+    steps: Vec<ArcStep>,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
-enum Step {
+enum ArcStep {
     Offer(usize, u32, Option<Vec<u64>>),
     Load(usize, u32),
     Complete,
     Finish(usize),
 }
 
-fn tier(chunks: u32) -> HostTier {
-    let config = HostTierConfig {
-        rules: HostRules::Native,
-        eviction: HostEviction::Arc,
+fn host_cache(chunks: u32) -> HostCache {
+    let config = HostCacheConfig {
+        rules: OffloadConnector::Native,
+        eviction: HostEvictionPolicy::Arc,
         chunks,
         blocks_per_chunk: 1,
         chunk_bytes: 1,
@@ -37,7 +39,7 @@ fn tier(chunks: u32) -> HostTier {
         latency: Duration::ZERO,
         chunk_time: (Duration::ZERO, Duration::ZERO),
     };
-    HostTier::new(config, vec![Group::full(1, 0)], true)
+    HostCache::new(config, vec![LayerGroup::full_attention(1, 0)], true)
 }
 
 fn plan(keys: &[u64]) -> Arc<BlockPlan> {
@@ -49,50 +51,54 @@ fn plan(keys: &[u64]) -> Arc<BlockPlan> {
 }
 
 /// Returns the evictions of an offer, or `None` if it fails.
-fn offer(tier: &mut HostTier, id: SeqId, plan: &Arc<BlockPlan>, end: u32) -> Option<Vec<u64>> {
+fn offer(tier: &mut HostCache, id: SeqId, plan: &Arc<BlockPlan>, end: u32) -> Option<Vec<u64>> {
     let (mut evicted, mut refused) = (Vec::new(), false);
     let mut out = |event| {
-        let Event::Host(event) = event else { return };
+        let SchedulerEvent::Host(event) = event else {
+            return;
+        };
         match *event {
-            HostEvent::Removed { keys } => evicted.extend(keys.iter().map(|(_, key, _)| key.0)),
-            HostEvent::Refused => refused = true,
+            HostCacheEvent::Removed { keys } => {
+                evicted.extend(keys.iter().map(|(_, key, _)| key.0))
+            }
+            HostCacheEvent::Refused => refused = true,
             _ => {}
         }
     };
-    if let Some(copy) = tier.offer(id, plan, end, |_, _| true, &mut out) {
-        tier.store(SimTime::ZERO, copy);
+    if let Some(copy) = tier.offer_blocks(id, plan, end, |_, _| true, &mut out) {
+        tier.start_store(SimTime::ZERO, copy);
     }
     (!refused).then_some(evicted)
 }
 
 #[test]
-fn arc_evicts_what_the_real_tier_does() {
+fn arc_eviction_equals_vllm_offloading() {
     let cases = include_str!("../../../../../tests/fixtures/kv_arc.jsonl");
     for line in cases.lines() {
-        let case: Case = serde_json::from_str(line).unwrap();
+        let case: ArcCase = serde_json::from_str(line).unwrap();
         let plans: Vec<_> = case.prompts.iter().map(|keys| plan(keys)).collect();
-        let mut tier = tier(case.capacity);
+        let mut tier = host_cache(case.capacity);
         for (at, step) in case.steps.iter().enumerate() {
             match step {
-                Step::Offer(request, end, evicted) => {
+                ArcStep::Offer(request, end, evicted) => {
                     let id = SeqId(*request as u64);
                     let ours = offer(&mut tier, id, &plans[*request], *end);
                     assert_eq!(ours, *evicted, "{} chunks, step {at}", case.capacity);
                 }
-                Step::Load(request, end) => {
-                    let request = HostRequest {
+                ArcStep::Load(request, end) => {
+                    let request = HostLookupRequest {
                         id: SeqId(*request as u64),
                         known: u32::MAX,
                         from: 0,
                         size: 1,
                     };
                     let plan = &plans[request.id.0 as usize];
-                    tier.load(SimTime::ZERO, plan, &request, *end);
+                    tier.start_load(SimTime::ZERO, plan, &request, *end);
                 }
-                Step::Finish(request) => {
-                    tier.ended(SeqId(*request as u64), Some(&plans[*request]));
+                ArcStep::Finish(request) => {
+                    tier.sequence_ended(SeqId(*request as u64), Some(&plans[*request]));
                 }
-                Step::Complete => drop(tier.complete(SimTime::ZERO, &mut |_| {})),
+                ArcStep::Complete => drop(tier.complete_copies(SimTime::ZERO, &mut |_| {})),
             }
         }
     }

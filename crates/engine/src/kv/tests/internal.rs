@@ -2,27 +2,27 @@
 
 use std::sync::Arc;
 
-use crate::kv::{ExtraKeys, HashAlgo, HashConfig, Hasher, Lora, MediaSpan};
+use crate::kv::{BlockHashConfig, BlockHasher, ExtraKeys, HashAlgo, LoraAdapter, MediaSpan};
 use crate::{BlockKey, LoraId};
 
 fn keys(algo: HashAlgo, tokens: &[u32], extras: &ExtraKeys) -> Vec<BlockKey> {
-    let hasher = Hasher::new(HashConfig {
+    let hasher = BlockHasher::new(BlockHashConfig {
         algo,
         block_size: 4,
-        ..HashConfig::default()
+        ..BlockHashConfig::default()
     });
-    hasher.plan(tokens, extras).keys
+    hasher.block_plan(tokens, extras).keys
 }
 
 /// Returns all pairs of prompts, with their extra keys.
 #[test]
-fn internal_keys_are_equal_where_vllm_keys_are() {
+fn internal_block_keys_are_equal_iff_vllm_keys_are() {
     let salted = |salt: &str| ExtraKeys {
         salt: Some(Arc::from(salt)),
         ..ExtraKeys::default()
     };
     let adapter = |name: &str| ExtraKeys {
-        lora: Some(Lora {
+        lora: Some(LoraAdapter {
             id: LoraId(1),
             name: Arc::from(name),
             path: Arc::from("/adapters"),

@@ -7,14 +7,14 @@ mod python;
 
 use std::sync::Arc;
 
-use super::{BlockCounts, BlockPool, BlockRequest, BlockTable, KvConfig};
-use crate::{BlockKey, BlockPlan, Event};
-use vllm_sim_random::mix;
+use super::{BlockAllocationRequest, BlockCounts, BlockPool, BlockPoolConfig, BlockTable};
+use crate::{BlockKey, BlockPlan, SchedulerEvent};
+use vllm_sim_random::mix_u64_pair;
 
 /// Creates a plan whose block `i` is identified by `path[..=i]`.
 fn plan(path: &[u64], block_size: u32) -> Arc<BlockPlan> {
     let chain = path.iter().scan(0, |parent, &own| {
-        *parent = mix(*parent, own);
+        *parent = mix_u64_pair(*parent, own);
         Some(BlockKey(*parent))
     });
     Arc::new(BlockPlan {
@@ -25,7 +25,7 @@ fn plan(path: &[u64], block_size: u32) -> Arc<BlockPlan> {
 }
 
 /// Creates a plan that shares no block with plans of other names.
-fn own(name: u64, blocks: u64) -> Arc<BlockPlan> {
+fn plan_without_shared_blocks(name: u64, blocks: u64) -> Arc<BlockPlan> {
     let path: Vec<u64> = (0..blocks).map(|i| if i == 0 { name } else { i }).collect();
     plan(&path, 32)
 }
@@ -38,47 +38,47 @@ enum ObservedEvent {
     Cleared,
 }
 
-fn said(event: Event) -> ObservedEvent {
+fn to_observed(event: SchedulerEvent) -> ObservedEvent {
     match event {
-        Event::Stored { plan, from, to } => ObservedEvent::Stored(
+        SchedulerEvent::Stored { plan, from, to } => ObservedEvent::Stored(
             plan.keys[from as usize..to as usize]
                 .iter()
                 .map(|key| key.0)
                 .collect(),
             from.checked_sub(1).map(|i| plan.keys[i as usize].0),
         ),
-        Event::Removed { keys } => {
+        SchedulerEvent::Removed { keys } => {
             ObservedEvent::Removed(keys.iter().map(|(key, _)| key.0).collect())
         }
-        Event::Cleared => ObservedEvent::Cleared,
+        SchedulerEvent::Cleared => ObservedEvent::Cleared,
         other => panic!("{other:?} is none of the pool's events"),
     }
 }
 
-fn stored(plan: &BlockPlan, from: usize, to: usize) -> ObservedEvent {
+fn stored_event(plan: &BlockPlan, from: usize, to: usize) -> ObservedEvent {
     let keys = plan.keys[from..to].iter().map(|key| key.0).collect();
     ObservedEvent::Stored(keys, from.checked_sub(1).map(|i| plan.keys[i].0))
 }
 
-fn removed(blocks: &[(&BlockPlan, usize)]) -> ObservedEvent {
+fn removed_event(blocks: &[(&BlockPlan, usize)]) -> ObservedEvent {
     ObservedEvent::Removed(blocks.iter().map(|(plan, i)| plan.keys[*i].0).collect())
 }
 
 /// Recorded configuration: 50 blocks of 32 tokens, including the null block.
-struct Measured {
+struct ObservedPool {
     pool: BlockPool,
     said: Vec<ObservedEvent>,
 }
 
-struct Running {
+struct PoolSequence {
     table: BlockTable,
     plan: Arc<BlockPlan>,
     computed: u32,
 }
 
-impl Measured {
+impl ObservedPool {
     fn new() -> Self {
-        let pool = BlockPool::new(KvConfig {
+        let pool = BlockPool::new(BlockPoolConfig {
             num_blocks: 50,
             block_size: 32,
             prefix_caching: true,
@@ -88,9 +88,9 @@ impl Measured {
     }
 
     /// Admits a sequence of `tokens` tokens and returns how many were cached.
-    fn admit(&mut self, plan: &Arc<BlockPlan>, tokens: u32) -> (Running, u32) {
-        let prefix = self.pool.cached_prefix(plan, tokens);
-        let mut running = Running {
+    fn admit(&mut self, plan: &Arc<BlockPlan>, tokens: u32) -> (PoolSequence, u32) {
+        let prefix = self.pool.cached_prefix_tokens(plan, tokens);
+        let mut running = PoolSequence {
             table: BlockTable::default(),
             plan: Arc::clone(plan),
             computed: 0,
@@ -100,17 +100,17 @@ impl Measured {
     }
 
     /// Runs a step that ends with `computed` computed tokens.
-    fn step(&mut self, running: &mut Running, prefix: u32, computed: u32) -> bool {
-        let need = BlockRequest {
+    fn step(&mut self, running: &mut PoolSequence, prefix: u32, computed: u32) -> bool {
+        let need = BlockAllocationRequest {
             prefix,
             tokens: computed,
             cache: computed,
-            ..BlockRequest::default()
+            ..BlockAllocationRequest::default()
         };
-        let out = &mut |event| self.said.push(said(event));
+        let out = &mut |event| self.said.push(to_observed(event));
         let fits = self
             .pool
-            .allocate(&mut running.table, Some(&running.plan), &need, out);
+            .allocate_blocks(&mut running.table, Some(&running.plan), &need, out);
         if fits {
             running.computed = computed;
         }
@@ -118,80 +118,90 @@ impl Measured {
     }
 
     /// Runs a whole request; the last output token is never computed.
-    fn play(&mut self, plan: &Arc<BlockPlan>, prompt: u32, output: u32) -> u32 {
+    fn run_sequence(&mut self, plan: &Arc<BlockPlan>, prompt: u32, output: u32) -> u32 {
         let (mut running, cached) = self.admit(plan, prompt);
         for computed in prompt + 1..prompt + output {
             assert!(self.step(&mut running, 0, computed));
         }
-        self.pool.release(&mut running.table);
+        self.pool.release_table(&mut running.table);
         cached
     }
 
-    fn take(&mut self) -> Vec<ObservedEvent> {
+    fn take_events(&mut self) -> Vec<ObservedEvent> {
         std::mem::take(&mut self.said)
     }
 }
 
 #[test]
-fn a_cold_prompt_stores_its_full_blocks_immediately() {
-    let mut kv = Measured::new();
-    let a = own(1, 4);
-    assert_eq!(kv.play(&a, 100, 1), 0);
-    assert_eq!(kv.take(), [stored(&a, 0, 3)]);
+fn cold_prompt_caches_its_full_blocks_on_allocation() {
+    let mut kv = ObservedPool::new();
+    let a = plan_without_shared_blocks(1, 4);
+    assert_eq!(kv.run_sequence(&a, 100, 1), 0);
+    assert_eq!(kv.take_events(), [stored_event(&a, 0, 3)]);
 }
 
 #[test]
-fn a_hit_emits_no_event() {
-    let mut kv = Measured::new();
-    let a = own(1, 4);
-    kv.play(&a, 100, 1);
-    kv.take();
-    assert_eq!(kv.play(&a, 100, 1), 96);
-    assert_eq!(kv.take(), []);
+fn prefix_cache_hit_emits_no_event() {
+    let mut kv = ObservedPool::new();
+    let a = plan_without_shared_blocks(1, 4);
+    kv.run_sequence(&a, 100, 1);
+    kv.take_events();
+    assert_eq!(kv.run_sequence(&a, 100, 1), 96);
+    assert_eq!(kv.take_events(), []);
 }
 
 #[test]
 fn the_last_block_of_a_full_hit_is_computed_and_stored_again() {
-    let mut kv = Measured::new();
-    let a = own(1, 2);
-    kv.play(&a, 64, 1);
-    assert_eq!(kv.play(&a, 64, 1), 32);
-    assert_eq!(kv.take(), [stored(&a, 0, 2), stored(&a, 1, 2)]);
+    let mut kv = ObservedPool::new();
+    let a = plan_without_shared_blocks(1, 2);
+    kv.run_sequence(&a, 64, 1);
+    assert_eq!(kv.run_sequence(&a, 64, 1), 32);
+    assert_eq!(
+        kv.take_events(),
+        [stored_event(&a, 0, 2), stored_event(&a, 1, 2)]
+    );
     // Each copy is removed by its own event. The newer one was freed first.
-    kv.play(&own(2, 49), 49 * 32, 1);
-    assert_eq!(kv.take()[0], removed(&[(&a, 1), (&a, 1), (&a, 0)]));
+    kv.run_sequence(&plan_without_shared_blocks(2, 49), 49 * 32, 1);
+    assert_eq!(
+        kv.take_events()[0],
+        removed_event(&[(&a, 1), (&a, 1), (&a, 0)])
+    );
 }
 
 #[test]
 fn decode_stores_each_block_as_it_fills_and_the_last_token_is_never_computed() {
-    let mut kv = Measured::new();
-    let a = own(1, 4);
-    kv.play(&a, 30, 70);
-    let fills = [stored(&a, 0, 1), stored(&a, 1, 2), stored(&a, 2, 3)];
-    assert_eq!(kv.take(), fills);
+    let mut kv = ObservedPool::new();
+    let a = plan_without_shared_blocks(1, 4);
+    kv.run_sequence(&a, 30, 70);
+    let fills = [
+        stored_event(&a, 0, 1),
+        stored_event(&a, 1, 2),
+        stored_event(&a, 2, 3),
+    ];
+    assert_eq!(kv.take_events(), fills);
     // A prompt shorter than a block has no hit, so the same blocks fill again.
-    assert_eq!(kv.play(&a, 30, 70), 0);
-    assert_eq!(kv.take(), fills);
+    assert_eq!(kv.run_sequence(&a, 30, 70), 0);
+    assert_eq!(kv.take_events(), fills);
 }
 
 #[test]
 fn the_second_of_two_simultaneous_equal_prompts_hits_the_cache() {
-    let mut kv = Measured::new();
-    let a = own(1, 2);
+    let mut kv = ObservedPool::new();
+    let a = plan_without_shared_blocks(1, 2);
     let (_first, cached) = kv.admit(&a, 70);
     let (_second, cached_again) = kv.admit(&a, 70);
     assert_eq!((cached, cached_again), (0, 64));
-    assert_eq!(kv.take(), [stored(&a, 0, 2)]);
-    assert_eq!(kv.pool.used(), 4);
+    assert_eq!(kv.take_events(), [stored_event(&a, 0, 2)]);
+    assert_eq!(kv.pool.used_blocks(), 4);
 }
 
 #[test]
-fn the_oldest_prefix_loses_its_tail_first() {
-    let mut kv = Measured::new();
-    let oldest = own(1, 3);
-    kv.play(&oldest, 100, 1);
+fn eviction_starts_at_the_tail_of_the_oldest_prefix() {
+    let mut kv = ObservedPool::new();
+    let oldest = plan_without_shared_blocks(1, 3);
+    kv.run_sequence(&oldest, 100, 1);
     for name in 2..9 {
-        kv.play(&own(name, 6), 192, 1);
+        kv.run_sequence(&plan_without_shared_blocks(name, 6), 192, 1);
     }
     let idle = 3 + 7 * 6;
     let counts = BlockCounts {
@@ -199,20 +209,26 @@ fn the_oldest_prefix_loses_its_tail_first() {
         idle,
         used: 0,
     };
-    assert_eq!(kv.pool.counts(), counts);
-    kv.take();
-    let last = own(9, 6);
-    kv.play(&last, 192, 1);
+    assert_eq!(kv.pool.block_counts(), counts);
+    kv.take_events();
+    let last = plan_without_shared_blocks(9, 6);
+    kv.run_sequence(&last, 192, 1);
     assert_eq!(
-        kv.take(),
-        [removed(&[(&oldest, 2), (&oldest, 1)]), stored(&last, 0, 6)]
+        kv.take_events(),
+        [
+            removed_event(&[(&oldest, 2), (&oldest, 1)]),
+            stored_event(&last, 0, 6)
+        ]
     );
 }
 
 #[test]
 fn a_preempted_sequence_loses_its_tail_and_stores_it_again() {
-    let mut kv = Measured::new();
-    let (a, b) = (own(1, 30), own(2, 30));
+    let mut kv = ObservedPool::new();
+    let (a, b) = (
+        plan_without_shared_blocks(1, 30),
+        plan_without_shared_blocks(2, 30),
+    );
     let (mut first, _) = kv.admit(&a, 640);
     let (mut second, _) = kv.admit(&b, 640);
     // Both have 20 blocks and grow until the pool has none left for the second.
@@ -229,44 +245,53 @@ fn a_preempted_sequence_loses_its_tail_and_stores_it_again() {
         (769, 25, 24)
     );
     let before = second.computed;
-    kv.pool.release(&mut second.table);
-    kv.take();
+    kv.pool.release_table(&mut second.table);
+    kv.take_events();
     for computed in 770..=939 {
         assert!(kv.step(&mut first, 0, computed));
     }
     // Each of the last 5 of 30 blocks evicted one from the tail of the preempted sequence.
     let taken: Vec<ObservedEvent> = kv
-        .take()
+        .take_events()
         .into_iter()
         .filter(|s| matches!(s, ObservedEvent::Removed(_)))
         .collect();
-    let tail: Vec<ObservedEvent> = (19..24).rev().map(|i| removed(&[(&b, i)])).collect();
+    let tail: Vec<ObservedEvent> = (19..24).rev().map(|i| removed_event(&[(&b, i)])).collect();
     assert_eq!(taken, tail);
-    kv.pool.release(&mut first.table);
-    kv.take();
+    kv.pool.release_table(&mut first.table);
+    kv.take_events();
     let (_resumed, cached) = kv.admit(&b, before);
     assert_eq!(cached, 19 * 32);
-    let missing = kv.take();
-    assert_eq!(missing.last(), Some(&stored(&b, 19, 24)));
+    let missing = kv.take_events();
+    assert_eq!(missing.last(), Some(&stored_event(&b, 19, 24)));
     // The tail of the sequence that ended in between is evicted.
     assert_eq!(missing.len(), 2);
 }
 
 #[test]
-fn a_reset_clears_an_unheld_cache_only() {
-    let mut kv = Measured::new();
-    let a = own(1, 2);
+fn reset_fails_while_sequences_hold_blocks() {
+    let mut kv = ObservedPool::new();
+    let a = plan_without_shared_blocks(1, 2);
     let (mut held, _) = kv.admit(&a, 64);
-    assert!(!kv.pool.reset(&mut |_| panic!("a held cache was cleared")));
-    kv.pool.release(&mut held.table);
-    kv.take();
+    assert!(
+        !kv.pool
+            .reset_prefix_cache(&mut |_| panic!("a held cache was cleared"))
+    );
+    kv.pool.release_table(&mut held.table);
+    kv.take_events();
     for _ in 0..2 {
-        assert!(kv.pool.reset(&mut |event| kv.said.push(said(event))));
+        assert!(
+            kv.pool
+                .reset_prefix_cache(&mut |event| kv.said.push(to_observed(event)))
+        );
     }
-    assert_eq!(kv.take(), [ObservedEvent::Cleared, ObservedEvent::Cleared]);
-    assert_eq!(kv.pool.cached_prefix(&a, 65), 0);
     assert_eq!(
-        kv.pool.counts(),
+        kv.take_events(),
+        [ObservedEvent::Cleared, ObservedEvent::Cleared]
+    );
+    assert_eq!(kv.pool.cached_prefix_tokens(&a, 65), 0);
+    assert_eq!(
+        kv.pool.block_counts(),
         BlockCounts {
             unused: 49,
             ..BlockCounts::default()
@@ -276,139 +301,154 @@ fn a_reset_clears_an_unheld_cache_only() {
 
 #[test]
 fn forgotten_blocks_stay_with_their_sequence_and_are_never_found() {
-    let mut kv = Measured::new();
-    let a = own(1, 4);
+    let mut kv = ObservedPool::new();
+    let a = plan_without_shared_blocks(1, 4);
     let (mut held, _) = kv.admit(&a, 64);
-    kv.take();
-    kv.pool.forget(&mut |event| kv.said.push(said(event)));
+    kv.take_events();
+    kv.pool
+        .forget_prefix_cache(&mut |event| kv.said.push(to_observed(event)));
     assert!(kv.step(&mut held, 0, 128));
-    assert_eq!(kv.take(), [ObservedEvent::Cleared]);
-    assert_eq!((kv.pool.used(), kv.pool.cached_prefix(&a, 129)), (4, 0));
-    kv.pool.release(&mut held.table);
+    assert_eq!(kv.take_events(), [ObservedEvent::Cleared]);
     assert_eq!(
-        kv.pool.counts(),
+        (kv.pool.used_blocks(), kv.pool.cached_prefix_tokens(&a, 129)),
+        (4, 0)
+    );
+    kv.pool.release_table(&mut held.table);
+    assert_eq!(
+        kv.pool.block_counts(),
         BlockCounts {
             unused: 49,
             ..BlockCounts::default()
         }
     );
-    assert_eq!(kv.play(&a, 64, 1), 0);
-    assert_eq!(kv.take(), [stored(&a, 0, 2)]);
+    assert_eq!(kv.run_sequence(&a, 64, 1), 0);
+    assert_eq!(kv.take_events(), [stored_event(&a, 0, 2)]);
 }
 
 #[test]
 fn a_short_prompt_and_an_abort_emit_no_event() {
-    let mut kv = Measured::new();
-    let (mut short, _) = kv.admit(&own(1, 1), 31);
-    kv.pool.release(&mut short.table);
-    assert_eq!(kv.take(), []);
-    assert_eq!(kv.pool.counts().unused, 49);
+    let mut kv = ObservedPool::new();
+    let (mut short, _) = kv.admit(&plan_without_shared_blocks(1, 1), 31);
+    kv.pool.release_table(&mut short.table);
+    assert_eq!(kv.take_events(), []);
+    assert_eq!(kv.pool.block_counts().unused, 49);
 }
 
 #[test]
 fn a_sequence_that_does_not_fit_waits_and_changes_nothing() {
-    let mut kv = Measured::new();
-    let a = own(1, 40);
+    let mut kv = ObservedPool::new();
+    let a = plan_without_shared_blocks(1, 40);
     let (mut held, _) = kv.admit(&a, 40 * 32);
-    kv.take();
-    let before = kv.pool.counts();
-    let refused = |pool: &mut BlockPool, need: BlockRequest| {
+    kv.take_events();
+    let before = kv.pool.block_counts();
+    let refused = |pool: &mut BlockPool, need: BlockAllocationRequest| {
         let mut table = BlockTable::default();
-        let fits = pool.allocate(&mut table, Some(&own(2, 20)), &need, &mut |_| ());
+        let fits = pool.allocate_blocks(
+            &mut table,
+            Some(&plan_without_shared_blocks(2, 20)),
+            &need,
+            &mut |_| (),
+        );
         (!fits, table.len())
     };
     for need in [
-        BlockRequest {
+        BlockAllocationRequest {
             tokens: 10 * 32,
-            ..BlockRequest::default()
+            ..BlockAllocationRequest::default()
         },
-        BlockRequest {
+        BlockAllocationRequest {
             tokens: 32,
             whole: 10 * 32,
-            ..BlockRequest::default()
+            ..BlockAllocationRequest::default()
         },
-        BlockRequest {
+        BlockAllocationRequest {
             tokens: 8 * 32,
             spare: 2,
-            ..BlockRequest::default()
+            ..BlockAllocationRequest::default()
         },
-        BlockRequest {
+        BlockAllocationRequest {
             tokens: u32::MAX,
             spare: u32::MAX,
-            ..BlockRequest::default()
+            ..BlockAllocationRequest::default()
         },
         // This prefix is no longer cached.
-        BlockRequest {
+        BlockAllocationRequest {
             tokens: 64,
             prefix: 32,
-            ..BlockRequest::default()
+            ..BlockAllocationRequest::default()
         },
     ] {
         assert_eq!(refused(&mut kv.pool, need), (true, 0), "{need:?}");
     }
-    assert_eq!(kv.pool.counts(), before);
+    assert_eq!(kv.pool.block_counts(), before);
     // 9 of the hit blocks would be free, but not for the rest of the request.
-    kv.pool.release(&mut held.table);
-    let hit = BlockRequest {
+    kv.pool.release_table(&mut held.table);
+    let hit = BlockAllocationRequest {
         tokens: 50 * 32,
         prefix: 9 * 32,
-        ..BlockRequest::default()
+        ..BlockAllocationRequest::default()
     };
     let fits = kv
         .pool
-        .allocate(&mut held.table, Some(&a), &hit, &mut |_| ());
-    assert!(!fits && kv.pool.counts().idle == 40);
+        .allocate_blocks(&mut held.table, Some(&a), &hit, &mut |_| ());
+    assert!(!fits && kv.pool.block_counts().idle == 40);
 }
 
 #[test]
-fn nothing_happens_up_to_the_settled_length() {
-    let mut kv = Measured::new();
-    let a = own(1, 4);
+fn no_block_changes_up_to_the_settled_tokens() {
+    let mut kv = ObservedPool::new();
+    let a = plan_without_shared_blocks(1, 4);
     let (mut running, _) = kv.admit(&a, 40);
-    assert_eq!(running.table.settled(), 63);
-    kv.take();
+    assert_eq!(running.table.settled_tokens(), 63);
+    kv.take_events();
     assert!(kv.step(&mut running, 0, 63));
-    assert_eq!(kv.take(), []);
+    assert_eq!(kv.take_events(), []);
     assert!(kv.step(&mut running, 0, 64));
-    assert_eq!(kv.take(), [stored(&a, 1, 2)]);
-    assert_eq!((running.table.len(), running.table.settled()), (2, 64));
+    assert_eq!(kv.take_events(), [stored_event(&a, 1, 2)]);
+    assert_eq!(
+        (running.table.len(), running.table.settled_tokens()),
+        (2, 64)
+    );
     // Without a plan only free blocks count.
     let mut plain = BlockTable::default();
-    let need = BlockRequest {
+    let need = BlockAllocationRequest {
         tokens: 40,
         cache: 40,
-        ..BlockRequest::default()
+        ..BlockAllocationRequest::default()
     };
-    assert!(kv.pool.allocate(&mut plain, None, &need, &mut |_| ()));
-    assert_eq!(plain.settled(), 64);
+    assert!(
+        kv.pool
+            .allocate_blocks(&mut plain, None, &need, &mut |_| ())
+    );
+    assert_eq!(plain.settled_tokens(), 64);
 }
 
 #[test]
 fn transferred_tokens_enter_the_cache_on_arrival() {
-    let mut kv = Measured::new();
-    let a = own(1, 3);
+    let mut kv = ObservedPool::new();
+    let a = plan_without_shared_blocks(1, 3);
     let mut table = BlockTable::default();
-    let need = BlockRequest {
+    let need = BlockAllocationRequest {
         tokens: 96,
         cache: 0,
-        ..BlockRequest::default()
+        ..BlockAllocationRequest::default()
     };
     assert!(
         kv.pool
-            .allocate(&mut table, Some(&a), &need, &mut |_| panic!("too early"))
+            .allocate_blocks(&mut table, Some(&a), &need, &mut |_| panic!("too early"))
     );
-    assert_eq!(kv.pool.cached_prefix(&a, 97), 0);
+    assert_eq!(kv.pool.cached_prefix_tokens(&a, 97), 0);
     kv.pool
         .cache_full_blocks(&mut table, Some(&a), 96, &mut |event| {
-            kv.said.push(said(event))
+            kv.said.push(to_observed(event))
         });
-    assert_eq!(kv.take(), [stored(&a, 0, 3)]);
-    assert_eq!(kv.pool.cached_prefix(&a, 97), 96);
+    assert_eq!(kv.take_events(), [stored_event(&a, 0, 3)]);
+    assert_eq!(kv.pool.cached_prefix_tokens(&a, 97), 96);
 }
 
 #[test]
 fn without_prefix_caching_blocks_are_only_counted() {
-    let mut pool = BlockPool::new(KvConfig {
+    let mut pool = BlockPool::new(BlockPoolConfig {
         num_blocks: 5,
         block_size: 4,
         prefix_caching: false,
@@ -416,16 +456,19 @@ fn without_prefix_caching_blocks_are_only_counted() {
     });
     let a = plan(&[1, 2, 3], 4);
     let mut table = BlockTable::default();
-    let need = BlockRequest {
+    let need = BlockAllocationRequest {
         tokens: 12,
         cache: 12,
-        ..BlockRequest::default()
+        ..BlockAllocationRequest::default()
     };
-    assert!(pool.allocate(&mut table, Some(&a), &need, &mut |e| panic!("{e:?}")));
-    assert_eq!((pool.used(), pool.cached_prefix(&a, 12)), (3, 0));
-    pool.release(&mut table);
+    assert!(pool.allocate_blocks(&mut table, Some(&a), &need, &mut |e| panic!("{e:?}")));
     assert_eq!(
-        pool.counts(),
+        (pool.used_blocks(), pool.cached_prefix_tokens(&a, 12)),
+        (3, 0)
+    );
+    pool.release_table(&mut table);
+    assert_eq!(
+        pool.block_counts(),
         BlockCounts {
             unused: 4,
             ..BlockCounts::default()
@@ -435,7 +478,7 @@ fn without_prefix_caching_blocks_are_only_counted() {
 
 #[test]
 fn full_hashes_are_dropped_with_their_blocks() {
-    let mut pool = BlockPool::new(KvConfig {
+    let mut pool = BlockPool::new(BlockPoolConfig {
         num_blocks: 2,
         block_size: 1,
         prefix_caching: true,
@@ -449,21 +492,21 @@ fn full_hashes_are_dropped_with_their_blocks() {
             ..BlockPlan::default()
         })
     };
-    let need = BlockRequest {
+    let need = BlockAllocationRequest {
         tokens: 1,
         cache: 1,
-        ..BlockRequest::default()
+        ..BlockAllocationRequest::default()
     };
     let mut gone = Vec::new();
     for key in [7, 8, 9] {
         let mut table = BlockTable::default();
         let out = &mut |event| {
-            if let Event::Removed { keys } = event {
+            if let SchedulerEvent::Removed { keys } = event {
                 gone.extend(keys);
             }
         };
-        assert!(pool.allocate(&mut table, Some(&hashed(key)), &need, out));
-        pool.release(&mut table);
+        assert!(pool.allocate_blocks(&mut table, Some(&hashed(key)), &need, out));
+        pool.release_table(&mut table);
     }
     assert_eq!(
         gone,

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::super::{BlockPool, BlockRequest, BlockTable, KvConfig};
-use super::{ObservedEvent, plan, said, stored};
+use super::super::{BlockAllocationRequest, BlockPool, BlockPoolConfig, BlockTable};
+use super::{ObservedEvent, plan, stored_event, to_observed};
 use crate::{BlockKey, BlockPlan};
 
 /// Models vLLM's pool with plain collections (`block_pool.py`, `kv_cache_manager.py`).
-struct Model {
+struct ReferencePool {
     size: u32,
     free: VecDeque<u32>,
     refs: Vec<u32>,
@@ -20,12 +20,12 @@ struct Model {
 }
 
 #[derive(Default)]
-struct ModelTable {
+struct ReferenceTable {
     ids: Vec<u32>,
     cached: usize,
 }
 
-impl Model {
+impl ReferencePool {
     fn new(num_blocks: u32, size: u32) -> Self {
         Self {
             size,
@@ -46,7 +46,7 @@ impl Model {
 
     fn allocate(
         &mut self,
-        table: &mut ModelTable,
+        table: &mut ReferenceTable,
         hits: &[u32],
         plan: &BlockPlan,
         tokens: u32,
@@ -90,13 +90,13 @@ impl Model {
                 self.keys[id as usize] = Some(key);
                 self.cached.entry(key).or_default().push(id);
             }
-            self.said.push(stored(plan, table.cached, full));
+            self.said.push(stored_event(plan, table.cached, full));
             table.cached = full;
         }
         true
     }
 
-    fn release(&mut self, table: &mut ModelTable) {
+    fn release(&mut self, table: &mut ReferenceTable) {
         let (mut first, mut last) = (vec![], vec![]);
         for id in std::mem::take(table).ids.into_iter().rev() {
             self.refs[id as usize] -= 1;
@@ -116,7 +116,7 @@ impl Model {
 }
 
 #[derive(Debug, Clone)]
-enum Op {
+enum PoolOperation {
     /// A sequence arrives: keys of its blocks, and prompt length in tokens.
     Start(Vec<u64>, u32),
     /// The `n`th sequence computes more tokens.
@@ -126,23 +126,23 @@ enum Op {
     PrefixCacheReset,
 }
 
-fn ops() -> impl Strategy<Value = Vec<Op>> {
+fn any_operations() -> impl Strategy<Value = Vec<PoolOperation>> {
     let any = any::<prop::sample::Index>;
     let op = prop_oneof![
-        4 => (prop::collection::vec(0..2u64, 1..9), 1..24u32).prop_map(|(p, n)| Op::Start(p, n)),
-        6 => (any(), 1..5u32).prop_map(|(which, n)| Op::Grow(which, n)),
-        3 => any().prop_map(Op::End),
-        1 => Just(Op::PrefixCacheReset),
+        4 => (prop::collection::vec(0..2u64, 1..9), 1..24u32).prop_map(|(p, n)| PoolOperation::Start(p, n)),
+        6 => (any(), 1..5u32).prop_map(|(which, n)| PoolOperation::Grow(which, n)),
+        3 => any().prop_map(PoolOperation::End),
+        1 => Just(PoolOperation::PrefixCacheReset),
     ];
     prop::collection::vec(op, 1..120)
 }
 
 /// Checks invariants 8 and 9 as a subscriber can.
 #[derive(Default)]
-struct Subscriber(BTreeMap<u64, u32>);
+struct EventSubscriber(BTreeMap<u64, u32>);
 
-impl Subscriber {
-    fn hear(&mut self, said: &ObservedEvent) {
+impl EventSubscriber {
+    fn apply_event(&mut self, said: &ObservedEvent) {
         match said {
             ObservedEvent::Stored(keys, parent) => {
                 let known = parent.is_none_or(|parent| self.0.contains_key(&parent));
@@ -165,48 +165,48 @@ impl Subscriber {
 proptest! {
     /// Compares tables, events and hits with the model, and accounts for all blocks.
     #[test]
-    fn the_pool_does_what_vllm_does(num_blocks in 1..24u32, size in 1..5u32, ops in ops()) {
-        let config = KvConfig { num_blocks, block_size: size, prefix_caching: true, events: true };
+    fn block_pool_equals_reference_of_vllm(num_blocks in 1..24u32, size in 1..5u32, ops in any_operations()) {
+        let config = BlockPoolConfig { num_blocks, block_size: size, prefix_caching: true, events: true };
         let mut pool = BlockPool::new(config);
-        let mut model = Model::new(num_blocks, size);
-        let mut subscriber = Subscriber::default();
-        let mut running: Vec<(Arc<BlockPlan>, u32, BlockTable, ModelTable)> = vec![];
+        let mut model = ReferencePool::new(num_blocks, size);
+        let mut subscriber = EventSubscriber::default();
+        let mut running: Vec<(Arc<BlockPlan>, u32, BlockTable, ReferenceTable)> = vec![];
         for op in ops {
             let mut events = vec![];
-            let out = &mut |event| events.push(said(event));
+            let out = &mut |event| events.push(to_observed(event));
             match op {
-                Op::Start(path, prompt) => {
+                PoolOperation::Start(path, prompt) => {
                     let plan = plan(&path, size);
-                    let prefix = pool.cached_prefix(&plan, prompt);
+                    let prefix = pool.cached_prefix_tokens(&plan, prompt);
                     let hits = model.prefix(&plan, prompt);
                     prop_assert_eq!(prefix, hits.len() as u32 * size);
                     let (mut table, mut same) = Default::default();
-                    let need = BlockRequest { prefix, tokens: prompt, cache: prompt, ..BlockRequest::default() };
-                    let fits = pool.allocate(&mut table, Some(&plan), &need, out);
+                    let need = BlockAllocationRequest { prefix, tokens: prompt, cache: prompt, ..BlockAllocationRequest::default() };
+                    let fits = pool.allocate_blocks(&mut table, Some(&plan), &need, out);
                     prop_assert_eq!(fits, model.allocate(&mut same, &hits, &plan, prompt));
                     if fits {
                         running.push((plan, prompt, table, same));
                     }
                 }
-                Op::Grow(which, more) if !running.is_empty() => {
+                PoolOperation::Grow(which, more) if !running.is_empty() => {
                     let which = which.index(running.len());
                     let (plan, computed, table, same) = &mut running[which];
                     let tokens = *computed + more;
-                    let need = BlockRequest { tokens, cache: tokens, ..BlockRequest::default() };
-                    let settled = tokens <= table.settled();
-                    let fits = pool.allocate(table, Some(&*plan), &need, out);
+                    let need = BlockAllocationRequest { tokens, cache: tokens, ..BlockAllocationRequest::default() };
+                    let settled = tokens <= table.settled_tokens();
+                    let fits = pool.allocate_blocks(table, Some(&*plan), &need, out);
                     prop_assert_eq!(fits, model.allocate(same, &[], plan, tokens));
                     prop_assert!(!settled || fits && model.said.is_empty());
                     *computed += if fits { more } else { 0 };
                 }
-                Op::End(which) if !running.is_empty() => {
+                PoolOperation::End(which) if !running.is_empty() => {
                     let (_, _, mut table, mut same) = running.remove(which.index(running.len()));
-                    pool.release(&mut table);
+                    pool.release_table(&mut table);
                     model.release(&mut same);
-                    prop_assert!(table.is_empty() && table.settled() == 0);
+                    prop_assert!(table.is_empty() && table.settled_tokens() == 0);
                 }
-                Op::PrefixCacheReset => {
-                    let done = pool.reset(out);
+                PoolOperation::PrefixCacheReset => {
+                    let done = pool.reset_prefix_cache(out);
                     prop_assert_eq!(done, running.is_empty());
                     if done {
                         model.cached.clear();
@@ -214,16 +214,16 @@ proptest! {
                         model.said.push(ObservedEvent::Cleared);
                     }
                 }
-                Op::Grow(..) | Op::End(_) => {}
+                PoolOperation::Grow(..) | PoolOperation::End(_) => {}
             }
             prop_assert_eq!(&events, &model.said);
             model.said.clear();
-            events.iter().for_each(|event| subscriber.hear(event));
+            events.iter().for_each(|event| subscriber.apply_event(event));
             for (_, _, table, same) in &running {
-                prop_assert_eq!(table.ids(), &same.ids[..]);
+                prop_assert_eq!(table.block_ids(), &same.ids[..]);
             }
-            let counts = pool.counts();
-            prop_assert_eq!(counts.unused + counts.idle + counts.used, pool.usable());
+            let counts = pool.block_counts();
+            prop_assert_eq!(counts.unused + counts.idle + counts.used, pool.usable_blocks());
             prop_assert_eq!(counts.used, model.refs.iter().filter(|&&refs| refs > 0).count() as u32);
             let copies: u32 = subscriber.0.values().sum();
             let cached = model.keys.iter().flatten().count() as u32;
@@ -235,8 +235,8 @@ proptest! {
 
     /// A trace may repeat a hash id within one sequence: nothing fails or leaks.
     #[test]
-    fn repeated_keys_are_allowed(keys in prop::collection::vec(0..3u64, 1..12), rounds in 1..6usize) {
-        let config = KvConfig { num_blocks: 14, block_size: 2, prefix_caching: true, events: true };
+    fn block_plan_may_repeat_keys(keys in prop::collection::vec(0..3u64, 1..12), rounds in 1..6usize) {
+        let config = BlockPoolConfig { num_blocks: 14, block_size: 2, prefix_caching: true, events: true };
         let mut pool = BlockPool::new(config);
         let plan = Arc::new(BlockPlan {
             keys: keys.iter().map(|&key| BlockKey(key)).collect(),
@@ -246,12 +246,12 @@ proptest! {
         let tokens = keys.len() as u32 * 2 + 1;
         for _ in 0..rounds {
             let mut table = BlockTable::default();
-            let prefix = pool.cached_prefix(&plan, tokens);
-            let need = BlockRequest { prefix, tokens, cache: tokens, ..BlockRequest::default() };
-            if pool.allocate(&mut table, Some(&plan), &need, &mut |_| ()) {
-                pool.release(&mut table);
+            let prefix = pool.cached_prefix_tokens(&plan, tokens);
+            let need = BlockAllocationRequest { prefix, tokens, cache: tokens, ..BlockAllocationRequest::default() };
+            if pool.allocate_blocks(&mut table, Some(&plan), &need, &mut |_| ()) {
+                pool.release_table(&mut table);
             }
-            let counts = pool.counts();
+            let counts = pool.block_counts();
             prop_assert_eq!((counts.used, counts.unused + counts.idle), (0, 13));
         }
     }

@@ -2,11 +2,11 @@
 
 use serde::Deserialize;
 
-use crate::kv::{ExtraKeys, HashAlgo, HashConfig, Hasher, Lora, MediaSpan};
+use crate::kv::{BlockHashConfig, BlockHasher, ExtraKeys, HashAlgo, LoraAdapter, MediaSpan};
 use crate::{BlockKey, LoraId};
 
 #[derive(Deserialize)]
-struct Case {
+struct PythonHashCase {
     algo: String,
     seed: Option<String>,
     block_size: u32,
@@ -28,7 +28,7 @@ enum Tokens {
 }
 
 impl Tokens {
-    fn all(self) -> Vec<u32> {
+    fn expand(self) -> Vec<u32> {
         match self {
             Self::All(tokens) => tokens,
             Self::Series { mut seed, count } => (0..count)
@@ -50,7 +50,7 @@ enum Salt {
     Repeated { text: String, times: usize },
 }
 
-fn span((identifier, start, len): (String, u32, u32)) -> MediaSpan {
+fn to_media_span((identifier, start, len): (String, u32, u32)) -> MediaSpan {
     MediaSpan {
         identifier: identifier.into(),
         start,
@@ -59,18 +59,18 @@ fn span((identifier, start, len): (String, u32, u32)) -> MediaSpan {
 }
 
 #[test]
-fn python_agrees_on_random_prompts() {
+fn block_hashes_equal_python_on_random_prompts() {
     let cases = include_str!("../../../../../tests/fixtures/kv_block_hashes.jsonl");
     let mut checked = 0;
     for (line, case) in cases.lines().enumerate() {
-        let case: Case = serde_json::from_str(case).unwrap();
+        let case: PythonHashCase = serde_json::from_str(case).unwrap();
         let algo = match case.algo.as_str() {
             "llm-d-fnv" => HashAlgo::LlmdFnv,
             "llm-d-sha256" => HashAlgo::LlmdSha256,
             name => name.parse().unwrap(),
         };
         let extras = ExtraKeys {
-            lora: case.lora.map(|(name, path)| Lora {
+            lora: case.lora.map(|(name, path)| LoraAdapter {
                 id: LoraId(1),
                 name: name.into(),
                 path: path.into(),
@@ -80,9 +80,9 @@ fn python_agrees_on_random_prompts() {
                 Salt::Text(text) => text.into(),
                 Salt::Repeated { text, times } => text.repeat(times).into(),
             }),
-            media: case.media.into_iter().map(span).collect(),
+            media: case.media.into_iter().map(to_media_span).collect(),
         };
-        let hasher = Hasher::new(HashConfig {
+        let hasher = BlockHasher::new(BlockHashConfig {
             algo,
             seed: case.seed,
             block_size: case.block_size,
@@ -90,7 +90,7 @@ fn python_agrees_on_random_prompts() {
             keep_hashes: true,
             keep_tokens: false,
         });
-        let plan = hasher.plan(&case.tokens.all(), &extras);
+        let plan = hasher.block_plan(&case.tokens.expand(), &extras);
         let hex = |hash: &[u8; 32]| -> String {
             let bytes = hash[..algo.hash_len()].iter();
             bytes.map(|byte| format!("{byte:02x}")).collect()

@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use super::lookup::{AttentionTable, LatencyCurve};
-use super::speed::GemmType;
-use super::tables::{Folder, Phase};
-use super::{Aic, AicError, DECODE_ROWS};
+use super::speed::GemmDtype;
+use super::tables::{ForwardPhase, KernelTableFolder};
+use super::{AicError, AicStepTimes, PRECOMPUTED_DECODE_ROWS};
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct LayerAttention {
@@ -29,8 +29,8 @@ impl LayerAttention {
         Self {
             layers: layers.into(),
             window,
-            rows: (0..DECODE_ROWS)
-                .map(|requests| decode.row(heads, requests))
+            rows: (0..PRECOMPUTED_DECODE_ROWS)
+                .map(|requests| decode.last_axis_row(heads, requests))
                 .collect(),
             decode: Arc::new(decode),
             context: Arc::new(context),
@@ -38,35 +38,35 @@ impl LayerAttention {
     }
 }
 
-impl Aic {
+impl AicStepTimes {
     /// Reads the attention tables for each (number of layers, sliding window) in `kinds`.
     /// As in AIConfigurator, fp8 weights imply an fp8 KV cache; for vLLM, prompts then use fp8
     /// attention if it was measured.
     pub(super) fn read_attention(
         &mut self,
-        folder: &Folder,
+        folder: &KernelTableFolder,
         kinds: &[(u32, u64)],
         kv_dtype: &str,
-        dtype: GemmType,
+        dtype: GemmDtype,
     ) -> Result<(), AicError> {
         let shared = match self.kv_heads == self.heads {
             true => 0,
             false => self.kv_heads,
         };
-        let fp8 = folder.backend != "vllm" && dtype != GemmType::Bf16 && kv_dtype == "fp8";
+        let fp8 = folder.backend != "vllm" && dtype != GemmDtype::Bf16 && kv_dtype == "fp8";
         for &(layers, window) in kinds.iter().filter(|(layers, _)| *layers > 0) {
             let key = (kv_dtype, shared, self.head_dim, window);
-            let mut decode = folder.attention(None, key)?;
+            let mut decode = folder.read_attention_table(None, key)?;
             let in_fp8 = match fp8 {
-                true => folder.attention(Some("fp8"), key).ok(),
+                true => folder.read_attention_table(Some("fp8"), key).ok(),
                 false => None,
             };
             self.fp8_attention = in_fp8.is_some();
             let context = match in_fp8 {
                 Some(context) => context,
-                None => folder.attention(Some("bfloat16"), key)?,
+                None => folder.read_attention_table(Some("bfloat16"), key)?,
             };
-            decode.raise(&|at| self.decode_sol(window, at));
+            decode.raise_to_hardware_minimum(&|at| self.min_decode_attention_ms(window, at));
             let kind = LayerAttention::new((layers, window), self.heads, decode, context);
             self.attention.push(kind);
         }
@@ -75,7 +75,7 @@ impl Aic {
 
     /// Returns the minimum time of decode attention that the hardware allows, in ms, for `[heads,
     /// requests, length]`.
-    fn decode_sol(&self, window: u64, [heads, requests, length]: [u64; 3]) -> f64 {
+    fn min_decode_attention_ms(&self, window: u64, [heads, requests, length]: [u64; 3]) -> f64 {
         let seen = length.saturating_sub(1);
         let seen = if window > 0 { seen.min(window) } else { seen } as f64;
         let (n, b, h) = (heads as f64, requests as f64, self.head_dim as f64);
@@ -86,12 +86,12 @@ impl Aic {
         };
         let bytes = b * (4.0 * n * h + 2.0 * kv * seen * h * self.kv_bytes);
         self.speed
-            .least(4.0 * b * n * h * seen, self.speed.bf16, bytes)
+            .roofline_min_ms(4.0 * b * n * h * seen, self.speed.bf16, bytes)
     }
 
     /// Returns the minimum time of prefill attention that the hardware allows, in ms, for `[heads,
     /// length, requests]`.
-    fn context_sol(&self, window: u64, [heads, length, requests]: [u64; 3]) -> f64 {
+    fn min_prefill_attention_ms(&self, window: u64, [heads, length, requests]: [u64; 3]) -> f64 {
         let (n, b, h) = (heads as f64, requests as f64, self.head_dim as f64);
         let s = length as f64;
         let kv = if self.kv_heads == self.heads {
@@ -108,10 +108,10 @@ impl Aic {
             true => self.speed.fp8,
             false => self.speed.bf16,
         };
-        self.speed.least(flops, peak, bytes)
+        self.speed.roofline_min_ms(flops, peak, bytes)
     }
 
-    fn norms(&self) -> f64 {
+    fn qk_norm_ms(&self) -> f64 {
         if !self.qk_norm {
             return 0.0;
         }
@@ -120,52 +120,54 @@ impl Aic {
             (self.kv_heads * self.head_dim) as f64,
         );
         let speed = &self.speed;
-        1.1 * 2.0 * (2.0 * speed.moving(2.0 * q) + 2.0 * speed.moving(2.0 * kv))
+        1.1 * 2.0
+            * (2.0 * speed.memory_transfer_ms(2.0 * q) + 2.0 * speed.memory_transfer_ms(2.0 * kv))
     }
 
-    pub(super) fn decode_attention(&self, requests: u64, length: u64) -> f64 {
+    pub(super) fn decode_attention_ms(&self, requests: u64, length: u64) -> f64 {
         if self.compressed {
-            return self.block(Phase::Decode, [self.heads, requests, length]);
+            return self.attention_block_ms(ForwardPhase::Decode, [self.heads, requests, length]);
         }
         let low = ((length as f64 * 0.9) as u64).max(1);
         let high = ((length as f64 * 1.1) as u64).max(low);
         let lengths = [0, 1, 2, 3, 4].map(|i| low + (high - low) * i / 4);
         let row = usize::try_from(requests).unwrap_or(usize::MAX);
         let times = self.attention.iter().map(|kind| {
-            let known = kind.rows.get(row).and_then(|row| row.sum(&lengths));
+            let known = kind.rows.get(row).and_then(|row| row.sum_ms(&lengths));
             let sum = known.unwrap_or_else(|| {
-                let sol = |at| self.decode_sol(kind.window, at);
+                let sol = |at| self.min_decode_attention_ms(kind.window, at);
                 let at = lengths.map(|length| [self.heads, requests, length]);
                 at.iter()
-                    .map(|at| kind.decode.time(*at, &sol).unwrap_or_else(|| sol(*at)))
+                    .map(|at| kind.decode.time_ms(*at, &sol).unwrap_or_else(|| sol(*at)))
                     .sum()
             });
-            kind.layers * (sum / 5.0 + self.norms())
+            kind.layers * (sum / 5.0 + self.qk_norm_ms())
         });
         times.sum()
     }
 
-    fn block(&self, phase: Phase, at: [u64; 3]) -> f64 {
+    fn attention_block_ms(&self, phase: ForwardPhase, at: [u64; 3]) -> f64 {
         let times = self.attention.iter().map(|kind| {
             let grid = match phase {
-                Phase::Prefill => &kind.context,
-                Phase::Decode => &kind.decode,
+                ForwardPhase::Prefill => &kind.context,
+                ForwardPhase::Decode => &kind.decode,
             };
             // Extrapolation scales a block as attention.
             let sol = |at| match phase {
-                Phase::Prefill => self.context_sol(0, at),
-                Phase::Decode => self.decode_sol(0, at),
+                ForwardPhase::Prefill => self.min_prefill_attention_ms(0, at),
+                ForwardPhase::Decode => self.min_decode_attention_ms(0, at),
             };
-            kind.layers * grid.time(at, &sol).unwrap_or_else(|| sol(at))
+            kind.layers * grid.time_ms(at, &sol).unwrap_or_else(|| sol(at))
         });
         times.sum()
     }
 
-    pub(super) fn context_attention(&self, requests: u64, new: u64, prefix: u64) -> f64 {
+    pub(super) fn prefill_attention_ms(&self, requests: u64, new: u64, prefix: u64) -> f64 {
         let all = new + prefix;
         let share = ((all * all - prefix * prefix) as f64) / ((all * all) as f64);
         if self.compressed {
-            return share * self.block(Phase::Prefill, [self.heads, all, requests]);
+            return share
+                * self.attention_block_ms(ForwardPhase::Prefill, [self.heads, all, requests]);
         }
         let (q, kv) = (
             (self.heads * self.head_dim) as f64,
@@ -174,12 +176,14 @@ impl Aic {
         let speed = &self.speed;
         // Add rotary embedding and the write to the cache.
         let width = if self.fp8_attention { 1.0 } else { 2.0 };
-        let extra = 1.1 * (2.0 * speed.moving(2.0 * q + 2.0 * kv) + 2.0 * speed.moving(width * kv));
+        let extra = 1.1
+            * (2.0 * speed.memory_transfer_ms(2.0 * q + 2.0 * kv)
+                + 2.0 * speed.memory_transfer_ms(width * kv));
         let times = self.attention.iter().map(|kind| {
-            let sol = |at| self.context_sol(kind.window, at);
+            let sol = |at| self.min_prefill_attention_ms(kind.window, at);
             let at = [self.heads, all, requests];
-            let time = kind.context.time(at, &sol).unwrap_or_else(|| sol(at));
-            kind.layers * (time * share + extra + self.norms())
+            let time = kind.context.time_ms(at, &sol).unwrap_or_else(|| sol(at));
+            kind.layers * (time * share + extra + self.qk_norm_ms())
         });
         times.sum()
     }

@@ -11,19 +11,19 @@ pub(super) struct LatencyCurve(Vec<(u64, f64)>);
 /// Selects the measured points whose hardware efficiency is used to extrapolate past an end of a
 /// curve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum ExtrapolationEnd {
     Last,
     MedianOfThree,
 }
 
 impl LatencyCurve {
-    pub(super) fn add(&mut self, at: u64, time: f64) {
+    pub(super) fn add_point(&mut self, at: u64, time: f64) {
         if let Err(place) = self.0.binary_search_by_key(&at, |point| point.0) {
             self.0.insert(place, (at, time));
         }
     }
 
-    pub(super) fn covers(&self, at: u64) -> bool {
+    pub(super) fn covers_axis_value(&self, at: u64) -> bool {
         matches!((self.0.first(), self.0.last()), (Some(a), Some(b)) if a.0 <= at && at <= b.0)
     }
 
@@ -33,7 +33,7 @@ impl LatencyCurve {
 
     /// Returns the sum of the kernel times at the axis values `at` (ascending), in ms; `None` if
     /// one of them is outside of the measured range.
-    pub(super) fn sum(&self, at: &[u64]) -> Option<f64> {
+    pub(super) fn sum_ms(&self, at: &[u64]) -> Option<f64> {
         let mut place = self
             .0
             .partition_point(|point| point.0 < *at.first().unwrap_or(&0));
@@ -56,7 +56,12 @@ impl LatencyCurve {
 
     /// Returns the kernel time at axis value `at`, in ms: interpolated, or beyond the measured
     /// range extrapolated with the hardware efficiency at that end.
-    pub(super) fn time(&self, at: u64, end: End, sol: &dyn Fn(u64) -> f64) -> Option<f64> {
+    pub(super) fn time_ms(
+        &self,
+        at: u64,
+        end: ExtrapolationEnd,
+        sol: &dyn Fn(u64) -> f64,
+    ) -> Option<f64> {
         let place = self.0.partition_point(|point| point.0 < at);
         let below = place.checked_sub(1).map(|i| self.0[i]);
         match (below, self.0.get(place)) {
@@ -68,8 +73,8 @@ impl LatencyCurve {
             (None, None) => None,
             (below, _) => {
                 let count = match end {
-                    End::Last => 1,
-                    End::MedianOfThree => 3,
+                    ExtrapolationEnd::Last => 1,
+                    ExtrapolationEnd::MedianOfThree => 3,
                 };
                 let points: Vec<_> = match below {
                     Some(_) => self.0.iter().rev().take(count).collect(),
@@ -104,9 +109,9 @@ pub(super) struct GemmTable {
 
 /// Maximum distance, in doublings, of a measured matrix shape whose times are used for another
 /// shape.
-const MAX_DISTANCE: f64 = 2.0;
+const MAX_SHAPE_DISTANCE: f64 = 2.0;
 /// Maximum number of measured points from which a kernel time is extrapolated.
-const MAX_NEAR: usize = 4;
+const MAX_NEAR_POINTS: usize = 4;
 
 impl GemmTable {
     pub(super) fn new(shapes: Vec<GemmCurve>) -> Self {
@@ -119,40 +124,40 @@ impl GemmTable {
     }
 
     /// Caches the measured matrix shapes near the shape of `n` outputs and `k` inputs.
-    pub(super) fn prepare(&mut self, n: u64, k: u64) {
+    pub(super) fn cache_neighbours(&mut self, n: u64, k: u64) {
         if !self.places.contains_key(&(n, k)) {
-            self.near.insert((n, k), self.neighbours(n, k));
+            self.near.insert((n, k), self.neighbouring_shapes(n, k));
         }
     }
 
-    fn neighbours(&self, n: u64, k: u64) -> Vec<(f64, usize)> {
+    fn neighbouring_shapes(&self, n: u64, k: u64) -> Vec<(f64, usize)> {
         let apart = |a: u64, b: u64| (a as f64 / b as f64).log2();
         let sites = self.shapes.iter().enumerate();
         let mut near: Vec<(f64, usize)> = sites
             .map(|(i, (shape, _))| (apart(n, shape.0).hypot(apart(k, shape.1)), i))
-            .filter(|(distance, _)| *distance <= MAX_DISTANCE)
+            .filter(|(distance, _)| *distance <= MAX_SHAPE_DISTANCE)
             .collect();
         near.sort_by(|a, b| a.0.total_cmp(&b.0));
         near
     }
 
     /// Returns the time of multiplying `m` rows by a matrix of `n` outputs and `k` inputs, in ms.
-    pub(super) fn time(
+    pub(super) fn time_ms(
         &self,
         (m, n, k): (u64, u64, u64),
         sol: &dyn Fn(u64, u64, u64) -> f64,
     ) -> Option<f64> {
         if let Some(place) = self.places.get(&(n, k)) {
             let curve = &self.shapes[*place].1;
-            return curve.time(m, End::MedianOfThree, &|m| sol(m, n, k));
+            return curve.time_ms(m, ExtrapolationEnd::MedianOfThree, &|m| sol(m, n, k));
         }
-        let covered = self.shapes.iter().any(|site| site.1.covers(m));
-        let asked = |site: &GemmCurve| !covered || site.1.covers(m);
+        let covered = self.shapes.iter().any(|site| site.1.covers_axis_value(m));
+        let asked = |site: &GemmCurve| !covered || site.1.covers_axis_value(m);
         let found;
         let near = match self.near.get(&(n, k)) {
             Some(near) => near,
             None => {
-                found = self.neighbours(n, k);
+                found = self.neighbouring_shapes(n, k);
                 &found
             }
         };
@@ -160,16 +165,16 @@ impl GemmTable {
             .iter()
             .map(|(distance, i)| (*distance, &self.shapes[*i]));
         let near = near.filter(|(_, site)| asked(site));
-        let mut near: Vec<(f64, &GemmCurve)> = near.take(MAX_NEAR).collect();
+        let mut near: Vec<(f64, &GemmCurve)> = near.take(MAX_NEAR_POINTS).collect();
         if near.is_empty() {
             let asked: Vec<_> = self.shapes.iter().filter(|site| asked(site)).collect();
-            near = self.beyond(&asked, n, k);
+            near = self.shapes_with_one_larger_axis(&asked, n, k);
             near.sort_by(|a, b| a.0.total_cmp(&b.0));
-            near.truncate(MAX_NEAR);
+            near.truncate(MAX_NEAR_POINTS);
         }
         let (mut weights, mut sum) = (0.0, 0.0);
         for (distance, ((n, k), curve)) in near {
-            let time = curve.time(m, End::MedianOfThree, &|m| sol(m, *n, *k))?;
+            let time = curve.time_ms(m, ExtrapolationEnd::MedianOfThree, &|m| sol(m, *n, *k))?;
             let weight = 1.0 / (distance * distance + 1e-12);
             weights += weight;
             sum += weight * (sol(m, *n, *k) / time);
@@ -179,7 +184,12 @@ impl GemmTable {
 
     /// Returns measured matrix shapes with their distances from `(n, k)`, in doublings, if exactly
     /// one of `n` and `k` is larger than in any measured shape. The other one limits the distance.
-    fn beyond<'a>(&self, asked: &[&'a GemmCurve], n: u64, k: u64) -> Vec<(f64, &'a GemmCurve)> {
+    fn shapes_with_one_larger_axis<'a>(
+        &self,
+        asked: &[&'a GemmCurve],
+        n: u64,
+        k: u64,
+    ) -> Vec<(f64, &'a GemmCurve)> {
         let range = |of: &dyn Fn(&(u64, u64)) -> u64| {
             let values = asked.iter().map(|site| of(&site.0));
             (values.clone().min().unwrap_or(0), values.max().unwrap_or(0))
@@ -195,7 +205,7 @@ impl GemmTable {
         };
         asked
             .iter()
-            .filter(|site| distance(&site.0) <= MAX_DISTANCE)
+            .filter(|site| distance(&site.0) <= MAX_SHAPE_DISTANCE)
             .map(|site| {
                 let (n2, k2) = site.0;
                 let far = (n as f64 / n2 as f64)
@@ -217,8 +227,8 @@ pub(super) struct AttentionTable {
     root_axis: Option<usize>,
 }
 
-type Point = [u64; 3];
-type Sol<'a> = &'a dyn Fn(Point) -> f64;
+type TablePoint = [u64; 3];
+type HardwareMinimum<'a> = &'a dyn Fn(TablePoint) -> f64;
 
 impl AttentionTable {
     pub(super) fn new(root_axis: Option<usize>) -> Self {
@@ -226,12 +236,12 @@ impl AttentionTable {
         Self { leaves, root_axis }
     }
 
-    pub(super) fn add(&mut self, [a, b, c]: Point, time: f64) {
+    pub(super) fn add_point(&mut self, [a, b, c]: TablePoint, time: f64) {
         let inner = self.leaves.entry(a).or_default().entry(b).or_default();
         inner.entry(c).or_insert(time);
     }
 
-    pub(super) fn raise(&mut self, sol: Sol<'_>) {
+    pub(super) fn raise_to_hardware_minimum(&mut self, sol: HardwareMinimum<'_>) {
         for (a, inner) in &mut self.leaves {
             for (b, inner) in inner {
                 for (c, time) in inner {
@@ -241,21 +251,22 @@ impl AttentionTable {
         }
     }
 
-    pub(super) fn time(&self, at: Point, sol: Sol<'_>) -> Option<f64> {
-        self.inside(at, sol).or_else(|| self.outside(at, sol))
+    pub(super) fn time_ms(&self, at: TablePoint, sol: HardwareMinimum<'_>) -> Option<f64> {
+        self.interpolate(at, sol)
+            .or_else(|| self.extrapolate(at, sol))
     }
 
-    fn inside(&self, at: Point, sol: Sol<'_>) -> Option<f64> {
-        self.along(0, &self.leaves, at, sol, &|inner| {
-            self.along(1, inner, at, sol, &|inner| {
-                self.along(2, inner, at, sol, &|time| Some(*time))
+    fn interpolate(&self, at: TablePoint, sol: HardwareMinimum<'_>) -> Option<f64> {
+        self.interpolate_axis(0, &self.leaves, at, sol, &|inner| {
+            self.interpolate_axis(1, inner, at, sol, &|inner| {
+                self.interpolate_axis(2, inner, at, sol, &|time| Some(*time))
             })
         })
     }
 
     /// Returns the attention times at `[a, b]` along the last axis within the measured range, where
     /// they are piecewise linear. The curve is empty if `a` was not measured.
-    pub(super) fn row(&self, a: u64, b: u64) -> LatencyCurve {
+    pub(super) fn last_axis_row(&self, a: u64, b: u64) -> LatencyCurve {
         let mut row = LatencyCurve::default();
         let Some(inner) = self.leaves.get(&a) else {
             return row;
@@ -276,22 +287,22 @@ impl AttentionTable {
         let (first, last) = (one.0.max(other.0), one.1.min(other.1));
         for c in above.keys().chain(below.keys()).copied() {
             // Interpolated times do not depend on the hardware minimum.
-            if let Some(time) = self.inside([a, b, c], &|_| 1.0)
+            if let Some(time) = self.interpolate([a, b, c], &|_| 1.0)
                 && (first..=last).contains(&c)
             {
-                row.add(c, time);
+                row.add_point(c, time);
             }
         }
         row
     }
 
     /// Interpolates attention times on one axis; returns `None` outside of its measured range.
-    fn along<V>(
+    fn interpolate_axis<V>(
         &self,
         axis: usize,
         map: &BTreeMap<u64, V>,
-        at: Point,
-        sol: Sol<'_>,
+        at: TablePoint,
+        sol: HardwareMinimum<'_>,
         below: &dyn Fn(&V) -> Option<f64>,
     ) -> Option<f64> {
         let (high, above) = map.range(at[axis]..).next()?;
@@ -321,33 +332,33 @@ impl AttentionTable {
 
     /// Extrapolates an attention time from the nearest measured points, by their hardware
     /// efficiency.
-    fn outside(&self, at: Point, sol: Sol<'_>) -> Option<f64> {
-        let leaves = self.nearest(at);
+    fn extrapolate(&self, at: TablePoint, sol: HardwareMinimum<'_>) -> Option<f64> {
+        let leaves = self.nearest_points(at);
         let reach = leaves.last()?.0;
         let (mut weights, mut sum) = (0.0, 0.0);
-        for (distance, there, time) in leaves.iter().take(MAX_NEAR) {
+        for (distance, there, time) in leaves.iter().take(MAX_NEAR_POINTS) {
             let weight = ((reach - distance) / (reach * distance + 1e-12)).powi(2);
             weights += weight;
             sum += weight * (sol(*there) / time);
         }
         (weights > 0.0).then(|| sol(at) / (sum / weights))
     }
-    /// Returns the measured points nearest to `at`, nearest first: one more than [`MAX_NEAR`]. The
+    /// Returns the measured points nearest to `at`, nearest first: one more than [`MAX_NEAR_POINTS`]. The
     /// search on an axis ends as soon as that axis alone is farther than all found points.
-    fn nearest(&self, at: Point) -> Vec<Leaf> {
-        let mut found: Vec<Leaf> = Vec::with_capacity(MAX_NEAR + 2);
-        let full = |found: &Vec<Leaf>, square: f64| {
-            found.len() > MAX_NEAR && found.last().is_some_and(|last| square.sqrt() > last.0)
+    fn nearest_points(&self, at: TablePoint) -> Vec<MeasuredPoint> {
+        let mut found: Vec<MeasuredPoint> = Vec::with_capacity(MAX_NEAR_POINTS + 2);
+        let full = |found: &Vec<MeasuredPoint>, square: f64| {
+            found.len() > MAX_NEAR_POINTS && found.last().is_some_and(|last| square.sqrt() > last.0)
         };
-        for (x, a, inner) in outward(&self.leaves, at[0]) {
+        for (x, a, inner) in entries_by_distance(&self.leaves, at[0]) {
             if full(&found, x) {
                 break;
             }
-            for (y, b, inner) in outward(inner, at[1]) {
+            for (y, b, inner) in entries_by_distance(inner, at[1]) {
                 if full(&found, x + y) {
                     break;
                 }
-                for (z, c, time) in outward(inner, at[2]) {
+                for (z, c, time) in entries_by_distance(inner, at[2]) {
                     let square = x + y + z;
                     if full(&found, square) {
                         break;
@@ -362,7 +373,7 @@ impl AttentionTable {
                             .is_lt()
                     });
                     found.insert(place, leaf);
-                    found.truncate(MAX_NEAR + 1);
+                    found.truncate(MAX_NEAR_POINTS + 1);
                 }
             }
         }
@@ -371,11 +382,14 @@ impl AttentionTable {
 }
 
 /// Measured point: its distance in doublings, its coordinates, and its time in ms.
-type Leaf = (f64, Point, f64);
+type MeasuredPoint = (f64, TablePoint, f64);
 
 /// Iterates over the entries of an axis by distance from `at`, nearest first, with the squared
 /// distance in doublings.
-fn outward<V>(axis: &BTreeMap<u64, V>, at: u64) -> impl Iterator<Item = (f64, u64, &V)> {
+fn entries_by_distance<V>(
+    axis: &BTreeMap<u64, V>,
+    at: u64,
+) -> impl Iterator<Item = (f64, u64, &V)> {
     let here = (at.max(1) as f64).log2();
     let far = move |(key, value): (&u64, _)| {
         let apart = here - (*key as f64).log2();
@@ -395,7 +409,7 @@ mod tests {
     use super::*;
 
     /// Reference implementation: sorts all leaves.
-    fn nearest_by_hand(grid: &AttentionTable, at: Point) -> Vec<Leaf> {
+    fn nearest_by_exhaustive_search(grid: &AttentionTable, at: TablePoint) -> Vec<MeasuredPoint> {
         let mut leaves = Vec::new();
         for (a, inner) in &grid.leaves {
             for (b, inner) in inner {
@@ -411,12 +425,12 @@ mod tests {
             }
         }
         leaves.sort_by(|x, y| x.0.total_cmp(&y.0));
-        leaves.truncate(MAX_NEAR + 1);
+        leaves.truncate(MAX_NEAR_POINTS + 1);
         leaves
     }
 
     #[test]
-    fn a_row_has_the_times_of_the_grid() {
+    fn attention_row_equals_table_lookups() {
         let mut grid = AttentionTable::new(None);
         for (b, lengths) in [
             (1, vec![1, 8, 40, 100]),
@@ -424,39 +438,52 @@ mod tests {
             (16, vec![2, 100]),
         ] {
             for c in lengths {
-                grid.add([8, b, c], (b * c) as f64 + (c as f64).sqrt());
+                grid.add_point([8, b, c], (b * c) as f64 + (c as f64).sqrt());
             }
         }
-        let beyond = |_: Point| -> f64 { panic!("inside nothing is told from the hardware") };
+        let beyond = |_: TablePoint| -> f64 { panic!("inside nothing is told from the hardware") };
         for b in [1, 2, 3, 4, 9, 16] {
-            let row = grid.row(8, b);
-            for c in (1..=100).filter(|c| row.covers(*c) && row.covers(c + 2)) {
+            let row = grid.last_axis_row(8, b);
+            for c in (1..=100).filter(|c| row.covers_axis_value(*c) && row.covers_axis_value(c + 2))
+            {
                 let by_hand: f64 = [c, c, c + 2]
                     .iter()
-                    .map(|c| grid.time([8, b, *c], &beyond).unwrap_or(f64::NAN))
+                    .map(|c| grid.time_ms([8, b, *c], &beyond).unwrap_or(f64::NAN))
                     .sum();
-                let sum = row.sum(&[c, c, c + 2]).unwrap_or(f64::NAN);
+                let sum = row.sum_ms(&[c, c, c + 2]).unwrap_or(f64::NAN);
                 assert!(
                     (sum / by_hand - 1.0).abs() < 1e-14,
                     "{b} {c}: {sum}, {by_hand}"
                 );
             }
-            assert_eq!(row.sum(&[101]), None);
-            assert_eq!(row.sum(&[0]), None);
+            assert_eq!(row.sum_ms(&[101]), None);
+            assert_eq!(row.sum_ms(&[0]), None);
         }
-        assert_eq!((grid.row(8, 2).len(), grid.row(8, 1).len()), (5, 4));
-        assert_eq!((grid.row(8, 17).len(), grid.row(4, 1).len()), (0, 0));
+        assert_eq!(
+            (
+                grid.last_axis_row(8, 2).len(),
+                grid.last_axis_row(8, 1).len()
+            ),
+            (5, 4)
+        );
+        assert_eq!(
+            (
+                grid.last_axis_row(8, 17).len(),
+                grid.last_axis_row(4, 1).len()
+            ),
+            (0, 0)
+        );
     }
 
     #[test]
-    fn the_nearest_leaves_are_found_without_looking_at_all() {
+    fn nearest_points_equal_exhaustive_search() {
         let mut grid = AttentionTable::new(None);
         for (i, a) in [1, 2, 4, 8, 12, 32].into_iter().enumerate() {
             for b in [1, 2, 4, 16, 100] {
                 for c in [1, 3, 64, 128, 4096] {
                     // Leave out some leaves.
                     if (a + b + c) % 3 != 0 {
-                        grid.add([a, b, c], i as f64 + b as f64 / c as f64);
+                        grid.add_point([a, b, c], i as f64 + b as f64 / c as f64);
                     }
                 }
             }
@@ -465,7 +492,11 @@ mod tests {
             for b in [0, 1, 5, 1000] {
                 for c in [1, 70, 128, 9000] {
                     let at = [a, b, c];
-                    assert_eq!(grid.nearest(at), nearest_by_hand(&grid, at), "{at:?}");
+                    assert_eq!(
+                        grid.nearest_points(at),
+                        nearest_by_exhaustive_search(&grid, at),
+                        "{at:?}"
+                    );
                 }
             }
         }

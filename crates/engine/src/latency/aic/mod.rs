@@ -16,24 +16,24 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Batch, Scheme, StepOverhead, millis};
+use super::{BatchWork, QuantizationScheme, StepOverhead, duration_from_ms};
 use attention::LayerAttention;
 pub use error::AicError;
-use lookup::{End, GemmTable, LatencyCurve};
-pub use setup::{AicSetup, MixedStepTiming, installed_tables};
-use speed::{GemmType, HardwareSpeed};
-use tables::{Folder, Phase, Sheet};
+use lookup::{ExtrapolationEnd, GemmTable, LatencyCurve};
+pub use setup::{AicSetup, MixedStepTiming, find_installed_tables};
+use speed::{GemmDtype, HardwareSpeed};
+use tables::{ForwardPhase, KernelTableFolder, SystemSheet};
 
 /// Number of decode passes with precomputed kernel times (0 to 1024 tokens); covers most steps of a
 /// replay.
-const DECODE_ROWS: u64 = 1025;
+const PRECOMPUTED_DECODE_ROWS: u64 = 1025;
 /// Number of prefill passes with precomputed kernel times (0 to 8192 tokens); covers the token
 /// budget of most servers.
-const PROMPT_ROWS: u64 = 8193;
+const PRECOMPUTED_PROMPT_ROWS: u64 = 8193;
 
 /// Models engine step times from AIConfigurator's kernel-time tables.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Aic {
+pub struct AicStepTimes {
     /// Version of the inference engine whose kernel times the tables hold.
     pub version: String,
     speed: HardwareSpeed,
@@ -46,12 +46,12 @@ pub struct Aic {
     head_dim: u64,
     kv_bytes: f64,
     qk_norm: bool,
-    dtype: GemmType,
+    dtype: GemmDtype,
     dense: GemmTable,
     bf16: Option<GemmTable>,
     vocab: u64,
     width: u64,
-    experts: Option<ExpertTable>,
+    experts: Option<ExpertKernelTable>,
     /// Kernel times of decode passes without attention, in ms, by number of tokens.
     decode_rows: Arc<[f64]>,
     /// Kernel times of passes with prompts without attention and output head, in ms, by number of
@@ -68,9 +68,9 @@ pub struct Aic {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-struct ExpertTable {
+struct ExpertKernelTable {
     curve: LatencyCurve,
-    dtype: GemmType,
+    dtype: GemmDtype,
     bytes_per_weight: f64,
     experts: u64,
     per_token: u64,
@@ -79,7 +79,7 @@ struct ExpertTable {
     ep: u64,
 }
 
-impl Aic {
+impl AicStepTimes {
     /// Loads the kernel times of a deployment from the tables in the folder `data`.
     ///
     /// # Errors
@@ -89,18 +89,21 @@ impl Aic {
         let shape = &setup.shape;
         let compressed = shape.mla.is_some();
         let version = setup.version.as_deref();
-        let folder = Folder::open(data, &setup.system, &setup.backend, version)?;
+        let folder = KernelTableFolder::open(data, &setup.system, &setup.backend, version)?;
         let speed = hardware_speed(&folder.sheet);
         let tp = u64::from(setup.tp.max(1));
         let (heads, all_kv) = (u64::from(shape.heads) / tp, u64::from(shape.kv_heads));
         let kv_heads = all_kv.div_ceil(tp);
         let quantization = shape.quantization;
         let dtype = match quantization.keep_attention {
-            true => GemmType::Bf16,
-            false => gemm_type(quantization.scheme)?,
+            true => GemmDtype::Bf16,
+            false => gemm_type_of_scheme(quantization.scheme)?,
         };
-        let sites =
-            |dtype: GemmType| folder.gemm(dtype.name(), &|m, n, k| speed.gemm(dtype, m, n, k));
+        let sites = |dtype: GemmDtype| {
+            folder.read_gemm_table(dtype.aic_name(), &|m, n, k| {
+                speed.min_gemm_ms(dtype, m, n, k)
+            })
+        };
         let kv_dtype = match setup.kv_bytes {
             1 => "fp8",
             _ => "bfloat16",
@@ -126,8 +129,8 @@ impl Aic {
             dtype,
             dense: sites(dtype)?,
             bf16: match dtype {
-                GemmType::Bf16 => None,
-                GemmType::Fp8 | GemmType::Fp8Block => Some(sites(GemmType::Bf16)?),
+                GemmDtype::Bf16 => None,
+                GemmDtype::Fp8 | GemmDtype::Fp8Block => Some(sites(GemmDtype::Bf16)?),
             },
             vocab: u64::from(shape.vocab) / tp,
             width: u64::from(shape.intermediate) / tp,
@@ -143,32 +146,34 @@ impl Aic {
             },
             reduce: match tp {
                 1 => None,
-                _ => Some((tp, folder.all_reduce(tp)?)),
+                _ => Some((tp, folder.read_all_reduce_curve(tp)?)),
             },
         };
         if compressed {
-            let key = (kv_dtype, dtype.name());
-            let decode = folder.attention_block(Phase::Decode, key)?;
-            let context = folder.attention_block(Phase::Prefill, key)?;
+            let key = (kv_dtype, dtype.aic_name());
+            let decode = folder.read_attention_block_table(ForwardPhase::Decode, key)?;
+            let context = folder.read_attention_block_table(ForwardPhase::Prefill, key)?;
             let kind = LayerAttention::new((shape.layers, 0), heads, decode, context);
             aic.attention.push(kind);
         } else {
             aic.read_attention(&folder, &kinds, kv_dtype, dtype)?;
         }
-        aic.experts = expert_table(&folder, setup, tp)?;
-        aic.check(&folder)?;
-        aic.decode_rows = (0..DECODE_ROWS)
-            .map(|rows| aic.decode_kernels(rows))
+        aic.experts = load_expert_table(&folder, setup, tp)?;
+        aic.check_matrix_shapes(&folder)?;
+        aic.decode_rows = (0..PRECOMPUTED_DECODE_ROWS)
+            .map(|rows| aic.decode_kernels_ms(rows))
             .collect();
-        aic.prompt_rows = (0..PROMPT_ROWS).map(|x| aic.prompt_kernels(x)).collect();
+        aic.prompt_rows = (0..PRECOMPUTED_PROMPT_ROWS)
+            .map(|x| aic.prompt_kernels_ms(x))
+            .collect();
         Ok(aic)
     }
 
     /// Checks that every matrix product of the model is near a measured one.
-    fn check(&mut self, folder: &Folder) -> Result<(), AicError> {
+    fn check_matrix_shapes(&mut self, folder: &KernelTableFolder) -> Result<(), AicError> {
         let (h, query) = (self.hidden, self.heads * self.head_dim);
         let qkv = query + 2 * self.kv_heads * self.head_dim;
-        let mut products = vec![(GemmType::Bf16, self.vocab, h)];
+        let mut products = vec![(GemmDtype::Bf16, self.vocab, h)];
         if !self.compressed {
             products.extend([(self.dtype, qkv, h), (self.dtype, h, query)]);
         }
@@ -179,59 +184,62 @@ impl Aic {
             ]);
         }
         match &self.experts {
-            Some(experts) => products.push((GemmType::Bf16, experts.experts, h)),
+            Some(experts) => products.push((GemmDtype::Bf16, experts.experts, h)),
             None => products.extend([(self.dtype, 2 * self.width, h), (self.dtype, h, self.width)]),
         }
         for (dtype, n, k) in products {
             match &mut self.bf16 {
-                Some(bf16) if dtype == GemmType::Bf16 => bf16.prepare(n, k),
-                _ => self.dense.prepare(n, k),
+                Some(bf16) if dtype == GemmDtype::Bf16 => bf16.cache_neighbours(n, k),
+                _ => self.dense.cache_neighbours(n, k),
             }
-            let sol = |m, n, k| self.speed.gemm(dtype, m, n, k);
-            if self.sites(dtype).time((1, n, k), &sol).is_none() {
-                let what = format!("n {n}, k {k} of {}, nor a shape near it", dtype.name());
-                return Err(folder.missing("gemm_perf", &what));
+            let sol = |m, n, k| self.speed.min_gemm_ms(dtype, m, n, k);
+            if self.gemm_table(dtype).time_ms((1, n, k), &sol).is_none() {
+                let what = format!("n {n}, k {k} of {}, nor a shape near it", dtype.aic_name());
+                return Err(folder.missing_table_error("gemm_perf", &what));
             }
         }
         Ok(())
     }
 
-    fn sites(&self, dtype: GemmType) -> &GemmTable {
+    fn gemm_table(&self, dtype: GemmDtype) -> &GemmTable {
         match &self.bf16 {
-            Some(bf16) if dtype == GemmType::Bf16 => bf16,
+            Some(bf16) if dtype == GemmDtype::Bf16 => bf16,
             _ => &self.dense,
         }
     }
 
     /// Returns the duration of an engine step over `batch`.
-    pub fn step(&self, batch: &Batch) -> Duration {
-        let (prompts, decodes) = self.work(batch);
+    pub fn step_time(&self, batch: &BatchWork) -> Duration {
+        let (prompts, decodes) = self.prefill_decode_time(batch);
         prompts.saturating_add(decodes)
     }
 
     /// Returns the durations of the prefill and decode work of a step, each rounded to nanoseconds.
     /// A combined step with prompts counts as prefill work only.
-    pub(super) fn work(&self, batch: &Batch) -> (Duration, Duration) {
+    pub(super) fn prefill_decode_time(&self, batch: &BatchWork) -> (Duration, Duration) {
         if batch.is_empty() {
             return (Duration::ZERO, Duration::ZERO);
         }
         let beside = &self.overhead;
         let mixed = if batch.chunks > 0 { beside.mixed } else { 0.0 };
-        let us = beside.step + beside.sequence * f64::from(batch.sequences()) + mixed;
-        let (prompts, decodes) = self.work_ms(batch);
+        let us = beside.step + beside.sequence * f64::from(batch.sequence_count()) + mixed;
+        let (prompts, decodes) = self.prefill_decode_ms(batch);
         match batch.chunks {
-            0 => (Duration::ZERO, millis(decodes + us / 1e3)),
-            _ => (millis(prompts + us / 1e3), millis(decodes)),
+            0 => (Duration::ZERO, duration_from_ms(decodes + us / 1e3)),
+            _ => (
+                duration_from_ms(prompts + us / 1e3),
+                duration_from_ms(decodes),
+            ),
         }
     }
 
     /// Returns the duration of an engine step over `batch`, in ms.
-    pub fn step_ms(&self, batch: &Batch) -> f64 {
-        let (prompts, decodes) = self.work_ms(batch);
+    pub fn step_ms(&self, batch: &BatchWork) -> f64 {
+        let (prompts, decodes) = self.prefill_decode_ms(batch);
         prompts + decodes
     }
 
-    fn work_ms(&self, batch: &Batch) -> (f64, f64) {
+    fn prefill_decode_ms(&self, batch: &BatchWork) -> (f64, f64) {
         let (prompts, decodes) = (u64::from(batch.chunks), u64::from(batch.decodes));
         let each = |tokens: u64| tokens.checked_div(prompts).unwrap_or(0);
         // Dynamo's mocker looks up the means of total lengths and of cached tokens.
@@ -247,16 +255,19 @@ impl Aic {
         let rows = u64::from(batch.decode_tokens);
         match (prompts, decodes) {
             (0, 0) => (0.0, 0.0),
-            (_, 0) => (self.prefill(prompts, new.max(1), prefix), 0.0),
-            (0, _) => (0.0, self.decode(rows, decodes, context)),
+            (_, 0) => (self.prefill_ms(prompts, new.max(1), prefix), 0.0),
+            (0, _) => (0.0, self.decode_ms(rows, decodes, context)),
             _ => match self.mixed {
                 MixedStepTiming::Sum => (
-                    self.prefill(prompts, new.max(1), prefix),
-                    self.decode(rows, decodes, context),
+                    self.prefill_ms(prompts, new.max(1), prefix),
+                    self.decode_ms(rows, decodes, context),
                 ),
                 MixedStepTiming::Combined => {
                     let prompts = (prompts, new.max(1), prefix);
-                    (self.combined(prompts, (rows, decodes, context)), 0.0)
+                    (
+                        self.combined_pass_ms(prompts, (rows, decodes, context)),
+                        0.0,
+                    )
                 }
             },
         }
@@ -264,60 +275,61 @@ impl Aic {
 
     /// Returns the time of a forward pass that computes `new` prompt tokens after `prefix` cached
     /// ones for each of `requests` requests, in ms.
-    pub fn prefill(&self, requests: u64, new: u64, prefix: u64) -> f64 {
-        let attention = self.context_attention(requests, new, prefix);
-        self.prompt_kernels(requests * new) + self.prompt_head(requests) + attention
+    pub fn prefill_ms(&self, requests: u64, new: u64, prefix: u64) -> f64 {
+        let attention = self.prefill_attention_ms(requests, new, prefix);
+        self.prompt_kernels_ms(requests * new) + self.prompt_head_ms(requests) + attention
     }
 
     /// Returns the time of a forward pass that decodes `rows` tokens of `requests` sequences of
     /// `length` tokens, in ms.
-    pub fn decode(&self, rows: u64, requests: u64, length: u64) -> f64 {
+    pub fn decode_ms(&self, rows: u64, requests: u64, length: u64) -> f64 {
         let known = usize::try_from(rows).ok();
         let known = known.and_then(|rows| self.decode_rows.get(rows)).copied();
-        known.unwrap_or_else(|| self.decode_kernels(rows)) + self.decode_attention(requests, length)
+        known.unwrap_or_else(|| self.decode_kernels_ms(rows))
+            + self.decode_attention_ms(requests, length)
     }
 
     /// Returns the kernel time of a forward pass of `x` tokens with prompts, in ms, without
     /// attention and output head.
-    fn prompt_kernels(&self, x: u64) -> f64 {
+    fn prompt_kernels_ms(&self, x: u64) -> f64 {
         let known = usize::try_from(x).ok();
         let known = known.and_then(|x| self.prompt_rows.get(x)).copied();
-        known.unwrap_or_else(|| self.tokens(x, Phase::Prefill))
+        known.unwrap_or_else(|| self.token_kernels_ms(x, ForwardPhase::Prefill))
     }
 
-    fn decode_kernels(&self, rows: u64) -> f64 {
-        self.tokens(rows, Phase::Decode) + self.head(rows)
+    fn decode_kernels_ms(&self, rows: u64) -> f64 {
+        self.token_kernels_ms(rows, ForwardPhase::Decode) + self.output_head_ms(rows)
     }
 
     /// Returns the time of prefill and decode work in one forward pass, in ms.
-    pub fn combined(
+    pub fn combined_pass_ms(
         &self,
         (prompts, new, prefix): (u64, u64, u64),
         (rows, requests, length): (u64, u64, u64),
     ) -> f64 {
-        self.prompt_kernels(prompts * new + rows)
-            + self.prompt_head(1)
+        self.prompt_kernels_ms(prompts * new + rows)
+            + self.prompt_head_ms(1)
             + match self.compressed {
                 // For whole blocks the estimator looks up one prompt with all tokens.
-                true => self.context_attention(1, prompts * new + rows, prompts * prefix),
+                true => self.prefill_attention_ms(1, prompts * new + rows, prompts * prefix),
                 false => {
-                    self.context_attention(prompts, new, prefix)
-                        + self.decode_attention(requests, length)
+                    self.prefill_attention_ms(prompts, new, prefix)
+                        + self.decode_attention_ms(requests, length)
                 }
             }
     }
 
     /// Returns the time of `x` tokens without head and attention. In decode passes the shared
     /// expert runs in parallel with the routed ones.
-    fn tokens(&self, x: u64, phase: Phase) -> f64 {
+    fn token_kernels_ms(&self, x: u64, phase: ForwardPhase) -> f64 {
         let (h, tokens) = (self.hidden, x as f64);
-        let dense = |n: u64, k: u64| self.gemm(self.dtype, x, n, k);
+        let dense = |n: u64, k: u64| self.gemm_ms(self.dtype, x, n, k);
         let mlp = |width: u64| {
-            let gate = self.speed.moving(tokens * (6 * width) as f64);
+            let gate = self.speed.memory_transfer_ms(tokens * (6 * width) as f64);
             dense(2 * width, h) + gate + dense(h, width)
         };
-        let norms = 2.0 * self.speed.moving(tokens * 8.0 * h as f64);
-        let reduce = self.all_reduce(x * h);
+        let norms = 2.0 * self.speed.memory_transfer_ms(tokens * 8.0 * h as f64);
+        let reduce = self.all_reduce_ms(x * h);
         let projections = match self.compressed {
             true => 0.0,
             false => {
@@ -329,62 +341,66 @@ impl Aic {
         let mlp = match &self.experts {
             None => mlp(self.width),
             Some(experts) => {
-                let router = self.gemm(GemmType::Bf16, x, experts.experts, h);
-                let routed = router + self.expert_time(experts, x);
+                let router = self.gemm_ms(GemmDtype::Bf16, x, experts.experts, h);
+                let routed = router + self.expert_ms(experts, x);
                 match self.shared {
                     0 => routed,
                     // Two more all-reduces move tokens to the experts and back.
-                    width if phase == Phase::Decode => (routed + 2.0 * reduce).max(mlp(width)),
+                    width if phase == ForwardPhase::Decode => {
+                        (routed + 2.0 * reduce).max(mlp(width))
+                    }
                     width => routed + 2.0 * reduce + mlp(width),
                 }
             }
         };
         let layer = norms + projections + mlp + 2.0 * reduce;
-        let embedding = self.speed.moving(tokens * 2.0 * h as f64);
+        let embedding = self.speed.memory_transfer_ms(tokens * 2.0 * h as f64);
         let gather = if self.compressed { 0.0 } else { reduce };
         self.layers * layer + embedding + gather
     }
 
     /// Returns the time of the output head in a pass with prompts, in ms; 0 for mixture-of-experts
     /// models without compressed attention, as in AIConfigurator.
-    fn prompt_head(&self, rows: u64) -> f64 {
+    fn prompt_head_ms(&self, rows: u64) -> f64 {
         match self.experts.is_some() && !self.compressed {
             true => 0.0,
-            false => self.head(rows),
+            false => self.output_head_ms(rows),
         }
     }
 
-    fn head(&self, rows: u64) -> f64 {
-        self.gemm(GemmType::Bf16, rows, self.vocab, self.hidden)
+    fn output_head_ms(&self, rows: u64) -> f64 {
+        self.gemm_ms(GemmDtype::Bf16, rows, self.vocab, self.hidden)
     }
 
-    fn gemm(&self, dtype: GemmType, m: u64, n: u64, k: u64) -> f64 {
-        let sol = |m, n, k| self.speed.gemm(dtype, m, n, k);
+    fn gemm_ms(&self, dtype: GemmDtype, m: u64, n: u64, k: u64) -> f64 {
+        let sol = |m, n, k| self.speed.min_gemm_ms(dtype, m, n, k);
         // `open` rejects shapes that are far from all measured ones.
-        let sites = self.sites(dtype);
-        sites.time((m, n, k), &sol).unwrap_or_else(|| sol(m, n, k))
+        let sites = self.gemm_table(dtype);
+        sites
+            .time_ms((m, n, k), &sol)
+            .unwrap_or_else(|| sol(m, n, k))
     }
 
-    fn expert_time(&self, experts: &ExpertTable, tokens: u64) -> f64 {
-        let sol = |tokens: u64| self.expert_sol(experts, tokens);
+    fn expert_ms(&self, experts: &ExpertKernelTable, tokens: u64) -> f64 {
+        let sol = |tokens: u64| self.min_expert_ms(experts, tokens);
         experts
             .curve
-            .time(tokens, End::Last, &sol)
+            .time_ms(tokens, ExtrapolationEnd::Last, &sol)
             .unwrap_or_else(|| sol(tokens))
     }
 
-    fn expert_sol(&self, e: &ExpertTable, tokens: u64) -> f64 {
+    fn min_expert_ms(&self, e: &ExpertKernelTable, tokens: u64) -> f64 {
         let (h, i, pairs) = (self.hidden, e.width, tokens * e.per_token);
         let flops = pairs * h * i * 3 * 2 / e.ep / e.tp;
         let own = pairs / e.ep;
         let bytes =
             own * h * 2 + own * i * 3 / e.tp + h * i * 3 / e.tp * (e.experts / e.ep).min(own);
-        let peak = self.speed.peak(e.dtype);
+        let peak = self.speed.peak_flops(e.dtype);
         self.speed
-            .least(flops as f64, peak, e.bytes_per_weight * bytes as f64)
+            .roofline_min_ms(flops as f64, peak, e.bytes_per_weight * bytes as f64)
     }
 
-    fn all_reduce(&self, elements: u64) -> f64 {
+    fn all_reduce_ms(&self, elements: u64) -> f64 {
         let Some((gpus, curve)) = &self.reduce else {
             return 0.0;
         };
@@ -392,7 +408,7 @@ impl Aic {
         let sol =
             |elements: u64| 4.0 * elements as f64 * (gpus - 1.0) / gpus / self.speed.link * 1e3;
         curve
-            .time(elements, End::Last, &sol)
+            .time_ms(elements, ExtrapolationEnd::Last, &sol)
             .unwrap_or_else(|| sol(elements))
     }
 }
@@ -410,7 +426,7 @@ fn check_model(setup: &AicSetup) -> Result<(), AicError> {
         return Err(AicError::Model("an MLP without a gate is not supported"));
     }
     // For DeepSeek every layer counts as one with experts.
-    let uneven = |moe: super::Moe| moe.shared > 0 || moe.layers != shape.layers;
+    let uneven = |moe: super::ExpertsShape| moe.shared > 0 || moe.layers != shape.layers;
     if !compressed && shape.moe.is_some_and(uneven) {
         return Err(AicError::Model(
             "shared experts, and models with and without experts in different layers, are \
@@ -420,27 +436,27 @@ fn check_model(setup: &AicSetup) -> Result<(), AicError> {
     Ok(())
 }
 
-fn expert_table(
-    folder: &Folder,
+fn load_expert_table(
+    folder: &KernelTableFolder,
     setup: &AicSetup,
     tp: u64,
-) -> Result<Option<ExpertTable>, AicError> {
+) -> Result<Option<ExpertKernelTable>, AicError> {
     let Some(moe) = setup.shape.moe else {
         return Ok(None);
     };
     let ep = u64::from(setup.moe_ep.max(1));
     let (name, dtype, bytes_per_weight) = match setup.shape.quantization.scheme {
-        Scheme::None => ("bfloat16", GemmType::Bf16, 2.0),
-        Scheme::Fp8 => ("fp8", GemmType::Fp8, 1.0),
-        Scheme::Fp8Block => ("fp8_block", GemmType::Fp8Block, 1.0),
-        Scheme::Int4 => ("w4a16_mxfp4", GemmType::Bf16, 0.5),
-        Scheme::Int8 | Scheme::Fp4 => {
+        QuantizationScheme::None => ("bfloat16", GemmDtype::Bf16, 2.0),
+        QuantizationScheme::Fp8 => ("fp8", GemmDtype::Fp8, 1.0),
+        QuantizationScheme::Fp8Block => ("fp8_block", GemmDtype::Fp8Block, 1.0),
+        QuantizationScheme::Int4 => ("w4a16_mxfp4", GemmDtype::Bf16, 0.5),
+        QuantizationScheme::Int8 | QuantizationScheme::Fp4 => {
             return Err(AicError::Model(
                 "experts with 8-bit integer or fp4 weights are not supported",
             ));
         }
     };
-    let table = ExpertTable {
+    let table = ExpertKernelTable {
         curve: LatencyCurve::default(),
         dtype,
         bytes_per_weight,
@@ -455,7 +471,7 @@ fn expert_table(
         true => "power_law_1.01",
         false => "power_law_1.2",
     };
-    let curve = folder.experts(
+    let curve = folder.read_expert_curve(
         (name, distribution),
         [
             ("topk", table.per_token),
@@ -466,21 +482,21 @@ fn expert_table(
             ("moe_ep_size", ep),
         ],
     )?;
-    Ok(Some(ExpertTable { curve, ..table }))
+    Ok(Some(ExpertKernelTable { curve, ..table }))
 }
 
-fn gemm_type(scheme: Scheme) -> Result<GemmType, AicError> {
+fn gemm_type_of_scheme(scheme: QuantizationScheme) -> Result<GemmDtype, AicError> {
     match scheme {
-        Scheme::None => Ok(GemmType::Bf16),
-        Scheme::Fp8 => Ok(GemmType::Fp8),
-        Scheme::Fp8Block => Ok(GemmType::Fp8Block),
-        Scheme::Int8 | Scheme::Int4 | Scheme::Fp4 => Err(AicError::Model(
-            "dense weights of 4 bits or 8-bit integers are not supported",
-        )),
+        QuantizationScheme::None => Ok(GemmDtype::Bf16),
+        QuantizationScheme::Fp8 => Ok(GemmDtype::Fp8),
+        QuantizationScheme::Fp8Block => Ok(GemmDtype::Fp8Block),
+        QuantizationScheme::Int8 | QuantizationScheme::Int4 | QuantizationScheme::Fp4 => Err(
+            AicError::Model("dense weights of 4 bits or 8-bit integers are not supported"),
+        ),
     }
 }
 
-fn hardware_speed(sheet: &Sheet) -> HardwareSpeed {
+fn hardware_speed(sheet: &SystemSheet) -> HardwareSpeed {
     HardwareSpeed {
         memory: sheet.gpu.mem_bw,
         reached: sheet.gpu.mem_bw_empirical_scaling_factor,

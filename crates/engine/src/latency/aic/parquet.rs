@@ -5,28 +5,28 @@ use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::sync::Arc;
 
-pub(super) enum Column {
+pub(super) enum ParquetColumn {
     Text(Vec<Option<Arc<str>>>),
     Whole(Vec<Option<i64>>),
     Float(Vec<Option<f64>>),
 }
 
-pub(super) struct Table {
+pub(super) struct ParquetTable {
     pub(super) rows: usize,
-    columns: BTreeMap<String, Column>,
+    columns: BTreeMap<String, ParquetColumn>,
 }
 
-pub(super) type Problem = &'static str;
+pub(super) type ParquetProblem = &'static str;
 
-const TRUNCATED: Problem = "is cut off";
-const UNSUPPORTED: Problem = "uses a Parquet feature that is not supported";
+const TRUNCATED: ParquetProblem = "is cut off";
+const UNSUPPORTED: ParquetProblem = "uses a Parquet feature that is not supported";
 
 /// Maximum number of rows per Parquet table. Protects memory, since a few bytes can encode many
 /// equal values.
 const MAX_ROWS: usize = 1 << 22;
 
-impl Table {
-    pub(super) fn read(file: &[u8]) -> Result<Self, Problem> {
+impl ParquetTable {
+    pub(super) fn read(file: &[u8]) -> Result<Self, ParquetProblem> {
         let end = file.len().checked_sub(8).ok_or(TRUNCATED)?;
         if !file.starts_with(b"PAR1") || !file.ends_with(b"PAR1") {
             return Err("is not a Parquet file");
@@ -36,34 +36,41 @@ impl Table {
         let footer = file
             .get(end.checked_sub(length).ok_or(TRUNCATED)?..end)
             .ok_or(TRUNCATED)?;
-        let meta = Thrift {
+        let meta = ThriftReader {
             bytes: footer,
             depth: 0,
         }
-        .structure()?;
-        let rows = usize::try_from(meta.whole(3)?).map_err(|_| UNSUPPORTED)?;
+        .read_struct()?;
+        let rows = usize::try_from(meta.integer_field(3)?).map_err(|_| UNSUPPORTED)?;
         let mut optional = BTreeMap::new();
-        for element in meta.list(2)?.iter().skip(1) {
-            let element = element.structure()?;
-            optional.insert(element.text(4)?, element.whole(3).unwrap_or(0) == 1);
+        for element in meta.list_field(2)?.iter().skip(1) {
+            let element = element.as_struct()?;
+            optional.insert(
+                element.text_field(4)?,
+                element.integer_field(3).unwrap_or(0) == 1,
+            );
         }
-        let mut columns: BTreeMap<String, Column> = BTreeMap::new();
-        for group in meta.list(4)? {
-            for chunk in group.structure()?.list(1)? {
-                let chunk = chunk.structure()?.inner(3)?;
-                let [Field::Bytes(name)] = chunk.list(3)? else {
+        let mut columns: BTreeMap<String, ParquetColumn> = BTreeMap::new();
+        for group in meta.list_field(4)? {
+            for chunk in group.as_struct()?.list_field(1)? {
+                let chunk = chunk.as_struct()?.struct_field(3)?;
+                let [ThriftField::Bytes(name)] = chunk.list_field(3)? else {
                     return Err(UNSUPPORTED);
                 };
                 let name = String::from_utf8_lossy(name).into_owned();
                 let optional = *optional.get(&name).ok_or(UNSUPPORTED)?;
-                let read = column(file, chunk, optional)?;
+                let read = read_column(file, chunk, optional)?;
                 match (columns.get_mut(&name), read) {
                     (None, read) => {
                         columns.insert(name, read);
                     }
-                    (Some(Column::Text(all)), Column::Text(more)) => all.extend(more),
-                    (Some(Column::Whole(all)), Column::Whole(more)) => all.extend(more),
-                    (Some(Column::Float(all)), Column::Float(more)) => all.extend(more),
+                    (Some(ParquetColumn::Text(all)), ParquetColumn::Text(more)) => all.extend(more),
+                    (Some(ParquetColumn::Whole(all)), ParquetColumn::Whole(more)) => {
+                        all.extend(more)
+                    }
+                    (Some(ParquetColumn::Float(all)), ParquetColumn::Float(more)) => {
+                        all.extend(more)
+                    }
                     _ => return Err(UNSUPPORTED),
                 }
             }
@@ -77,29 +84,29 @@ impl Table {
 
     pub(super) fn text(&self, column: &str, row: usize) -> Option<&str> {
         match self.columns.get(column)? {
-            Column::Text(values) => values[row].as_deref(),
-            Column::Whole(_) | Column::Float(_) => None,
+            ParquetColumn::Text(values) => values[row].as_deref(),
+            ParquetColumn::Whole(_) | ParquetColumn::Float(_) => None,
         }
     }
 
-    pub(super) fn whole(&self, column: &str, row: usize) -> Option<i64> {
+    pub(super) fn integer(&self, column: &str, row: usize) -> Option<i64> {
         match self.columns.get(column)? {
-            Column::Whole(values) => values[row],
-            Column::Float(values) => values[row].map(|value| value as i64),
-            Column::Text(_) => None,
+            ParquetColumn::Whole(values) => values[row],
+            ParquetColumn::Float(values) => values[row].map(|value| value as i64),
+            ParquetColumn::Text(_) => None,
         }
     }
 
     pub(super) fn float(&self, column: &str, row: usize) -> Option<f64> {
         match self.columns.get(column)? {
-            Column::Whole(values) => values[row].map(|value| value as f64),
-            Column::Float(values) => values[row],
-            Column::Text(_) => None,
+            ParquetColumn::Whole(values) => values[row].map(|value| value as f64),
+            ParquetColumn::Float(values) => values[row],
+            ParquetColumn::Text(_) => None,
         }
     }
 }
 
-impl Column {
+impl ParquetColumn {
     fn len(&self) -> usize {
         match self {
             Self::Text(values) => values.len(),
@@ -109,37 +116,50 @@ impl Column {
     }
 }
 
-fn column(file: &[u8], chunk: &Structure, optional: bool) -> Result<Column, Problem> {
-    let (kind, codec) = (chunk.whole(1)?, chunk.whole(4)?);
-    let start = chunk.whole(11).or_else(|_| chunk.whole(9))?;
+fn read_column(
+    file: &[u8],
+    chunk: &ThriftStruct,
+    optional: bool,
+) -> Result<ParquetColumn, ParquetProblem> {
+    let (kind, codec) = (chunk.integer_field(1)?, chunk.integer_field(4)?);
+    let start = chunk
+        .integer_field(11)
+        .or_else(|_| chunk.integer_field(9))?;
     let start = usize::try_from(start).map_err(|_| UNSUPPORTED)?;
     let mut left = file.get(start..).ok_or(TRUNCATED)?;
-    let wanted = usize::try_from(chunk.whole(5)?).map_err(|_| UNSUPPORTED)?;
+    let wanted = usize::try_from(chunk.integer_field(5)?).map_err(|_| UNSUPPORTED)?;
     let mut values = match kind {
-        6 => Column::Text(Vec::new()),
-        2 => Column::Whole(Vec::new()),
-        5 => Column::Float(Vec::new()),
+        6 => ParquetColumn::Text(Vec::new()),
+        2 => ParquetColumn::Whole(Vec::new()),
+        5 => ParquetColumn::Float(Vec::new()),
         _ => return Err(UNSUPPORTED),
     };
-    let mut words: Option<Column> = None;
+    let mut words: Option<ParquetColumn> = None;
     while values.len() < wanted {
-        let mut reader = Thrift {
+        let mut reader = ThriftReader {
             bytes: left,
             depth: 0,
         };
-        let header = reader.structure()?;
-        let size = usize::try_from(header.whole(3)?).map_err(|_| UNSUPPORTED)?;
-        let whole = usize::try_from(header.whole(2)?).map_err(|_| UNSUPPORTED)?;
+        let header = reader.read_struct()?;
+        let size = usize::try_from(header.integer_field(3)?).map_err(|_| UNSUPPORTED)?;
+        let whole = usize::try_from(header.integer_field(2)?).map_err(|_| UNSUPPORTED)?;
         let body = reader.bytes.get(..size).ok_or(TRUNCATED)?;
         left = &reader.bytes[size..];
-        let page = unpack(body, codec, whole)?;
-        match header.whole(1)? {
+        let page = decompress_page(body, codec, whole)?;
+        match header.integer_field(1)? {
             2 => {
-                let count = header.inner(7)?.whole(1)?;
+                let count = header.struct_field(7)?.integer_field(1)?;
                 let count = usize::try_from(count).map_err(|_| UNSUPPORTED)?;
-                words = Some(plain(&page, kind, count)?);
+                words = Some(decode_plain_values(&page, kind, count)?);
             }
-            0 => data_page(&page, header.inner(5)?, kind, optional, &words, &mut values)?,
+            0 => read_data_page(
+                &page,
+                header.struct_field(5)?,
+                kind,
+                optional,
+                &words,
+                &mut values,
+            )?,
             _ => return Err(UNSUPPORTED),
         }
     }
@@ -147,15 +167,15 @@ fn column(file: &[u8], chunk: &Structure, optional: bool) -> Result<Column, Prob
 }
 
 /// Reads the values of a Parquet data page, after the definition levels that mark missing values.
-fn data_page(
+fn read_data_page(
     page: &[u8],
-    header: &Structure,
+    header: &ThriftStruct,
     kind: i64,
     optional: bool,
-    words: &Option<Column>,
-    values: &mut Column,
-) -> Result<(), Problem> {
-    let count = usize::try_from(header.whole(1)?).map_err(|_| UNSUPPORTED)?;
+    words: &Option<ParquetColumn>,
+    values: &mut ParquetColumn,
+) -> Result<(), ParquetProblem> {
+    let count = usize::try_from(header.integer_field(1)?).map_err(|_| UNSUPPORTED)?;
     if count > MAX_ROWS.saturating_sub(values.len()) {
         return Err(UNSUPPORTED);
     }
@@ -168,21 +188,21 @@ fn data_page(
             .try_into()
             .map_err(|_| TRUNCATED)?;
         let length = u32::from_le_bytes(length) as usize;
-        present = runs(page.get(4..4 + length).ok_or(TRUNCATED)?, 1, count)?;
+        present = decode_rle_runs(page.get(4..4 + length).ok_or(TRUNCATED)?, 1, count)?;
         page = &page[4 + length..];
     }
     let there = present.iter().filter(|level| **level == 1).count();
-    let indices = match header.whole(2)? {
+    let indices = match header.integer_field(2)? {
         0 => None,
         2 | 8 => {
             let (width, rest) = page.split_first().ok_or(TRUNCATED)?;
-            Some(runs(rest, (*width).into(), there)?)
+            Some(decode_rle_runs(rest, (*width).into(), there)?)
         }
         _ => return Err(UNSUPPORTED),
     };
     let own = match indices {
         Some(_) => None,
-        None => Some(plain(page, kind, there)?),
+        None => Some(decode_plain_values(page, kind, there)?),
     };
     let source = own.as_ref().or(words.as_ref()).ok_or(UNSUPPORTED)?;
     let mut next = 0;
@@ -200,16 +220,22 @@ fn data_page(
             None
         };
         match (&mut *values, source) {
-            (Column::Text(all), Column::Text(from)) => all.push(at.and_then(|i| from[i].clone())),
-            (Column::Whole(all), Column::Whole(from)) => all.push(at.and_then(|i| from[i])),
-            (Column::Float(all), Column::Float(from)) => all.push(at.and_then(|i| from[i])),
+            (ParquetColumn::Text(all), ParquetColumn::Text(from)) => {
+                all.push(at.and_then(|i| from[i].clone()))
+            }
+            (ParquetColumn::Whole(all), ParquetColumn::Whole(from)) => {
+                all.push(at.and_then(|i| from[i]))
+            }
+            (ParquetColumn::Float(all), ParquetColumn::Float(from)) => {
+                all.push(at.and_then(|i| from[i]))
+            }
             _ => return Err(UNSUPPORTED),
         }
     }
     Ok(())
 }
 
-fn unpack(body: &[u8], codec: i64, size: usize) -> Result<Vec<u8>, Problem> {
+fn decompress_page(body: &[u8], codec: i64, size: usize) -> Result<Vec<u8>, ParquetProblem> {
     const MAX_PAGE_BYTES: usize = 1 << 28;
     if size > MAX_PAGE_BYTES {
         return Err(UNSUPPORTED);
@@ -238,8 +264,12 @@ fn unpack(body: &[u8], codec: i64, size: usize) -> Result<Vec<u8>, Problem> {
     }
 }
 
-fn plain(page: &[u8], kind: i64, count: usize) -> Result<Column, Problem> {
-    let eights = || -> Result<Vec<[u8; 8]>, Problem> {
+fn decode_plain_values(
+    page: &[u8],
+    kind: i64,
+    count: usize,
+) -> Result<ParquetColumn, ParquetProblem> {
+    let eights = || -> Result<Vec<[u8; 8]>, ParquetProblem> {
         let bytes = page
             .get(..count.checked_mul(8).ok_or(TRUNCATED)?)
             .ok_or(TRUNCATED)?;
@@ -247,14 +277,14 @@ fn plain(page: &[u8], kind: i64, count: usize) -> Result<Column, Problem> {
         Ok(eights.to_vec())
     };
     Ok(match kind {
-        2 => Column::Whole(
+        2 => ParquetColumn::Whole(
             eights()?
                 .into_iter()
                 .map(i64::from_le_bytes)
                 .map(Some)
                 .collect(),
         ),
-        5 => Column::Float(
+        5 => ParquetColumn::Float(
             eights()?
                 .into_iter()
                 .map(f64::from_le_bytes)
@@ -276,25 +306,25 @@ fn plain(page: &[u8], kind: i64, count: usize) -> Result<Column, Problem> {
                 values.push(Some(Arc::from(text)));
                 rest = &rest[4 + length..];
             }
-            Column::Text(values)
+            ParquetColumn::Text(values)
         }
     })
 }
 
 /// Decodes `count` integers of `width` bits from Parquet's hybrid of run-length encoding and bit
 /// packing.
-fn runs(bytes: &[u8], width: u32, count: usize) -> Result<Vec<u32>, Problem> {
+fn decode_rle_runs(bytes: &[u8], width: u32, count: usize) -> Result<Vec<u32>, ParquetProblem> {
     if width > 32 {
         return Err(UNSUPPORTED);
     }
-    let mut reader = Thrift { bytes, depth: 0 };
+    let mut reader = ThriftReader { bytes, depth: 0 };
     let mut values = Vec::with_capacity(count.min(1 << 20));
     while values.len() < count {
-        let head = reader.varint()?;
+        let head = reader.read_varint()?;
         let left = count - values.len();
         if head & 1 == 0 {
             let size = width.div_ceil(8) as usize;
-            let taken = reader.take(size)?;
+            let taken = reader.take_bytes(size)?;
             let mut word = [0; 4];
             word[..size].copy_from_slice(taken);
             let times = usize::try_from(head >> 1)
@@ -307,7 +337,7 @@ fn runs(bytes: &[u8], width: u32, count: usize) -> Result<Vec<u32>, Problem> {
         } else {
             let groups = usize::try_from(head >> 1).map_err(|_| UNSUPPORTED)?;
             let size = groups.checked_mul(width as usize).ok_or(TRUNCATED)?;
-            let taken = reader.take(size.min(reader.bytes.len()))?;
+            let taken = reader.take_bytes(size.min(reader.bytes.len()))?;
             let bit =
                 |at: usize| u32::from(taken.get(at / 8).is_some_and(|b| b >> (at % 8) & 1 == 1));
             for n in 0..groups.saturating_mul(8).min(left) {
@@ -320,24 +350,24 @@ fn runs(bytes: &[u8], width: u32, count: usize) -> Result<Vec<u32>, Problem> {
 }
 
 /// Reads Thrift's compact protocol, which encodes Parquet's metadata.
-struct Thrift<'a> {
+struct ThriftReader<'a> {
     bytes: &'a [u8],
     depth: u32,
 }
 
-enum Field {
+enum ThriftField {
     Whole(i64),
     Bytes(Vec<u8>),
-    List(Vec<Field>),
-    Structure(Structure),
+    List(Vec<ThriftField>),
+    Structure(ThriftStruct),
     Other,
 }
 
 #[derive(Default)]
-struct Structure(BTreeMap<i64, Field>);
+struct ThriftStruct(BTreeMap<i64, ThriftField>);
 
-impl Field {
-    fn structure(&self) -> Result<&Structure, Problem> {
+impl ThriftField {
+    fn as_struct(&self) -> Result<&ThriftStruct, ParquetProblem> {
         match self {
             Self::Structure(fields) => Ok(fields),
             _ => Err(UNSUPPORTED),
@@ -345,48 +375,48 @@ impl Field {
     }
 }
 
-impl Structure {
-    fn whole(&self, id: i64) -> Result<i64, Problem> {
+impl ThriftStruct {
+    fn integer_field(&self, id: i64) -> Result<i64, ParquetProblem> {
         match self.0.get(&id) {
-            Some(Field::Whole(value)) => Ok(*value),
+            Some(ThriftField::Whole(value)) => Ok(*value),
             _ => Err(UNSUPPORTED),
         }
     }
 
-    fn text(&self, id: i64) -> Result<String, Problem> {
+    fn text_field(&self, id: i64) -> Result<String, ParquetProblem> {
         match self.0.get(&id) {
-            Some(Field::Bytes(bytes)) => Ok(String::from_utf8_lossy(bytes).into_owned()),
+            Some(ThriftField::Bytes(bytes)) => Ok(String::from_utf8_lossy(bytes).into_owned()),
             _ => Err(UNSUPPORTED),
         }
     }
 
-    fn list(&self, id: i64) -> Result<&[Field], Problem> {
+    fn list_field(&self, id: i64) -> Result<&[ThriftField], ParquetProblem> {
         match self.0.get(&id) {
-            Some(Field::List(list)) => Ok(list),
+            Some(ThriftField::List(list)) => Ok(list),
             _ => Err(UNSUPPORTED),
         }
     }
 
-    fn inner(&self, id: i64) -> Result<&Self, Problem> {
-        self.0.get(&id).ok_or(UNSUPPORTED)?.structure()
+    fn struct_field(&self, id: i64) -> Result<&Self, ParquetProblem> {
+        self.0.get(&id).ok_or(UNSUPPORTED)?.as_struct()
     }
 }
 
-impl<'a> Thrift<'a> {
-    fn take(&mut self, n: usize) -> Result<&'a [u8], Problem> {
+impl<'a> ThriftReader<'a> {
+    fn take_bytes(&mut self, n: usize) -> Result<&'a [u8], ParquetProblem> {
         let (taken, rest) = self.bytes.split_at_checked(n).ok_or(TRUNCATED)?;
         self.bytes = rest;
         Ok(taken)
     }
 
-    fn byte(&mut self) -> Result<u8, Problem> {
-        Ok(self.take(1)?[0])
+    fn read_byte(&mut self) -> Result<u8, ParquetProblem> {
+        Ok(self.take_bytes(1)?[0])
     }
 
-    fn varint(&mut self) -> Result<u64, Problem> {
+    fn read_varint(&mut self) -> Result<u64, ParquetProblem> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
-            let byte = self.byte()?;
+            let byte = self.read_byte()?;
             value |= u64::from(byte & 0x7f) << shift;
             if byte & 0x80 == 0 {
                 return Ok(value);
@@ -395,77 +425,77 @@ impl<'a> Thrift<'a> {
         Err(UNSUPPORTED)
     }
 
-    fn zigzag(&mut self) -> Result<i64, Problem> {
-        let value = self.varint()?;
+    fn read_zigzag(&mut self) -> Result<i64, ParquetProblem> {
+        let value = self.read_varint()?;
         Ok((value >> 1) as i64 ^ -((value & 1) as i64))
     }
 
-    fn deeper(&mut self) -> Result<(), Problem> {
-        const MAX_DEPTH: u32 = 16;
+    fn enter_nesting(&mut self) -> Result<(), ParquetProblem> {
+        const MAX_THRIFT_DEPTH: u32 = 16;
         self.depth += 1;
-        match self.depth > MAX_DEPTH {
+        match self.depth > MAX_THRIFT_DEPTH {
             true => Err(UNSUPPORTED),
             false => Ok(()),
         }
     }
 
-    fn structure(&mut self) -> Result<Structure, Problem> {
-        self.deeper()?;
+    fn read_struct(&mut self) -> Result<ThriftStruct, ParquetProblem> {
+        self.enter_nesting()?;
         let mut fields = BTreeMap::new();
         let mut id = 0;
         loop {
-            let head = self.byte()?;
+            let head = self.read_byte()?;
             if head == 0 {
                 break;
             }
             id = match head >> 4 {
-                0 => self.zigzag()?,
+                0 => self.read_zigzag()?,
                 more => id.wrapping_add(i64::from(more)),
             };
-            let field = self.field(head & 0x0f)?;
+            let field = self.read_field(head & 0x0f)?;
             fields.insert(id, field);
         }
         self.depth -= 1;
-        Ok(Structure(fields))
+        Ok(ThriftStruct(fields))
     }
 
     /// Reads an item of a list. Booleans take a byte there; in a structure, `kind` is their value.
-    fn item(&mut self, kind: u8) -> Result<Field, Problem> {
+    fn read_list_item(&mut self, kind: u8) -> Result<ThriftField, ParquetProblem> {
         if matches!(kind, 1 | 2) {
-            self.byte()?;
+            self.read_byte()?;
         }
-        self.field(kind)
+        self.read_field(kind)
     }
 
-    fn field(&mut self, kind: u8) -> Result<Field, Problem> {
+    fn read_field(&mut self, kind: u8) -> Result<ThriftField, ParquetProblem> {
         Ok(match kind {
-            1 | 2 => Field::Other,
-            3 => Field::Whole((self.byte()? as i8).into()),
-            4..=6 => Field::Whole(self.zigzag()?),
+            1 | 2 => ThriftField::Other,
+            3 => ThriftField::Whole((self.read_byte()? as i8).into()),
+            4..=6 => ThriftField::Whole(self.read_zigzag()?),
             7 => {
-                self.take(8)?;
-                Field::Other
+                self.take_bytes(8)?;
+                ThriftField::Other
             }
             8 => {
-                let length = usize::try_from(self.varint()?).map_err(|_| UNSUPPORTED)?;
-                Field::Bytes(self.take(length)?.to_vec())
+                let length = usize::try_from(self.read_varint()?).map_err(|_| UNSUPPORTED)?;
+                ThriftField::Bytes(self.take_bytes(length)?.to_vec())
             }
             9 | 10 => {
-                let head = self.byte()?;
+                let head = self.read_byte()?;
                 let count = match head >> 4 {
-                    15 => usize::try_from(self.varint()?).map_err(|_| UNSUPPORTED)?,
+                    15 => usize::try_from(self.read_varint()?).map_err(|_| UNSUPPORTED)?,
                     few => few.into(),
                 };
                 if count > self.bytes.len() {
                     return Err(TRUNCATED);
                 }
-                self.deeper()?;
-                let items = (0..count).map(|_| self.item(head & 0x0f));
+                self.enter_nesting()?;
+                let items = (0..count).map(|_| self.read_list_item(head & 0x0f));
                 let items = items.collect::<Result<_, _>>()?;
                 self.depth -= 1;
-                Field::List(items)
+                ThriftField::List(items)
             }
-            12 => Field::Structure(self.structure()?),
+            12 => ThriftField::Structure(self.read_struct()?),
             _ => return Err(UNSUPPORTED),
         })
     }
@@ -478,10 +508,10 @@ mod tests {
     #[test]
     fn a_page_that_claims_another_length_is_refused_before_it_takes_memory() {
         let body = snap::raw::Encoder::new().compress_vec(b"latency").unwrap();
-        assert_eq!(unpack(&body, 1, 7).unwrap(), b"latency");
-        assert_eq!(unpack(&body, 1, 8), Err(UNSUPPORTED));
+        assert_eq!(decompress_page(&body, 1, 7).unwrap(), b"latency");
+        assert_eq!(decompress_page(&body, 1, 8), Err(UNSUPPORTED));
         // The body declares 2^32 - 1 bytes.
         let claim = [&[0xff, 0xff, 0xff, 0xff, 0x0f], &body[1..]].concat();
-        assert_eq!(unpack(&claim, 1, 7), Err(UNSUPPORTED));
+        assert_eq!(decompress_page(&claim, 1, 7), Err(UNSUPPORTED));
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::error::AicError;
 use crate::latency::{ModelShape, RooflineSetup, StepOverhead};
 
-const SYSTEMS: [(&str, &str); 9] = [
+const AIC_SYSTEM_BY_GPU: [(&str, &str); 9] = [
     ("A100-SXM-80GB", "a100_sxm"),
     ("B200-SXM-180GB", "b200_sxm"),
     ("B300-SXM-288GB", "b300_sxm"),
@@ -63,10 +63,10 @@ impl AicSetup {
     /// [`AicError::Gpu`] for a GPU that was not measured.
     pub fn new(setup: &RooflineSetup, beside: StepOverhead) -> Result<Self, AicError> {
         let name = setup.gpu.name;
-        let system = SYSTEMS.iter().find(|(gpu, _)| *gpu == name);
+        let system = AIC_SYSTEM_BY_GPU.iter().find(|(gpu, _)| *gpu == name);
         let (_, system) = system.ok_or_else(|| AicError::Gpu {
             gpu: name,
-            known: SYSTEMS.map(|(gpu, _)| gpu).join(", "),
+            known: AIC_SYSTEM_BY_GPU.map(|(gpu, _)| gpu).join(", "),
         })?;
         Ok(Self {
             shape: setup.shape.clone(),
@@ -85,7 +85,7 @@ impl AicSetup {
 
 /// Returns the folder of the newest AIConfigurator tables in a Python environment (`$VIRTUAL_ENV`,
 /// `$CONDA_PREFIX`).
-pub fn installed_tables(environment: &Path) -> Option<PathBuf> {
+pub fn find_installed_tables(environment: &Path) -> Option<PathBuf> {
     let python = std::fs::read_dir(environment.join("lib")).ok()?;
     let mut found: Vec<PathBuf> = python
         .flatten()

@@ -1,7 +1,7 @@
 //! Computes the minimum kernel times that a GPU allows, from its data sheet.
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum GemmType {
+pub(super) enum GemmDtype {
     Bf16,
     Fp8,
     Fp8Block,
@@ -18,8 +18,8 @@ pub(super) struct HardwareSpeed {
     pub(super) link: f64,
 }
 
-impl GemmType {
-    pub(super) fn name(self) -> &'static str {
+impl GemmDtype {
+    pub(super) fn aic_name(self) -> &'static str {
         match self {
             Self::Bf16 => "bfloat16",
             Self::Fp8 => "fp8",
@@ -33,25 +33,25 @@ impl GemmType {
 }
 
 impl HardwareSpeed {
-    pub(super) fn moving(&self, bytes: f64) -> f64 {
+    pub(super) fn memory_transfer_ms(&self, bytes: f64) -> f64 {
         (bytes / (self.memory * self.reached) + self.launch) * 1e3
     }
 
-    pub(super) fn peak(&self, dtype: GemmType) -> f64 {
-        if dtype == GemmType::Bf16 {
+    pub(super) fn peak_flops(&self, dtype: GemmDtype) -> f64 {
+        if dtype == GemmDtype::Bf16 {
             self.bf16
         } else {
             self.fp8
         }
     }
 
-    pub(super) fn least(&self, flops: f64, peak: f64, bytes: f64) -> f64 {
+    pub(super) fn roofline_min_ms(&self, flops: f64, peak: f64, bytes: f64) -> f64 {
         (flops / peak).max(bytes / self.memory) * 1e3
     }
 
-    pub(super) fn gemm(&self, dtype: GemmType, m: u64, n: u64, k: u64) -> f64 {
+    pub(super) fn min_gemm_ms(&self, dtype: GemmDtype, m: u64, n: u64, k: u64) -> f64 {
         let (m, n, k) = (m as f64, n as f64, k as f64);
         let bytes = dtype.bytes_per_value() * (m * n + m * k + n * k);
-        self.least(2.0 * m * n * k, self.peak(dtype), bytes)
+        self.roofline_min_ms(2.0 * m * n * k, self.peak_flops(dtype), bytes)
     }
 }

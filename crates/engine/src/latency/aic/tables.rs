@@ -7,11 +7,11 @@ use serde::Deserialize;
 
 use super::error::AicError;
 use super::lookup::{AttentionTable, GemmTable, LatencyCurve};
-use super::parquet::Table;
+use super::parquet::ParquetTable;
 
 /// Phase of the work in a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum ForwardPhase {
     /// Prompts, or prompts with decodes.
     Prefill,
     /// Decodes only.
@@ -19,14 +19,14 @@ pub(super) enum Phase {
 }
 
 #[derive(Debug, Clone, Deserialize)]
-pub(super) struct Sheet {
+pub(super) struct SystemSheet {
     data_dir: String,
-    pub(super) gpu: SheetGpu,
-    pub(super) node: SheetNode,
+    pub(super) gpu: SystemSheetGpu,
+    pub(super) node: SystemSheetNode,
 }
 
 #[derive(Debug, Clone, Deserialize)]
-pub(super) struct SheetGpu {
+pub(super) struct SystemSheetGpu {
     /// Bandwidth of GPU memory, in B/s.
     pub(super) mem_bw: f64,
     pub(super) mem_bw_empirical_scaling_factor: f64,
@@ -37,44 +37,44 @@ pub(super) struct SheetGpu {
 }
 
 #[derive(Debug, Clone, Deserialize)]
-pub(super) struct SheetNode {
+pub(super) struct SystemSheetNode {
     /// Bandwidth between the GPUs of a node, in B/s.
     pub(super) intra_node_bw: f64,
 }
 
 #[derive(Deserialize)]
-struct Versions {
-    defaults: BTreeMap<String, Slots>,
+struct BackendVersionsFile {
+    defaults: BTreeMap<String, VersionSlots>,
     #[serde(default)]
-    overrides: BTreeMap<String, BTreeMap<String, Slots>>,
+    overrides: BTreeMap<String, BTreeMap<String, VersionSlots>>,
 }
 
 #[derive(Deserialize)]
-struct Slots {
+struct VersionSlots {
     current: String,
     previous: Option<String>,
 }
 
 #[derive(Deserialize)]
-struct Reuse {
+struct TableReuseRule {
     #[serde(default)]
-    reuse: Vec<Donor>,
+    reuse: Vec<TableDonorVersion>,
 }
 
 #[derive(Deserialize)]
-struct Donor {
+struct TableDonorVersion {
     table: String,
     from_version: String,
 }
 
-pub(super) struct Folder {
+pub(super) struct KernelTableFolder {
     data: PathBuf,
     pub(super) backend: String,
     pub(super) version: String,
-    pub(super) sheet: Sheet,
+    pub(super) sheet: SystemSheet,
 }
 
-impl Folder {
+impl KernelTableFolder {
     /// Opens the kernel tables under `root`: the folder with `query_versions.yaml`, or a Python
     /// package that contains it.
     pub(super) fn open(
@@ -101,11 +101,11 @@ impl Folder {
         if !plain || !file.is_file() {
             return Err(AicError::System {
                 system: system.to_owned(),
-                known: names(&systems.join("data")),
+                known: folder_entry_names(&systems.join("data")),
             });
         }
-        let sheet: Sheet = yaml(&file)?;
-        let versions: Versions = yaml(&systems.join("query_versions.yaml"))?;
+        let sheet: SystemSheet = read_yaml(&file)?;
+        let versions: BackendVersionsFile = read_yaml(&systems.join("query_versions.yaml"))?;
         let slots = versions
             .overrides
             .get(system)
@@ -145,20 +145,20 @@ impl Folder {
 
     /// Reads the kernel table `name` of this backend version, of the versions it reuses, then of
     /// earlier versions, nearest first.
-    fn read(&self, family: &str, name: &'static str) -> Result<Vec<Table>, AicError> {
+    fn read_tables(&self, family: &str, name: &'static str) -> Result<Vec<ParquetTable>, AicError> {
         let folder = self.data.join(family).join(&self.backend);
         let own = folder.join(&self.version);
         let mut order = vec![self.version.clone()];
         let reuse = own.join("reuse.yaml");
         if reuse.is_file() {
-            let reuse: Reuse = yaml(&reuse)?;
+            let reuse: TableReuseRule = read_yaml(&reuse)?;
             let donors = reuse.reuse.into_iter().filter(|donor| donor.table == name);
             order.extend(donors.map(|donor| donor.from_version));
         }
-        let asked = release(&self.version);
-        let mut earlier: Vec<(Release, String)> = entries(&folder)
+        let asked = parse_backend_version(&self.version);
+        let mut earlier: Vec<(BackendVersion, String)> = folder_entries(&folder)
             .into_iter()
-            .filter_map(|version| Some((release(&version)?, version)))
+            .filter_map(|version| Some((parse_backend_version(&version)?, version)))
             .filter(|(number, _)| asked.as_ref().is_some_and(|asked| number < asked))
             .collect();
         earlier.sort();
@@ -173,19 +173,19 @@ impl Folder {
                 file: file.clone(),
                 problem: error.to_string(),
             })?;
-            let table = Table::read(&bytes).map_err(|problem| AicError::File {
+            let table = ParquetTable::read(&bytes).map_err(|problem| AicError::File {
                 file: file.clone(),
                 problem: problem.to_owned(),
             })?;
             tables.push(table);
         }
         match tables.is_empty() {
-            true => Err(self.missing(name, "any row")),
+            true => Err(self.missing_table_error(name, "any row")),
             false => Ok(tables),
         }
     }
 
-    pub(super) fn missing(&self, table: &'static str, what: &str) -> AicError {
+    pub(super) fn missing_table_error(&self, table: &'static str, what: &str) -> AicError {
         AicError::Missing {
             table,
             what: what.to_owned(),
@@ -200,7 +200,7 @@ impl Folder {
 
     /// Reads the times of matrix products of one data type; raises times below the hardware minimum
     /// `sol` to it.
-    pub(super) fn gemm(
+    pub(super) fn read_gemm_table(
         &self,
         dtype: &str,
         sol: &dyn Fn(u64, u64, u64) -> f64,
@@ -208,24 +208,24 @@ impl Folder {
         // Keeps the nesting in order of appearance: rows of the product, outputs, inputs.
         let mut order: Vec<(u64, InputsByOutputs)> = Vec::new();
         let mut times: BTreeMap<(u64, u64), LatencyCurve> = BTreeMap::new();
-        for table in self.read("gemm", "gemm_perf")? {
-            for row in rows(&table, "gemm_dtype", dtype) {
-                let [Some(m), Some(n), Some(k)] = ["m", "n", "k"].map(|c| count(&table, c, row))
+        for table in self.read_tables("gemm", "gemm_perf")? {
+            for row in rows_with_value(&table, "gemm_dtype", dtype) {
+                let [Some(m), Some(n), Some(k)] = ["m", "n", "k"].map(|c| count_at(&table, c, row))
                 else {
                     continue;
                 };
                 let Some(time) = table.float("latency", row) else {
                     continue;
                 };
-                let outer = entry(&mut order, m);
-                let inner = entry(outer, n);
+                let outer = entry_or_default(&mut order, m);
+                let inner = entry_or_default(outer, n);
                 if !inner.contains(&k) {
                     inner.push(k);
                 }
                 times
                     .entry((n, k))
                     .or_default()
-                    .add(m, time.max(sol(m, n, k)));
+                    .add_point(m, time.max(sol(m, n, k)));
             }
         }
         let mut shapes = Vec::new();
@@ -239,14 +239,14 @@ impl Folder {
             }
         }
         match shapes.is_empty() {
-            true => Err(self.missing("gemm_perf", &format!("gemm_dtype {dtype}"))),
+            true => Err(self.missing_table_error("gemm_perf", &format!("gemm_dtype {dtype}"))),
             false => Ok(GemmTable::new(shapes)),
         }
     }
 
     /// Reads attention times with `kv_heads` key/value heads (0: as many as query heads): of
     /// prefill in the data type `prompts_in`, or of decode if that is `None`.
-    pub(super) fn attention(
+    pub(super) fn read_attention_table(
         &self,
         prompts_in: Option<&str>,
         (kv_dtype, kv_heads, head_dim, window): (&str, u64, u64, u64),
@@ -258,9 +258,9 @@ impl Folder {
         };
         let mut grid = AttentionTable::new((!decode).then_some(1));
         let mut any = false;
-        for table in self.read("attention", name)? {
-            for row in rows(&table, "kv_cache_dtype", kv_dtype) {
-                let number = |column: &str| count(&table, column, row);
+        for table in self.read_tables("attention", name)? {
+            for row in rows_with_value(&table, "kv_cache_dtype", kv_dtype) {
+                let number = |column: &str| count_at(&table, column, row);
                 let heads = number("num_heads").unwrap_or(0);
                 let kv = number("num_key_value_heads").filter(|kv| *kv != heads);
                 let dtype = table.text("attn_dtype", row).unwrap_or("bfloat16");
@@ -282,7 +282,7 @@ impl Folder {
                     true => [heads, batch, isl + number("step").unwrap_or(0)],
                     false => [heads, isl, batch],
                 };
-                grid.add(point, time);
+                grid.add_point(point, time);
                 any = true;
             }
         }
@@ -290,24 +290,25 @@ impl Folder {
             "kv_cache_dtype {kv_dtype}, num_key_value_heads {kv_heads} (0: num_heads), head_dim \
              {head_dim}, window_size {window}"
         );
-        any.then_some(grid).ok_or_else(|| self.missing(name, &key))
+        any.then_some(grid)
+            .ok_or_else(|| self.missing_table_error(name, &key))
     }
 
     /// Reads the times of whole attention blocks with compressed keys and values (MLA).
-    pub(super) fn attention_block(
+    pub(super) fn read_attention_block_table(
         &self,
-        phase: Phase,
+        phase: ForwardPhase,
         (kv_dtype, gemm_dtype): (&str, &str),
     ) -> Result<AttentionTable, AicError> {
         let (name, root_axis) = match phase {
-            Phase::Decode => ("mla_generation_module_perf", None),
-            Phase::Prefill => ("mla_context_module_perf", Some(1)),
+            ForwardPhase::Decode => ("mla_generation_module_perf", None),
+            ForwardPhase::Prefill => ("mla_context_module_perf", Some(1)),
         };
         let mut grid = AttentionTable::new(root_axis);
         let mut any = false;
-        for table in self.read("mla", name)? {
-            for row in rows(&table, "kv_cache_dtype", kv_dtype) {
-                let number = |column: &str| count(&table, column, row);
+        for table in self.read_tables("mla", name)? {
+            for row in rows_with_value(&table, "kv_cache_dtype", kv_dtype) {
+                let number = |column: &str| count_at(&table, column, row);
                 let (Some(heads), Some(batch), Some(isl), Some(time)) = (
                     number("num_heads"),
                     number("batch_size"),
@@ -321,10 +322,10 @@ impl Folder {
                 {
                     continue;
                 }
-                grid.add(
+                grid.add_point(
                     match phase {
-                        Phase::Decode => [heads, batch, isl + number("step").unwrap_or(0)],
-                        Phase::Prefill => [heads, isl, batch],
+                        ForwardPhase::Decode => [heads, batch, isl + number("step").unwrap_or(0)],
+                        ForwardPhase::Prefill => [heads, isl, batch],
                     },
                     time,
                 );
@@ -332,56 +333,59 @@ impl Folder {
             }
         }
         let key = format!("kv_cache_dtype {kv_dtype}, gemm_type {gemm_dtype}");
-        any.then_some(grid).ok_or_else(|| self.missing(name, &key))
+        any.then_some(grid)
+            .ok_or_else(|| self.missing_table_error(name, &key))
     }
 
-    pub(super) fn all_reduce(&self, gpus: u64) -> Result<LatencyCurve, AicError> {
+    pub(super) fn read_all_reduce_curve(&self, gpus: u64) -> Result<LatencyCurve, AicError> {
         let mut curve = LatencyCurve::default();
-        for table in self.read("comm", "custom_allreduce_perf")? {
+        for table in self.read_tables("comm", "custom_allreduce_perf")? {
             for row in 0..table.rows {
                 let source = table.text("kernel_source", row).unwrap_or_default();
-                let number = |column: &str| count(&table, column, row);
+                let number = |column: &str| count_at(&table, column, row);
                 if source.contains("eager") || number("num_gpus") != Some(gpus) {
                     continue;
                 }
                 if let (Some(at), Some(time)) =
                     (number("message_size"), table.float("latency", row))
                 {
-                    curve.add(at, time);
+                    curve.add_point(at, time);
                 }
             }
         }
         match curve.len() {
-            0 => Err(self.missing("custom_allreduce_perf", &format!("num_gpus {gpus}"))),
+            0 => {
+                Err(self.missing_table_error("custom_allreduce_perf", &format!("num_gpus {gpus}")))
+            }
             _ => Ok(curve),
         }
     }
 
-    pub(super) fn experts(
+    pub(super) fn read_expert_curve(
         &self,
         (dtype, usual): (&str, &'static str),
         shape: [(&'static str, u64); 6],
     ) -> Result<LatencyCurve, AicError> {
-        let tables = self.read("moe", "moe_perf")?;
+        let tables = self.read_tables("moe", "moe_perf")?;
         let has = |distribution: &str| {
             tables.iter().any(|table| {
-                let mut rows = rows(table, "moe_dtype", dtype);
+                let mut rows = rows_with_value(table, "moe_dtype", dtype);
                 rows.any(|row| table.text("distribution", row) == Some(distribution))
             })
         };
         let distribution = if has(usual) { usual } else { "uniform" };
         let mut curve = LatencyCurve::default();
         for table in &tables {
-            for row in rows(table, "moe_dtype", dtype) {
+            for row in rows_with_value(table, "moe_dtype", dtype) {
                 let fits = shape
                     .iter()
-                    .all(|(c, want)| count(table, c, row) == Some(*want));
+                    .all(|(c, want)| count_at(table, c, row) == Some(*want));
                 if !fits || table.text("distribution", row) != Some(distribution) {
                     continue;
                 }
-                let at = count(table, "num_tokens", row);
+                let at = count_at(table, "num_tokens", row);
                 if let (Some(at), Some(time)) = (at, table.float("latency", row)) {
-                    curve.add(at, time);
+                    curve.add_point(at, time);
                 }
             }
         }
@@ -390,23 +394,27 @@ impl Folder {
             .join(", ");
         let key = format!("moe_dtype {dtype}, {distribution}, {key}");
         match curve.len() {
-            0 | 1 => Err(self.missing("moe_perf", &key)),
+            0 | 1 => Err(self.missing_table_error("moe_perf", &key)),
             _ => Ok(curve),
         }
     }
 }
 
-fn rows<'a>(table: &'a Table, column: &'a str, value: &'a str) -> impl Iterator<Item = usize> + 'a {
+fn rows_with_value<'a>(
+    table: &'a ParquetTable,
+    column: &'a str,
+    value: &'a str,
+) -> impl Iterator<Item = usize> + 'a {
     (0..table.rows).filter(move |row| table.text(column, *row) == Some(value))
 }
 
-fn count(table: &Table, column: &str, row: usize) -> Option<u64> {
+fn count_at(table: &ParquetTable, column: &str, row: usize) -> Option<u64> {
     table
-        .whole(column, row)
+        .integer(column, row)
         .and_then(|value| u64::try_from(value).ok())
 }
 
-fn entry<V: Default>(list: &mut Vec<(u64, V)>, key: u64) -> &mut V {
+fn entry_or_default<V: Default>(list: &mut Vec<(u64, V)>, key: u64) -> &mut V {
     let at = list
         .iter()
         .position(|(known, _)| *known == key)
@@ -417,7 +425,7 @@ fn entry<V: Default>(list: &mut Vec<(u64, V)>, key: u64) -> &mut V {
     &mut list[at].1
 }
 
-fn yaml<T: for<'de> Deserialize<'de>>(file: &Path) -> Result<T, AicError> {
+fn read_yaml<T: for<'de> Deserialize<'de>>(file: &Path) -> Result<T, AicError> {
     let wrong = |problem: String| AicError::File {
         file: file.to_owned(),
         problem,
@@ -426,7 +434,7 @@ fn yaml<T: for<'de> Deserialize<'de>>(file: &Path) -> Result<T, AicError> {
     serde_saphyr::from_str(&text).map_err(|error| wrong(error.to_string()))
 }
 
-fn entries(folder: &Path) -> Vec<String> {
+fn folder_entries(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut names: Vec<String> = entries
         .filter_map(|entry| entry.file_name().into_string().ok())
@@ -435,17 +443,17 @@ fn entries(folder: &Path) -> Vec<String> {
     names
 }
 
-fn names(folder: &Path) -> String {
-    entries(folder).join(", ")
+fn folder_entry_names(folder: &Path) -> String {
+    folder_entries(folder).join(", ")
 }
 
 type InputsByOutputs = Vec<(u64, Vec<u64>)>;
 
 /// Backend version in PEP 440 order: release numbers, pre-release, post-release.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Release(Vec<u64>, (i8, u64), u64);
+struct BackendVersion(Vec<u64>, (i8, u64), u64);
 
-fn release(text: &str) -> Option<Release> {
+fn parse_backend_version(text: &str) -> Option<BackendVersion> {
     let (text, post) = match text.split_once(".post") {
         Some((text, post)) => (text, post.parse::<u64>().ok()? + 1),
         None => (text, 0),
@@ -468,7 +476,7 @@ fn release(text: &str) -> Option<Release> {
         "" => (0, 0),
         _ => before?,
     };
-    Some(Release(numbers, before, post))
+    Some(BackendVersion(numbers, before, post))
 }
 
 #[cfg(test)]
@@ -486,9 +494,15 @@ mod tests {
             "1.0.0",
             "1.0.1",
         ];
-        let releases = ordered.map(|version| release(version).expect("is a version"));
+        let releases = ordered.map(|version| parse_backend_version(version).expect("is a version"));
         assert!(releases.is_sorted(), "{releases:?}");
-        assert!(release("1.0") == release("1.0.0"));
-        assert_eq!([release("nightly"), release("0.1-x")], [None, None]);
+        assert!(parse_backend_version("1.0") == parse_backend_version("1.0.0"));
+        assert_eq!(
+            [
+                parse_backend_version("nightly"),
+                parse_backend_version("0.1-x")
+            ],
+            [None, None]
+        );
     }
 }

@@ -6,7 +6,7 @@ use super::error::RooflineError;
 /// lists these runs, and the errors on runs outside of the fit.
 #[derive(Debug, Clone, Copy, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Coefficients {
+pub struct RooflineCoefficients {
     /// Time of a request in the API server before the engine's queue, in us: HTTP, tokenization,
     /// first chunk.
     pub front_end_us: f64,
@@ -58,7 +58,7 @@ pub struct Coefficients {
     pub moe_scale: f64,
 }
 
-impl Default for Coefficients {
+impl Default for RooflineCoefficients {
     fn default() -> Self {
         Self {
             front_end_us: 5600.0,
@@ -84,12 +84,12 @@ impl Default for Coefficients {
     }
 }
 
-impl Coefficients {
+impl RooflineCoefficients {
     /// Checks the range of each roofline coefficient.
     ///
     /// # Errors
     /// [`RooflineError::Coefficient`] names the first one out of range.
-    pub(super) fn check(&self) -> Result<(), RooflineError> {
+    pub(super) fn check_ranges(&self) -> Result<(), RooflineError> {
         let co = self;
         for (what, value, positive) in [
             ("front_end_us", co.front_end_us, false),

@@ -1,9 +1,9 @@
-use super::{ExpertKernel, Gemm, RooflineSetup};
+use super::{ExpertKernelCost, GemmCost, RooflineSetup};
 use crate::latency::gpus::KernelEfficiency;
-use crate::latency::memory::weight_width;
-use crate::latency::{Scheme, all_reduce};
+use crate::latency::memory::bytes_per_weight;
+use crate::latency::{QuantizationScheme, all_reduce};
 
-pub(super) struct Kernels<'a> {
+pub(super) struct KernelCostBuilder<'a> {
     setup: &'a RooflineSetup,
     pub(super) tp: f64,
     /// Bandwidth of GPU memory, in bytes/us.
@@ -12,7 +12,7 @@ pub(super) struct Kernels<'a> {
     peak: f64,
 }
 
-impl<'a> Kernels<'a> {
+impl<'a> KernelCostBuilder<'a> {
     pub(super) fn new(setup: &'a RooflineSetup) -> Self {
         Self {
             setup,
@@ -24,39 +24,49 @@ impl<'a> Kernels<'a> {
 
     /// Returns the peak of fp8 arithmetic in FLOP/us. GPUs without fp8 units return `None`: they
     /// store fp8 weights but compute in bf16.
-    fn fp8_peak(&self) -> Option<f64> {
+    fn fp8_peak_flops_per_us(&self) -> Option<f64> {
         let tflops = self.setup.gpu.fp8_tflops;
         (tflops > 0.0).then_some(tflops * 1e6)
     }
 
-    fn fp4_peak(&self) -> Option<f64> {
+    fn fp4_peak_flops_per_us(&self) -> Option<f64> {
         let tflops = self.setup.gpu.fp4_tflops;
         (tflops > 0.0).then_some(tflops * 1e6)
     }
 
-    fn dense_fit(&self, scheme: Scheme) -> (KernelEfficiency, f64) {
+    fn dense_gemm_efficiency(&self, scheme: QuantizationScheme) -> (KernelEfficiency, f64) {
         let gpu = &self.setup.gpu;
         let weight_only = (gpu.gemm, self.peak);
         let memory = gpu.gemm.memory * 0.85;
         let int4 = (KernelEfficiency { memory, ..gpu.gemm }, self.peak);
         match scheme {
-            Scheme::None => weight_only,
-            Scheme::Fp8 => self.fp8_peak().map_or(weight_only, |f| (gpu.gemm_fp8, f)),
-            Scheme::Fp8Block => self
-                .fp8_peak()
+            QuantizationScheme::None => weight_only,
+            QuantizationScheme::Fp8 => self
+                .fp8_peak_flops_per_us()
+                .map_or(weight_only, |f| (gpu.gemm_fp8, f)),
+            QuantizationScheme::Fp8Block => self
+                .fp8_peak_flops_per_us()
                 .map_or(weight_only, |f| (gpu.gemm_fp8_block, f)),
-            Scheme::Int8 => (gpu.gemm_fp8, 2.0 * self.peak),
-            Scheme::Fp4 => self.fp4_peak().map_or(int4, |f| (gpu.gemm_fp4, f)),
-            Scheme::Int4 => int4,
+            QuantizationScheme::Int8 => (gpu.gemm_fp8, 2.0 * self.peak),
+            QuantizationScheme::Fp4 => self
+                .fp4_peak_flops_per_us()
+                .map_or(int4, |f| (gpu.gemm_fp4, f)),
+            QuantizationScheme::Int4 => int4,
         }
     }
 
-    pub(super) fn gemm(&self, times: f64, n: f64, k: f64, scheme: Scheme) -> Gemm {
-        let (fit, peak) = self.dense_fit(scheme);
-        self.product(times, n, k, weight_width(scheme), fit, peak)
+    pub(super) fn gemm_cost(
+        &self,
+        times: f64,
+        n: f64,
+        k: f64,
+        scheme: QuantizationScheme,
+    ) -> GemmCost {
+        let (fit, peak) = self.dense_gemm_efficiency(scheme);
+        self.matrix_product_cost(times, n, k, bytes_per_weight(scheme), fit, peak)
     }
 
-    fn product(
+    fn matrix_product_cost(
         &self,
         times: f64,
         n: f64,
@@ -64,10 +74,10 @@ impl<'a> Kernels<'a> {
         width: f64,
         fit: KernelEfficiency,
         peak: f64,
-    ) -> Gemm {
+    ) -> GemmCost {
         let co = &self.setup.coefficients;
         let bandwidth = fit.memory * co.gemm_memory_scale * self.bandwidth;
-        Gemm {
+        GemmCost {
             times,
             fixed: fit.fixed,
             weights: n * k * width / bandwidth,
@@ -76,19 +86,25 @@ impl<'a> Kernels<'a> {
         }
     }
 
-    pub(super) fn layer_gemms(&self) -> Vec<Gemm> {
+    pub(super) fn layer_gemm_costs(&self) -> Vec<GemmCost> {
         let shape = &self.setup.shape;
         let q = shape.quantization;
-        let kept = |keep: bool| if keep { Scheme::None } else { q.scheme };
+        let kept = |keep: bool| {
+            if keep {
+                QuantizationScheme::None
+            } else {
+                q.scheme
+            }
+        };
         let h = f64::from(shape.hidden);
         let layers = f64::from(shape.layers);
         let moe_layers = shape.moe.map_or(0.0, |moe| f64::from(moe.layers));
-        let mut gemms = self.attention_gemms(layers, kept(q.keep_attention));
-        let mut mlp = |times: f64, width: f64, scheme: Scheme| {
+        let mut gemms = self.attention_gemm_costs(layers, kept(q.keep_attention));
+        let mut mlp = |times: f64, width: f64, scheme: QuantizationScheme| {
             if times > 0.0 && width > 0.0 {
                 let up = if shape.gated { 2.0 * width } else { width };
-                gemms.push(self.gemm(times, up, h, scheme));
-                gemms.push(self.gemm(times, h, width, scheme));
+                gemms.push(self.gemm_cost(times, up, h, scheme));
+                gemms.push(self.gemm_cost(times, h, width, scheme));
             }
         };
         let width = f64::from(shape.intermediate) / self.tp;
@@ -96,20 +112,20 @@ impl<'a> Kernels<'a> {
         if let Some(moe) = shape.moe.filter(|moe| moe.shared > 0) {
             let width = f64::from(moe.shared) / self.tp;
             let scheme = kept(q.keep_shared);
-            let (fit, peak) = self.dense_fit(scheme);
+            let (fit, peak) = self.dense_gemm_efficiency(scheme);
             // Fitted with the launch time of bf16 for all weight types (two runs).
             let fit = KernelEfficiency {
                 fixed: self.setup.gpu.gemm.fixed,
                 ..fit
             };
-            let bytes = weight_width(scheme);
-            gemms.push(self.product(moe_layers, 2.0 * width, h, bytes, fit, peak));
-            gemms.push(self.product(moe_layers, h, width, bytes, fit, peak));
+            let bytes = bytes_per_weight(scheme);
+            gemms.push(self.matrix_product_cost(moe_layers, 2.0 * width, h, bytes, fit, peak));
+            gemms.push(self.matrix_product_cost(moe_layers, h, width, bytes, fit, peak));
         }
         gemms
     }
 
-    fn attention_gemms(&self, layers: f64, scheme: Scheme) -> Vec<Gemm> {
+    fn attention_gemm_costs(&self, layers: f64, scheme: QuantizationScheme) -> Vec<GemmCost> {
         let shape = &self.setup.shape;
         let h = f64::from(shape.hidden);
         let hq = f64::from(shape.heads) / self.tp;
@@ -117,8 +133,8 @@ impl<'a> Kernels<'a> {
         let Some(mla) = shape.mla else {
             let hkv = (f64::from(shape.kv_heads) / self.tp).max(1.0);
             return vec![
-                self.gemm(layers, (hq + 2.0 * hkv) * d, h, scheme),
-                self.gemm(layers, h, hq * d, scheme),
+                self.gemm_cost(layers, (hq + 2.0 * hkv) * d, h, scheme),
+                self.gemm_cost(layers, h, hq * d, scheme),
             ];
         };
         let key = f64::from(mla.nope_dim + mla.rope_dim);
@@ -130,90 +146,93 @@ impl<'a> Kernels<'a> {
             f64::from(mla.q_rank)
         };
         vec![
-            self.gemm(layers, down, h, scheme),
-            self.gemm(layers, hq * key, query_in, scheme),
-            self.gemm(
+            self.gemm_cost(layers, down, h, scheme),
+            self.gemm_cost(layers, hq * key, query_in, scheme),
+            self.gemm_cost(
                 layers,
                 hq * f64::from(mla.nope_dim + mla.v_dim),
                 kv_rank,
                 scheme,
             ),
-            self.gemm(layers, h, hq * f64::from(mla.v_dim), scheme),
+            self.gemm_cost(layers, h, hq * f64::from(mla.v_dim), scheme),
         ]
     }
 
-    pub(super) fn experts(&self) -> Option<ExpertKernel> {
+    pub(super) fn expert_kernel_cost(&self) -> Option<ExpertKernelCost> {
         let shape = &self.setup.shape;
         let moe = shape.moe?;
         let co = &self.setup.coefficients;
         let scheme = shape.quantization.scheme;
         let table = &self.setup.gpu.experts;
         let (rows, peak) = match scheme {
-            Scheme::None => (&table.bf16, self.peak),
-            Scheme::Fp8 | Scheme::Fp8Block => match self.fp8_peak() {
-                Some(peak) if scheme == Scheme::Fp8 => (&table.fp8, peak),
-                Some(peak) => (&table.fp8_block, peak),
-                None => (&table.bf16, self.peak),
-            },
-            Scheme::Int8 => (&table.fp8, 2.0 * self.peak),
-            Scheme::Fp4 => match self.fp4_peak() {
+            QuantizationScheme::None => (&table.bf16, self.peak),
+            QuantizationScheme::Fp8 | QuantizationScheme::Fp8Block => {
+                match self.fp8_peak_flops_per_us() {
+                    Some(peak) if scheme == QuantizationScheme::Fp8 => (&table.fp8, peak),
+                    Some(peak) => (&table.fp8_block, peak),
+                    None => (&table.bf16, self.peak),
+                }
+            }
+            QuantizationScheme::Int8 => (&table.fp8, 2.0 * self.peak),
+            QuantizationScheme::Fp4 => match self.fp4_peak_flops_per_us() {
                 Some(peak) => (&table.fp4, peak),
                 None => (&table.int4, self.peak),
             },
-            Scheme::Int4 => (&table.int4, self.peak),
+            QuantizationScheme::Int4 => (&table.int4, self.peak),
         };
-        let fit = between(rows, moe.experts);
+        let fit = interpolate_expert_efficiency(rows, moe.experts);
         let ranks = f64::from(self.setup.expert_ranks);
         let (e, k) = (f64::from(moe.experts), f64::from(moe.per_token));
         let h = f64::from(shape.hidden);
         let width = f64::from(moe.intermediate) / self.tp;
         let bandwidth = fit.memory * self.bandwidth / co.moe_scale;
-        Some(ExpertKernel {
+        Some(ExpertKernelCost {
             times: f64::from(moe.layers),
             fixed: fit.fixed * co.moe_scale,
-            all: e / ranks * 3.0 * h * width * weight_width(scheme) / bandwidth,
+            all: e / ranks * 3.0 * h * width * bytes_per_weight(scheme) / bandwidth,
             miss: (1.0 - k / e).ln(),
             per_token: (4.0 * k * h + 6.0 * k * width) / bandwidth,
             compute: 6.0 * k * h * width / (fit.compute * peak / co.moe_scale),
             fan_in: ranks,
-            exchange: Reduction {
-                table: self.setup.gpu.exchange[all_reduce::row(self.setup.expert_ranks)],
-                ..self.reduction(f64::from(moe.layers), self.setup.expert_ranks)
+            exchange: AllReduceCost {
+                table: self.setup.gpu.exchange
+                    [all_reduce::row_of_gpu_count(self.setup.expert_ranks)],
+                ..self.all_reduce_cost(f64::from(moe.layers), self.setup.expert_ranks)
             },
         })
     }
 
-    pub(super) fn reduction(&self, times: f64, gpus: u32) -> Reduction {
+    pub(super) fn all_reduce_cost(&self, times: f64, gpus: u32) -> AllReduceCost {
         let scale = self.setup.coefficients.all_reduce_scale;
-        Reduction {
+        AllReduceCost {
             times: if gpus > 1 { times * scale } else { 0.0 },
             bytes_per_token: 2.0 * f64::from(self.setup.shape.hidden),
-            table: self.setup.gpu.all_reduce[all_reduce::row(gpus)],
+            table: self.setup.gpu.all_reduce[all_reduce::row_of_gpu_count(gpus)],
         }
     }
 
     /// Returns the decode attention time `(us, us per token of context)` of the full-attention
     /// layers, then of the window layers.
-    pub(super) fn decode_attention(&self) -> [(f64, f64); 2] {
+    pub(super) fn decode_attention_us(&self) -> [(f64, f64); 2] {
         let shape = &self.setup.shape;
         let (fixed, share) = self.setup.gpu.decode_attention;
         let per_layer = shape.kv_bytes_per_token(self.setup.tp, self.setup.kv_bytes) as f64
-            / f64::from(shape.attention_layers());
+            / f64::from(shape.attention_layer_count());
         let bandwidth = share * self.setup.coefficients.attention_scale * self.bandwidth;
-        self.layers()
+        self.attention_layer_counts()
             .map(|layers| (layers * fixed, layers * per_layer / bandwidth))
     }
 
-    fn layers(&self) -> [f64; 2] {
+    fn attention_layer_counts(&self) -> [f64; 2] {
         let shape = &self.setup.shape;
-        let all = shape.attention_layers();
+        let all = shape.attention_layer_count();
         let windowed = shape.window.map_or(0, |w| w.layers.min(all));
         [f64::from(all - windowed), f64::from(windowed)]
     }
 
     /// Returns the launch time of prefill attention and the time per two (query, key) pairs
     /// ([`Batch::chunk_pairs`]) in full-attention and in window layers, in us.
-    pub(super) fn prefill_attention(&self) -> (f64, [f64; 2]) {
+    pub(super) fn prefill_attention_us(&self) -> (f64, [f64; 2]) {
         let shape = &self.setup.shape;
         let (fixed, share) = self.setup.gpu.prefill_attention;
         let hq = f64::from(shape.heads) / self.tp;
@@ -221,7 +240,7 @@ impl<'a> Kernels<'a> {
             f64::from(mla.nope_dim + mla.rope_dim + mla.v_dim)
         });
         let per_layer = hq * widths / (share * self.peak);
-        let layers = self.layers();
+        let layers = self.attention_layer_counts();
         (
             f64::from(shape.layers) * fixed,
             layers.map(|n| n * per_layer),
@@ -230,24 +249,27 @@ impl<'a> Kernels<'a> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Reduction {
+pub(super) struct AllReduceCost {
     times: f64,
     bytes_per_token: f64,
-    table: all_reduce::Row,
+    table: all_reduce::AllReduceRow,
 }
 
-impl Reduction {
-    pub(super) fn time(&self, tokens: f64) -> f64 {
+impl AllReduceCost {
+    pub(super) fn time_us(&self, tokens: f64) -> f64 {
         if self.times == 0.0 {
             return 0.0;
         }
-        self.times * all_reduce::time(&self.table, self.bytes_per_token * tokens)
+        self.times * all_reduce::all_reduce_us(&self.table, self.bytes_per_token * tokens)
     }
 }
 
 /// Interpolates the efficiency of expert kernels between 16 and 64 experts, by the logarithm of
 /// their number.
-fn between([few, many]: &[KernelEfficiency; 2], experts: u32) -> KernelEfficiency {
+fn interpolate_expert_efficiency(
+    [few, many]: &[KernelEfficiency; 2],
+    experts: u32,
+) -> KernelEfficiency {
     let t = (f64::from(experts.max(1)).log2() - 4.0).clamp(0.0, 2.0) / 2.0;
     let mix = |a: f64, b: f64| a + (b - a) * t;
     KernelEfficiency {

@@ -1,4 +1,4 @@
-use super::coefficients::Coefficients;
+use super::coefficients::RooflineCoefficients;
 use crate::latency::{CudaGraphs, Gpu, ModelShape, WeightRanks};
 
 /// Describes a deployment whose step times the roofline models.
@@ -28,7 +28,7 @@ pub struct RooflineSetup {
     /// Batch sizes with captured CUDA graphs.
     pub graphs: CudaGraphs,
     /// Coefficients of the roofline model that a calibration may change.
-    pub coefficients: Coefficients,
+    pub coefficients: RooflineCoefficients,
 }
 
 impl RooflineSetup {
@@ -46,17 +46,17 @@ impl RooflineSetup {
             truncated_sampling: false,
             penalized_sampling: false,
             graphs: CudaGraphs::default(),
-            coefficients: Coefficients::default(),
+            coefficients: RooflineCoefficients::default(),
         }
     }
 
     /// Returns the numbers of GPUs that share the weights.
-    pub fn ranks(&self) -> WeightRanks {
+    pub fn weight_ranks(&self) -> WeightRanks {
         WeightRanks::new(self.tp, self.expert_ranks.saturating_mul(self.pcp))
     }
 
     /// Returns the number of GPUs of one data-parallel engine.
-    pub fn gpus(&self) -> u32 {
+    pub fn gpu_count(&self) -> u32 {
         self.tp.saturating_mul(self.pp).saturating_mul(self.pcp)
     }
 }

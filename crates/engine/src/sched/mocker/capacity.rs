@@ -1,35 +1,36 @@
 //! Checks whether sequences can run to their end without preemption.
 
-use super::Mocker;
-use crate::sched::vllm::seqs::Slot;
+use super::MockerScheduler;
+use crate::sched::vllm::seqs::SequenceSlot;
 
-impl Mocker {
+impl MockerScheduler {
     /// Returns whether a waiting sequence and all running ones can end with the existing KV blocks.
-    pub(super) fn can_run_to_end(&self, slot: Slot, cached: u32) -> bool {
-        self.footprint(slot, cached) <= self.promised_free()
+    pub(super) fn can_run_to_end(&self, slot: SequenceSlot, cached: u32) -> bool {
+        self.blocks_until_end(slot, cached) <= self.unpromised_free_blocks()
     }
 
     /// Returns the number of KV blocks that a sequence needs until its end, without the prefix
     /// blocks that other sequences hold.
-    fn footprint(&self, slot: Slot, cached: u32) -> u32 {
+    fn blocks_until_end(&self, slot: SequenceSlot, cached: u32) -> u32 {
         let seq = &self.seqs[slot];
         let held = seq.plan.as_ref().map_or(0, |plan| {
-            self.pool.held_prefix(plan, cached / self.config.block_size)
+            self.pool
+                .held_prefix_blocks(plan, cached / self.config.block_size)
         });
-        self.pool.blocks_for(seq.total) - held
+        self.pool.blocks_for_tokens(seq.total) - held
     }
 
     /// Returns the number of free KV blocks that no running sequence will need.
-    fn promised_free(&self) -> u32 {
+    fn unpromised_free_blocks(&self) -> u32 {
         let needs = self.running.iter().map(|&slot| {
             let seq = &self.seqs[slot];
-            let whole = self.pool.blocks_for(seq.total);
+            let whole = self.pool.blocks_for_tokens(seq.total);
             whole.saturating_sub(seq.table.len())
         });
-        self.pool.free().saturating_sub(needs.sum())
+        self.pool.free_blocks().saturating_sub(needs.sum())
     }
 
-    pub(super) fn never_fits(&mut self, slot: Slot) -> bool {
+    pub(super) fn can_never_fit(&mut self, slot: SequenceSlot) -> bool {
         let seq = &self.seqs[slot];
         // After the first admission, the blocks of its next step count.
         let next = match seq.admitted {
@@ -40,7 +41,7 @@ impl Mocker {
             true => seq.total.max(seq.known + 1),
             false => (seq.known + next).min(seq.total.max(seq.known)),
         };
-        if self.pool.most_blocks(tokens) > self.pool.usable() {
+        if self.pool.max_blocks_for_tokens(tokens) > self.pool.usable_blocks() {
             return true;
         }
         let too_long = !seq.admitted && seq.prompt >= self.config.max_model_len;
@@ -50,7 +51,7 @@ impl Mocker {
             return too_long;
         }
         let past = match starts {
-            true => self.look_up(slot),
+            true => self.look_up_cached_prefix(slot),
             false => computed,
         };
         prompt.saturating_sub(past) > budget

@@ -1,11 +1,11 @@
 use std::time::Duration;
 
-use crate::kv::MockerTierConfig;
-use crate::latency::{LatencyModel, Speed};
+use crate::kv::MockerHostCacheConfig;
+use crate::latency::{LatencyModel, SpeedFactors};
 use crate::sched::vllm::{
-    PreemptionVictim, PrefillConfig, ReportingConfig, TransferConfig, VllmConfig,
+    ChunkedPrefillConfig, PreemptionVictim, ReportingConfig, TransferConfig, VllmConfig,
 };
-use crate::sched::{ConfigError, MAX_BLOCKS, within};
+use crate::sched::{MAX_KV_BLOCKS, SchedulerConfigError, check_range};
 
 /// Configures Dynamo's mocker. Shared settings have the names of vLLM.
 #[derive(Debug, Clone, PartialEq)]
@@ -13,7 +13,7 @@ pub struct MockerConfig {
     /// Latency model of step times.
     pub latency: LatencyModel,
     /// Divisors of step times and other durations.
-    pub speed: Speed,
+    pub speed: SpeedFactors,
     /// Number of usable KV blocks on the GPU.
     pub num_gpu_blocks: u32,
     /// Number of tokens per KV block. Default: 64.
@@ -42,13 +42,13 @@ pub struct MockerConfig {
     /// Role of the engine in a disaggregated deployment. Default: [`MockerRole::Whole`].
     pub role: MockerRole,
     /// Prefix cache in host memory, for [`MockerRole::Whole`] only. Default: none.
-    pub tier: Option<MockerTierConfig>,
+    pub tier: Option<MockerHostCacheConfig>,
     /// Maximum number of waiting sequences. Default: no limit.
     pub max_waiting: Option<usize>,
     /// Whether KV block events are emitted. Default: false.
     pub kv_events: bool,
     /// Whether several steps that release one token each are reported as one
-    /// [`Event::Decoded`](crate::Event). Default: false.
+    /// [`SchedulerEvent::Decoded`](crate::Event). Default: false.
     pub run_lengths: bool,
     /// Whether admissions of sequences are recorded for
     /// [`Scheduler::take_admissions`](crate::Scheduler::take_admissions). Default: false.
@@ -107,24 +107,24 @@ impl Default for MockerConfig {
 }
 
 impl MockerConfig {
-    pub(super) fn check(&self) -> Result<(), ConfigError> {
+    pub(super) fn check_config(&self) -> Result<(), SchedulerConfigError> {
         if let Some(tier) = &self.tier {
-            within("host blocks", tier.blocks.into(), 1.0, MAX_BLOCKS)?;
+            check_range("host blocks", tier.blocks.into(), 1.0, MAX_KV_BLOCKS)?;
             if self.role != MockerRole::Whole {
-                return Err(ConfigError::Excludes {
+                return Err(SchedulerConfigError::Excludes {
                     field: "a tier of the mocker",
                     other: "prompts that another engine computes",
                 });
             }
         }
         for &rate in &self.accept {
-            within("acceptance rate", rate, 0.0, 1.0)?;
+            check_range("acceptance rate", rate, 0.0, 1.0)?;
         }
         Ok(())
     }
 
     /// Converts to the configuration of vLLM's scheduler, with one step in flight.
-    pub(super) fn shared(self) -> VllmConfig {
+    pub(super) fn into_vllm_config(self) -> VllmConfig {
         VllmConfig {
             latency: self.latency,
             speed: self.speed,
@@ -133,10 +133,10 @@ impl MockerConfig {
             max_num_seqs: self.max_num_seqs,
             max_num_batched_tokens: self.max_num_batched_tokens,
             max_model_len: self.max_model_len,
-            prefill: PrefillConfig {
+            prefill: ChunkedPrefillConfig {
                 enable_chunked_prefill: self.enable_chunked_prefill,
                 prefill_schedule_interval: self.prefill_schedule_interval,
-                ..PrefillConfig::default()
+                ..ChunkedPrefillConfig::default()
             },
             enable_prefix_caching: self.enable_prefix_caching,
             async_scheduling: false,

@@ -2,25 +2,25 @@ use std::collections::VecDeque;
 
 use crate::SeqId;
 
-use crate::sched::vllm::seqs::Slot;
+use crate::sched::vllm::seqs::SequenceSlot;
 
 #[derive(Debug, Default)]
-pub(super) struct Destinations {
+pub(super) struct TransferDestinations {
     /// Sequences waiting for KV blocks into which their prompts can be transferred, in order.
-    pub pending: VecDeque<Slot>,
+    pub pending: VecDeque<SequenceSlot>,
     /// Ids of the sequences for whose transferred prompts blocks were reserved since the last
     /// query, each with the number of prompt tokens to transfer.
     pub reserved: Vec<(SeqId, u32)>,
 }
 
-impl Destinations {
+impl TransferDestinations {
     /// Returns whether a sequence waits for KV blocks into which its prompt can be transferred. If
     /// so, no prompt to be computed locally is started.
-    pub(super) fn is_pending(&self) -> bool {
+    pub(super) fn has_pending(&self) -> bool {
         !self.pending.is_empty()
     }
 
-    pub(super) fn forget(&mut self, slot: Slot) {
+    pub(super) fn forget_sequence(&mut self, slot: SequenceSlot) {
         self.pending.retain(|&other| other != slot);
     }
 }

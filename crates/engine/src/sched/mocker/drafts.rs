@@ -7,47 +7,49 @@
 //! **Source:** aisimulate-core 0.13.0 `scheduler/vllm/core.rs` (`emit_speculative_ready_tokens`),
 //! `common/speculative.rs`.
 
-use crate::kv::BlockRequest;
-use crate::sched::vllm::seqs::{SeqState, Slot};
+use crate::kv::BlockAllocationRequest;
+use crate::sched::vllm::seqs::{SequenceRunState, SequenceSlot};
 use vllm_sim_random::std_rng::StdRng;
 
-use super::{Mocker, MockerRole};
-use crate::sched::vllm::pass::Pass;
+use super::{MockerRole, MockerScheduler};
+use crate::sched::vllm::pass::SchedulingPass;
 
-impl Mocker {
-    pub(super) fn draw_all(&mut self, pass: &mut Pass) {
+impl MockerScheduler {
+    pub(super) fn draw_output_tokens(&mut self, pass: &mut SchedulingPass) {
         if self.rules.accept.is_empty() {
             return;
         }
         let ready = loop {
             let ready = self.ready_to_draw(pass);
-            let missing = |&slot: &Slot| {
+            let missing = |&slot: &SequenceSlot| {
                 let seq = &self.seqs[slot];
-                let all = self.pool.blocks_for(seq.known + self.most_drawn(slot));
+                let all = self
+                    .pool
+                    .blocks_for_tokens(seq.known + self.max_drawn_tokens(slot));
                 all.saturating_sub(seq.table.len())
             };
             let needed: u32 = ready.iter().map(missing).sum();
-            if needed <= self.pool.free() {
+            if needed <= self.pool.free_blocks() {
                 break ready;
             }
             // The last sequence would preempt itself forever, in vain.
-            if self.victims().count() == 1 && self.reclaim_fetched_blocks() {
+            if self.preemption_candidates().count() == 1 && self.reclaim_fetched_blocks() {
                 continue;
             }
-            let Some(at) = self.victim() else {
+            let Some(at) = self.preemption_victim() else {
                 return;
             };
             let victim = self.running.remove(at);
             pass.preempted = true;
-            self.preempt(victim, pass.now, pass.out);
+            self.preempt_sequence(victim, pass.now, pass.out);
         };
         for &slot in &ready {
-            let tokens = self.seqs[slot].known + self.most_drawn(slot);
-            let need = BlockRequest {
+            let tokens = self.seqs[slot].known + self.max_drawn_tokens(slot);
+            let need = BlockAllocationRequest {
                 tokens,
-                ..BlockRequest::default()
+                ..BlockAllocationRequest::default()
             };
-            let done = self.allocate(slot, &need, pass.step);
+            let done = self.allocate_sequence_blocks(slot, &need, pass.step);
             debug_assert!(done, "there were enough blocks for all");
         }
         // A prefill worker makes one token per prompt, in the same step.
@@ -59,22 +61,24 @@ impl Mocker {
             }
         }
         for slot in ready {
-            let drawn = if decodes { self.draw() } else { 1 };
-            self.release_drawn(slot, drawn, pass);
+            let drawn = if decodes { self.draw_token_count() } else { 1 };
+            self.release_drawn_tokens(slot, drawn, pass);
         }
     }
 
     /// Returns the sequences of the pass that have computed all their tokens and may draw drafts.
-    fn ready_to_draw(&self, pass: &Pass) -> Vec<Slot> {
+    fn ready_to_draw(&self, pass: &SchedulingPass) -> Vec<SequenceSlot> {
         let slots = pass.step.entries.iter().map(|entry| entry.slot);
         let ready = slots.filter(|&slot| {
             let seq = &self.seqs[slot];
-            seq.state == SeqState::Running && seq.computed >= seq.known && seq.known < seq.total
+            seq.state == SequenceRunState::Running
+                && seq.computed >= seq.known
+                && seq.known < seq.total
         });
         ready.collect()
     }
 
-    fn most_drawn(&self, slot: Slot) -> u32 {
+    fn max_drawn_tokens(&self, slot: SequenceSlot) -> u32 {
         let seq = &self.seqs[slot];
         let most = match self.rules.role {
             MockerRole::Prefill => 1,
@@ -83,14 +87,14 @@ impl Mocker {
         most.min(seq.total - seq.known)
     }
 
-    fn draw(&mut self) -> u32 {
+    fn draw_token_count(&mut self) -> u32 {
         let seed = self.config.seed;
         let draws = self.rules.draws.get_or_insert_with(|| StdRng::new(seed));
         let rates = self.rules.accept.iter();
-        1 + rates.take_while(|&&rate| draws.chance(rate)).count() as u32
+        1 + rates.take_while(|&&rate| draws.draw_bool(rate)).count() as u32
     }
 
-    fn release_drawn(&mut self, slot: Slot, drawn: u32, pass: &mut Pass) {
+    fn release_drawn_tokens(&mut self, slot: SequenceSlot, drawn: u32, pass: &mut SchedulingPass) {
         let seq = &mut self.seqs[slot];
         let emit = drawn.min(seq.total - seq.known);
         seq.known += emit;
@@ -98,15 +102,15 @@ impl Mocker {
         seq.preemptions.recent = 0;
         let last = seq.known == seq.total;
         if last {
-            seq.state = SeqState::Draining;
+            seq.state = SequenceRunState::Draining;
         }
         let (plan, events) = (seq.plan.as_ref(), &mut pass.step.events);
         self.pool
             .cache_full_blocks(&mut seq.table, plan, seq.computed, &mut |event| {
                 events.push(event);
             });
-        self.pool.trim(&mut seq.table, seq.known);
-        seq.settled = seq.table.settled();
+        self.pool.free_blocks_beyond(&mut seq.table, seq.known);
+        seq.settled = seq.table.settled_tokens();
         let mut entries = pass.step.entries.iter_mut();
         if let Some(entry) = entries.find(|entry| entry.slot == slot) {
             (entry.emit, entry.last) = (emit, last);

@@ -7,23 +7,28 @@
 //! **Source:** aisimulate-core 0.13.0 `scheduler/vllm/core.rs` (destinations).
 
 use crate::SimTime;
-use crate::kv::BlockRequest;
+use crate::kv::BlockAllocationRequest;
 use crate::{Outbox, SeqId};
 
-use super::Mocker;
-use crate::sched::vllm::seqs::{SeqState, Slot};
+use super::MockerScheduler;
+use crate::sched::vllm::seqs::{SequenceRunState, SequenceSlot};
 
-impl Mocker {
-    pub(super) fn wait_for_prompt(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
-        self.seqs[slot].state = SeqState::Fetching;
+impl MockerScheduler {
+    pub(super) fn wait_for_remote_prompt(
+        &mut self,
+        slot: SequenceSlot,
+        now: SimTime,
+        out: &mut Outbox,
+    ) {
+        self.seqs[slot].state = SequenceRunState::Fetching;
         self.fetching += 1;
         self.rules.destinations.pending.push_back(slot);
         if self.flight.is_empty() {
-            self.reserve_next(now, out);
+            self.reserve_next_prompt(now, out);
         }
     }
 
-    pub(super) fn reserve_next(&mut self, now: SimTime, out: &mut Outbox) {
+    pub(super) fn reserve_next_prompt(&mut self, now: SimTime, out: &mut Outbox) {
         let Some(&slot) = self.rules.destinations.pending.front() else {
             return;
         };
@@ -34,49 +39,55 @@ impl Mocker {
         let prompt = seq.prompt;
         // No prompt token is computed here, so the last block may also be a cached one.
         let cached = seq.plan.as_ref().map_or(0, |plan| {
-            self.pool.cached_prefix(plan, prompt.saturating_add(1))
+            self.pool
+                .cached_prefix_tokens(plan, prompt.saturating_add(1))
         });
-        let need = BlockRequest {
+        let need = BlockAllocationRequest {
             prefix: cached,
             tokens: prompt,
-            ..BlockRequest::default()
+            ..BlockAllocationRequest::default()
         };
         let plan = seq.plan.as_ref();
         let done = self
             .pool
-            .allocate(&mut seq.table, plan, &need, &mut |event| {
+            .allocate_blocks(&mut seq.table, plan, &need, &mut |event| {
                 out.push_back((now, event));
             });
         if done {
             self.rules.destinations.pending.pop_front();
             let size = self.config.block_size;
-            let missing = (self.pool.blocks_for(prompt) - cached / size) * size;
+            let missing = (self.pool.blocks_for_tokens(prompt) - cached / size) * size;
             let id = self.seqs[slot].id;
             self.rules.destinations.reserved.push((id, missing));
         }
     }
 
     /// Resumes a sequence whose prompt was transferred; returns false if it does not wait for one.
-    pub(super) fn activate_prompt(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) -> bool {
-        let Some(slot) = self.seqs.find(id) else {
+    pub(super) fn resume_transferred_prompt(
+        &mut self,
+        now: SimTime,
+        id: SeqId,
+        out: &mut Outbox,
+    ) -> bool {
+        let Some(slot) = self.seqs.find_slot(id) else {
             return false;
         };
         let seq = &mut self.seqs[slot];
-        if seq.state != SeqState::Fetching || seq.table.is_empty() {
+        if seq.state != SequenceRunState::Fetching || seq.table.is_empty() {
             return false;
         }
         self.fetching -= 1;
-        (seq.state, seq.load.is_here) = (SeqState::Waiting, true);
+        (seq.state, seq.load.is_here) = (SequenceRunState::Waiting, true);
         (seq.computed, seq.cached) = (seq.prompt, 0);
         let (plan, upto) = (seq.plan.as_ref(), seq.prompt);
         self.pool
             .cache_full_blocks(&mut seq.table, plan, upto, &mut |event| {
                 out.push_back((now, event));
             });
-        seq.settled = seq.table.settled();
-        self.waiting.insert(&self.seqs, slot);
-        self.reserve_next(now, out);
-        self.wake(now);
+        seq.settled = seq.table.settled_tokens();
+        self.waiting.insert_sequence(&self.seqs, slot);
+        self.reserve_next_prompt(now, out);
+        self.request_scheduling_pass(now);
         true
     }
 }

@@ -2,12 +2,12 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::kv::{CopyId, MockerTier, MockerTierConfig};
+use crate::kv::{HostCopyId, MockerHostCache, MockerHostCacheConfig};
 use crate::{SeqId, SimTime};
 
 #[derive(Debug)]
-pub(super) struct MockerOffload {
-    pub tier: MockerTier,
+pub(super) struct MockerOffloadState {
+    pub tier: MockerHostCache,
     pub seqs: HashMap<SeqId, OffloadedSequence>,
     /// Ids of sequences that admission skips until a copy ends.
     pub waiting_for_copy: HashSet<SeqId>,
@@ -22,17 +22,17 @@ pub(super) struct MockerOffload {
 pub(super) struct OffloadedSequence {
     /// Number of prompt blocks that were offered to host memory or loaded from it.
     pub offered: u32,
-    pub store: Option<CopyId>,
-    pub load: Option<CopyId>,
+    pub store: Option<HostCopyId>,
+    pub load: Option<HostCopyId>,
     /// Number of blocks on the GPU after the load from host memory, and number of blocks of the
     /// whole sequence. Set until the sequence runs.
     pub loaded: Option<(u32, u32)>,
 }
 
-impl MockerOffload {
-    pub(super) fn new(config: MockerTierConfig) -> Self {
+impl MockerOffloadState {
+    pub(super) fn new(config: MockerHostCacheConfig) -> Self {
         Self {
-            tier: MockerTier::new(config),
+            tier: MockerHostCache::new(config),
             seqs: HashMap::new(),
             waiting_for_copy: HashSet::new(),
             waited: 0,
@@ -40,11 +40,11 @@ impl MockerOffload {
         }
     }
 
-    pub(super) fn next_due(&self) -> Option<SimTime> {
-        self.tier.next_due()
+    pub(super) fn next_copy_end(&self) -> Option<SimTime> {
+        self.tier.next_copy_end()
     }
 
-    pub(super) fn owed(&self) -> u32 {
+    pub(super) fn blocks_owed_to_loads(&self) -> u32 {
         let loads = self.seqs.values().filter_map(|seq| seq.loaded);
         loads.map(|(loaded, all)| all.saturating_sub(loaded)).sum()
     }

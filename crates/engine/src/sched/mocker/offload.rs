@@ -1,147 +1,155 @@
 //! Simulates the use of host memory by Dynamo's mocker
-//! ([`MockerTierConfig`](crate::kv::MockerTierConfig)).
+//! ([`MockerHostCacheConfig`](crate::kv::MockerTierConfig)).
 //!
 //! A request that finds further prompt blocks in host memory allocates blocks only for these and
 //! waits for their copy. Requests that wait for a copy are tried before all others.
 //!
 //! **Source:** aisimulate-core 0.13.0 `src/engine/scheduler/vllm/{core,host_offload}.rs`.
 
-use crate::kv::{BlockRequest, MockerBlock};
+use crate::kv::{BlockAllocationRequest, MockerHostBlockState};
 use crate::{BlockKey, Outbox, SimTime};
 
-use super::Mocker;
-use crate::sched::vllm::pass::{AdmissionTurn, Pass};
-use crate::sched::vllm::seqs::{Seq, SeqState, Slot};
-use crate::sched::vllm::step::Step;
+use super::MockerScheduler;
+use crate::sched::vllm::pass::{AdmissionOutcome, SchedulingPass};
+use crate::sched::vllm::seqs::{ScheduledSequence, SequenceRunState, SequenceSlot};
+use crate::sched::vllm::step::ScheduledStep;
 
-fn prompt_keys(seq: &Seq, size: u32) -> &[BlockKey] {
+fn prompt_block_keys(seq: &ScheduledSequence, size: u32) -> &[BlockKey] {
     let keys = seq.plan.as_ref().map_or(&[][..], |plan| &plan.keys);
     &keys[..keys.len().min((seq.prompt / size) as usize)]
 }
 
-impl Mocker {
+impl MockerScheduler {
     /// Starts a load from host memory if it has more of the prompt than the GPU. Returns `None` if
     /// the admission continues without a load.
-    pub(super) fn load_from_tier(&mut self, slot: Slot, pass: &mut Pass) -> Option<AdmissionTurn> {
+    pub(super) fn load_from_host_cache(
+        &mut self,
+        slot: SequenceSlot,
+        pass: &mut SchedulingPass,
+    ) -> Option<AdmissionOutcome> {
         let size = self.config.block_size;
-        let owed = self.owed_blocks();
+        let owed = self.blocks_owed_to_host_loads();
         let offload = self.rules.offload.as_mut()?;
         let seq = &self.seqs[slot];
         let (id, known) = (seq.id, seq.known);
         if offload.waiting_for_copy.contains(&id) {
-            return Some(AdmissionTurn::Skip);
+            return Some(AdmissionOutcome::Skip);
         }
         // Steps of zero time could preempt each other forever before a copy ends.
-        if seq.preemptions.recent == u8::MAX && offload.next_due().is_some() {
-            return Some(AdmissionTurn::Skip);
+        if seq.preemptions.recent == u8::MAX && offload.next_copy_end().is_some() {
+            return Some(AdmissionOutcome::Skip);
         }
         if !seq.table.is_empty() {
             // Its blocks are loaded; the rest must fit too.
-            let all = self.pool.blocks_for(known);
+            let all = self.pool.blocks_for_tokens(known);
             let rest = all.saturating_sub(seq.table.len());
-            return (rest > self.pool.free()).then_some(AdmissionTurn::Stop);
+            return (rest > self.pool.free_blocks()).then_some(AdmissionOutcome::Stop);
         }
         let own = offload.seqs.entry(id).or_default();
         if let Some(store) = own.store {
-            if offload.tier.is_unfinished(store) {
-                return Some(self.wait_for_copy(slot));
+            if offload.tier.is_copy_unfinished(store) {
+                return Some(self.skip_until_copy_ends(slot));
             }
             own.store = None;
         }
-        let keys = prompt_keys(seq, size);
-        let on_gpu = keys.iter().take_while(|key| self.pool.is_cached(**key));
+        let keys = prompt_block_keys(seq, size);
+        let on_gpu = keys
+            .iter()
+            .take_while(|key| self.pool.is_block_cached(**key));
         let from = on_gpu.count();
-        let states = keys[from..].iter().map(|key| offload.tier.state(*key));
-        let found = states.take_while(|state| !matches!(state, MockerBlock::Missing));
+        let states = keys[from..]
+            .iter()
+            .map(|key| offload.tier.block_state(*key));
+        let found = states.take_while(|state| !matches!(state, MockerHostBlockState::Missing));
         let (hit, busy) = found.fold((0, 0), |(hit, busy), state| {
             (
                 hit + 1,
-                busy + usize::from(matches!(state, MockerBlock::Busy)),
+                busy + usize::from(matches!(state, MockerHostBlockState::Busy)),
             )
         });
-        offload.tier.touch(keys);
+        offload.tier.mark_prompt_used(keys);
         if hit == 0 {
             return None;
         }
         if busy > 0 {
-            return Some(self.wait_for_copy(slot));
+            return Some(self.skip_until_copy_ends(slot));
         }
-        self.start_load(slot, from, hit, owed, pass)
+        self.start_host_load(slot, from, hit, owed, pass)
     }
 
     /// Allocates GPU blocks for the `hit` blocks of a prompt in host memory that follow its `from`
     /// blocks on the GPU, and starts the copy.
-    fn start_load(
+    fn start_host_load(
         &mut self,
-        slot: Slot,
+        slot: SequenceSlot,
         from: usize,
         hit: usize,
         owed: u32,
-        pass: &mut Pass,
-    ) -> Option<AdmissionTurn> {
+        pass: &mut SchedulingPass,
+    ) -> Option<AdmissionOutcome> {
         let size = self.config.block_size;
         let seq = &self.seqs[slot];
         let (id, known) = (seq.id, seq.known);
-        let wanted: Vec<BlockKey> = prompt_keys(seq, size)[from..from + hit].to_vec();
+        let wanted: Vec<BlockKey> = prompt_block_keys(seq, size)[from..from + hit].to_vec();
         let plan = seq.plan.clone()?;
         // At least one block is computed.
         let credited = (from as u32).min(known.saturating_sub(1) / size);
-        let held = self.pool.held_prefix(&plan, credited);
-        let all = self.pool.blocks_for(known);
-        if all - held > self.pool.free().saturating_sub(owed) {
-            return Some(AdmissionTurn::Stop);
+        let held = self.pool.held_prefix_blocks(&plan, credited);
+        let all = self.pool.blocks_for_tokens(known);
+        if all - held > self.pool.free_blocks().saturating_sub(owed) {
+            return Some(AdmissionOutcome::Stop);
         }
-        let need = BlockRequest {
+        let need = BlockAllocationRequest {
             prefix: from as u32 * size,
             tokens: (from + hit) as u32 * size,
             cache: from as u32 * size,
-            ..BlockRequest::default()
+            ..BlockAllocationRequest::default()
         };
         let (seq, events) = (&mut self.seqs[slot], &mut pass.step.events);
         let done = self
             .pool
-            .allocate(&mut seq.table, Some(&plan), &need, &mut |event| {
+            .allocate_blocks(&mut seq.table, Some(&plan), &need, &mut |event| {
                 events.push(event)
             });
         if !done {
-            return Some(AdmissionTurn::Stop);
+            return Some(AdmissionOutcome::Stop);
         }
         let offload = self.rules.offload.as_mut()?;
-        let fresh = &seq.table.ids()[from..];
-        let begins = offload.tier.read_until(fresh).max(pass.now);
+        let fresh = &seq.table.block_ids()[from..];
+        let begins = offload.tier.last_read_end(fresh).max(pass.now);
         let own = offload.seqs.entry(id).or_default();
-        own.load = Some(offload.tier.load(id, wanted, begins));
+        own.load = Some(offload.tier.start_load(id, wanted, begins));
         own.loaded = Some(((from + hit) as u32, all));
         (seq.cached, seq.load.tokens) = (from as u32 * size, hit as u32 * size);
-        self.wait_for_copy(slot);
-        self.waiting.remove(&self.seqs, slot);
-        self.seqs[slot].state = SeqState::Fetching;
+        self.skip_until_copy_ends(slot);
+        self.waiting.remove_sequence(&self.seqs, slot);
+        self.seqs[slot].state = SequenceRunState::Fetching;
         self.fetching += 1;
-        Some(AdmissionTurn::Skip)
+        Some(AdmissionOutcome::Skip)
     }
 
     /// Makes a sequence wait for a copy from host memory. After a copy ends, the sequence is tried
     /// before those that only wait for room.
-    fn wait_for_copy(&mut self, slot: Slot) -> AdmissionTurn {
+    fn skip_until_copy_ends(&mut self, slot: SequenceSlot) -> AdmissionOutcome {
         if let Some(offload) = &mut self.rules.offload {
             offload.waiting_for_copy.insert(self.seqs[slot].id);
             if self.seqs[slot].rank.0 >= 0 {
-                self.waiting.remove(&self.seqs, slot);
+                self.waiting.remove_sequence(&self.seqs, slot);
                 offload.waited += 1;
                 self.seqs[slot].rank = (-1, offload.waited);
-                self.waiting.insert(&self.seqs, slot);
+                self.waiting.insert_sequence(&self.seqs, slot);
             }
         }
-        AdmissionTurn::Skip
+        AdmissionOutcome::Skip
     }
 
-    fn owed_blocks(&self) -> u32 {
+    fn blocks_owed_to_host_loads(&self) -> u32 {
         let owed = self.running.iter().map(|&slot| {
             let seq = &self.seqs[slot];
             match seq.computed < seq.prompt {
                 true => self
                     .pool
-                    .blocks_for(seq.known)
+                    .blocks_for_tokens(seq.known)
                     .saturating_sub(seq.table.len()),
                 false => 0,
             }
@@ -150,11 +158,11 @@ impl Mocker {
             .rules
             .offload
             .as_ref()
-            .map_or(0, |offload| offload.owed());
+            .map_or(0, |offload| offload.blocks_owed_to_loads());
         owed.sum::<u32>().saturating_add(loads)
     }
 
-    pub(super) fn take_loaded(&mut self, slot: Slot) -> Option<u32> {
+    pub(super) fn take_loaded_tokens(&mut self, slot: SequenceSlot) -> Option<u32> {
         let size = self.config.block_size;
         let offload = self.rules.offload.as_mut()?;
         let seq = &self.seqs[slot];
@@ -166,14 +174,14 @@ impl Mocker {
     }
 
     /// Registers the prompt blocks computed by a pass for a copy to host memory after the pass.
-    pub(super) fn offer_to_tier(&mut self, step: &mut Step) {
+    pub(super) fn offer_to_host_cache(&mut self, step: &mut ScheduledStep) {
         let size = self.config.block_size;
         let Some(offload) = &mut self.rules.offload else {
             return;
         };
         for entry in &step.entries {
             let seq = &self.seqs[entry.slot];
-            let keys = prompt_keys(seq, size);
+            let keys = prompt_block_keys(seq, size);
             let end = (seq.computed.min(seq.prompt) / size).min(keys.len() as u32);
             let own = offload.seqs.entry(seq.id).or_default();
             if end <= own.offered {
@@ -182,62 +190,62 @@ impl Mocker {
             let range = own.offered as usize..end as usize;
             let missing = keys[range.clone()]
                 .iter()
-                .any(|key| offload.tier.state(*key) == MockerBlock::Missing);
+                .any(|key| offload.tier.block_state(*key) == MockerHostBlockState::Missing);
             if !missing {
                 own.offered = end;
                 continue;
             }
-            let ids = seq.table.ids();
+            let ids = seq.table.block_ids();
             let blocks = range.map(|at| (keys[at], ids[at]));
             let blocks: Vec<(BlockKey, u32)> = blocks.collect();
-            if let Some(copy) = offload.tier.prepare(seq.id, &blocks) {
+            if let Some(copy) = offload.tier.prepare_store(seq.id, &blocks) {
                 own.store = Some(copy);
                 own.offered = end;
-                offload.tier.touch(keys);
+                offload.tier.mark_prompt_used(keys);
             }
         }
         step.copied = step.copied.max(offload.compute_after);
     }
 
     /// Delays the next computation until no copy reads the new blocks of a sequence.
-    pub(super) fn fence(&mut self, slot: Slot, before: u32) {
+    pub(super) fn delay_until_reads_end(&mut self, slot: SequenceSlot, before: u32) {
         if let Some(offload) = &mut self.rules.offload {
-            let ids = self.seqs[slot].table.ids();
+            let ids = self.seqs[slot].table.block_ids();
             let until = offload
                 .tier
-                .read_until(&ids[(before as usize).min(ids.len())..]);
+                .last_read_end(&ids[(before as usize).min(ids.len())..]);
             offload.compute_after = offload.compute_after.max(until);
         }
     }
 
     /// Delays the next computation until the blocks of a preempted sequence are copied to host
     /// memory.
-    pub(super) fn wait_for_store(&mut self, slot: Slot) {
+    pub(super) fn wait_for_host_store(&mut self, slot: SequenceSlot) {
         if let Some(offload) = &mut self.rules.offload
             && let Some(own) = offload.seqs.get(&self.seqs[slot].id)
-            && let Some(end) = own.store.and_then(|store| offload.tier.end_of(store))
+            && let Some(end) = own.store.and_then(|store| offload.tier.copy_end(store))
         {
             offload.compute_after = offload.compute_after.max(end);
         }
     }
 
-    pub(super) fn submit_tier_copies(&mut self, now: SimTime, out: &mut Outbox) {
+    pub(super) fn start_host_copies(&mut self, now: SimTime, out: &mut Outbox) {
         if let Some(offload) = &mut self.rules.offload {
-            offload.tier.submit(now);
-            self.end_tier_copies(now, out);
+            offload.tier.start_prepared_stores(now);
+            self.complete_mocker_copies(now, out);
         }
     }
 
-    pub(super) fn end_tier_copies(&mut self, now: SimTime, out: &mut Outbox) {
+    pub(super) fn complete_mocker_copies(&mut self, now: SimTime, out: &mut Outbox) {
         while let Some(offload) = &mut self.rules.offload
-            && let Some(copy) = offload.tier.pop_due(now)
+            && let Some(copy) = offload.tier.pop_finished_copy(now)
         {
             offload.waiting_for_copy.clear();
-            let Some(slot) = self.seqs.find(copy.seq).filter(|_| !copy.to_host) else {
+            let Some(slot) = self.seqs.find_slot(copy.seq).filter(|_| !copy.to_host) else {
                 continue;
             };
             let seq = &mut self.seqs[slot];
-            if seq.state != SeqState::Fetching {
+            if seq.state != SequenceRunState::Fetching {
                 continue;
             }
             if let Some(own) = offload.seqs.get_mut(&copy.seq) {
@@ -248,24 +256,24 @@ impl Mocker {
                 .cache_full_blocks(&mut seq.table, plan, upto, &mut |event| {
                     out.push_back((now, event));
                 });
-            seq.settled = seq.table.settled();
+            seq.settled = seq.table.settled_tokens();
             // The last block is computed locally if all blocks are present.
             let most = (seq.known - 1) / self.config.block_size * self.config.block_size;
             seq.cached = seq.cached.min(most);
             seq.load.tokens = seq.load.tokens.min(most - seq.cached);
             seq.computed = seq.cached + seq.load.tokens;
-            seq.state = SeqState::Waiting;
+            seq.state = SequenceRunState::Waiting;
             self.fetching -= 1;
-            self.waiting.insert(&self.seqs, slot);
+            self.waiting.insert_sequence(&self.seqs, slot);
         }
     }
 
-    pub(super) fn leave_tier(&mut self, slot: Slot) {
+    pub(super) fn leave_host_cache(&mut self, slot: SequenceSlot) {
         if let Some(offload) = &mut self.rules.offload {
             let id = self.seqs[slot].id;
             offload.waiting_for_copy.remove(&id);
             if let Some(load) = offload.seqs.remove(&id).and_then(|own| own.load) {
-                offload.tier.cancel(load);
+                offload.tier.cancel_load(load);
                 offload.waiting_for_copy.clear();
             }
         }

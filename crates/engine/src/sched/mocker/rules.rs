@@ -4,15 +4,15 @@
          schedulers"
 )]
 
-use super::destinations::Destinations;
-use super::host::MockerOffload;
-use super::{Mocker, MockerConfig, MockerRole};
-use crate::latency::Batch;
-use crate::sched::vllm::pass::{AdmissionTurn, Pass};
-use crate::sched::vllm::seqs::{Seq, Slot};
-use crate::sched::vllm::step::{Step, StepWork};
-use crate::sched::vllm::{SchedulingRules, VllmConfig, keyed_tokens};
-use crate::{BlockPlan, Outbox, SeqId, Sequence, SimTime, SubmitError, Transfer};
+use super::destinations::TransferDestinations;
+use super::host::MockerOffloadState;
+use super::{MockerConfig, MockerRole, MockerScheduler};
+use crate::latency::BatchWork;
+use crate::sched::vllm::pass::{AdmissionOutcome, SchedulingPass};
+use crate::sched::vllm::seqs::{ScheduledSequence, SequenceSlot};
+use crate::sched::vllm::step::{ScheduledStep, SequenceStepWork};
+use crate::sched::vllm::{SchedulingRules, VllmConfig, tokens_with_block_keys};
+use crate::{BlockPlan, Outbox, PromptTransfer, SeqId, Sequence, SimTime, SubmitError};
 use vllm_sim_random::std_rng::StdRng;
 
 /// Implements the scheduling rules of Dynamo's mocker.
@@ -23,25 +23,25 @@ pub struct MockerRules {
     pub(super) accept: Vec<f64>,
     /// Random generator of draft acceptance, created on first use.
     pub(super) draws: Option<StdRng>,
-    pub(super) offload: Option<Box<MockerOffload>>,
-    pub(super) destinations: Destinations,
+    pub(super) offload: Option<Box<MockerOffloadState>>,
+    pub(super) destinations: TransferDestinations,
 }
 
 impl MockerRules {
     pub(super) fn new(config: &MockerConfig) -> Self {
-        let offload = |tier| Box::new(MockerOffload::new(tier));
+        let offload = |tier| Box::new(MockerOffloadState::new(tier));
         Self {
             role: config.role,
             no_evict: config.no_evict,
             accept: config.accept.clone(),
             draws: None,
             offload: config.tier.map(offload),
-            destinations: Destinations::default(),
+            destinations: TransferDestinations::default(),
         }
     }
 
     /// Returns whether the caller moves the KV cache of prompts from or to this engine.
-    fn hands_over(&self) -> bool {
+    fn is_disaggregated(&self) -> bool {
         self.role != MockerRole::Whole
     }
 }
@@ -55,15 +55,15 @@ impl SchedulingRules for MockerRules {
     const RESERVES_NEXT_TOKEN: bool = false;
     const LOADED_PROMPTS_DECODE: bool = false;
 
-    fn cost(&self, work: &StepWork, window: Option<u32>) -> Batch {
-        let &StepWork {
+    fn step_cost(&self, work: &SequenceStepWork, window: Option<u32>) -> BatchWork {
+        let &SequenceStepWork {
             past,
             new,
             known,
             later,
             ..
         } = work;
-        let mut batch = Batch::default();
+        let mut batch = BatchWork::default();
         if self.role == MockerRole::Decode {
             // Prompts cost nothing.
             if !later && past + new >= known {
@@ -73,11 +73,11 @@ impl SchedulingRules for MockerRules {
         }
         // Only prompt tokens are chunks. A sequence that emits a token decodes, unless this step
         // ends its prompt.
-        let prompt = work.ready();
+        let prompt = work.loaded_prompt_tokens();
         let before = past.min(prompt);
         let fresh = (past + new).min(prompt) - before;
         if fresh > 0 {
-            batch.add_chunk(fresh, before, window);
+            batch.add_prompt_chunk(fresh, before, window);
         }
         let emits = past + new >= known;
         if emits && !later && (fresh == 0 || known > work.prompt) {
@@ -88,8 +88,8 @@ impl SchedulingRules for MockerRules {
 
     /// Counts the prompt tokens of a sequence's work in a step; 0 if its prompt is already
     /// computed.
-    fn prompt_tokens(&self, work: &StepWork) -> u32 {
-        match work.past >= work.ready() {
+    fn prompt_tokens_of(&self, work: &SequenceStepWork) -> u32 {
+        match work.past >= work.loaded_prompt_tokens() {
             true => 0,
             false => work.new,
         }
@@ -111,23 +111,27 @@ impl SchedulingRules for MockerRules {
     }
 
     fn adjust_submission(&self, seq: &mut Sequence) {
-        if !self.hands_over() {
-            seq.transfer = Transfer::Local;
+        if !self.is_disaggregated() {
+            seq.transfer = PromptTransfer::Local;
         }
     }
 
     /// Accepts every sequence, except one whose delivered prompt is larger than the KV cache. One
     /// that can never run is cancelled at the head of the queue.
-    fn fits(engine: &Mocker, seq: &Sequence) -> Result<(), SubmitError> {
-        let expected = engine.rules.hands_over() && seq.transfer == Transfer::RemotePrefill;
-        let (needed, total) = (engine.pool.most_blocks(seq.prompt), engine.pool.usable());
+    fn check_fits(engine: &MockerScheduler, seq: &Sequence) -> Result<(), SubmitError> {
+        let expected =
+            engine.rules.is_disaggregated() && seq.transfer == PromptTransfer::RemotePrefill;
+        let (needed, total) = (
+            engine.pool.max_blocks_for_tokens(seq.prompt),
+            engine.pool.usable_blocks(),
+        );
         match expected && needed > total {
             true => Err(SubmitError::TooLarge { needed, total }),
             false => Ok(()),
         }
     }
 
-    fn most_tokens(&self, config: &VllmConfig) -> u32 {
+    fn max_sequence_tokens(&self, config: &VllmConfig) -> u32 {
         match self.no_evict {
             true => {
                 let room = config.num_gpu_blocks.saturating_mul(config.block_size);
@@ -137,25 +141,35 @@ impl SchedulingRules for MockerRules {
         }
     }
 
-    fn expect_prompt(engine: &mut Mocker, slot: Slot, now: SimTime, out: &mut Outbox) -> bool {
-        let remote = engine.seqs[slot].request.transfer == Transfer::RemotePrefill;
-        let expected = engine.rules.hands_over() && remote;
+    fn accept_remote_prompt(
+        engine: &mut MockerScheduler,
+        slot: SequenceSlot,
+        now: SimTime,
+        out: &mut Outbox,
+    ) -> bool {
+        let remote = engine.seqs[slot].request.transfer == PromptTransfer::RemotePrefill;
+        let expected = engine.rules.is_disaggregated() && remote;
         if expected {
-            engine.wait_for_prompt(slot, now, out);
+            engine.wait_for_remote_prompt(slot, now, out);
         }
         expected
     }
 
-    fn take_reserved(&mut self) -> Vec<(SeqId, u32)> {
+    fn take_reserved_prompts(&mut self) -> Vec<(SeqId, u32)> {
         std::mem::take(&mut self.destinations.reserved)
     }
 
-    fn activate(engine: &mut Mocker, now: SimTime, id: SeqId, out: &mut Outbox) -> bool {
-        engine.activate_prompt(now, id, out)
+    fn resume_transferred(
+        engine: &mut MockerScheduler,
+        now: SimTime,
+        id: SeqId,
+        out: &mut Outbox,
+    ) -> bool {
+        engine.resume_transferred_prompt(now, id, out)
     }
 
-    fn awaits_prompts(&self) -> bool {
-        self.hands_over()
+    fn awaits_remote_prompts(&self) -> bool {
+        self.is_disaggregated()
     }
 
     /// Returns whether sequences are tried when the token budget is used up: only without a prefix
@@ -164,21 +178,21 @@ impl SchedulingRules for MockerRules {
         self.offload.is_none()
     }
 
-    fn stops_when_idle(&self) -> bool {
+    fn admission_stops_when_idle(&self) -> bool {
         self.offload.is_some()
     }
 
-    fn must_cancel(engine: &mut Mocker, slot: Slot) -> bool {
-        engine.never_fits(slot)
+    fn can_never_run(engine: &mut MockerScheduler, slot: SequenceSlot) -> bool {
+        engine.can_never_fit(slot)
     }
 
     /// Returns whether a sequence must wait because prompts from other engines, which come first,
     /// still need KV blocks.
-    fn yields_to_announced_prompts(&self, seq: &Seq) -> bool {
-        self.destinations.is_pending() && seq.table.is_empty()
+    fn yields_to_announced_prompts(&self, seq: &ScheduledSequence) -> bool {
+        self.destinations.has_pending() && seq.table.is_empty()
     }
 
-    fn cached_prefix(engine: &Mocker, plan: &BlockPlan, known: u32) -> u32 {
+    fn cached_prefix_tokens(engine: &MockerScheduler, plan: &BlockPlan, known: u32) -> u32 {
         // With drafts, the last cached block is recomputed.
         let drop = match engine.rules.accept.is_empty() {
             true => 0,
@@ -186,70 +200,76 @@ impl SchedulingRules for MockerRules {
         };
         // TensorRT-LLM recomputes nothing if all blocks are cached.
         let known = known + u32::from(engine.rules.no_evict);
-        let cached = engine.pool.cached_prefix(plan, keyed_tokens(plan, known));
+        let cached = engine
+            .pool
+            .cached_prefix_tokens(plan, tokens_with_block_keys(plan, known));
         cached.saturating_sub(drop)
     }
 
-    fn load(engine: &mut Mocker, slot: Slot, pass: &mut Pass) -> Option<AdmissionTurn> {
+    fn load_from_other_host_cache(
+        engine: &mut MockerScheduler,
+        slot: SequenceSlot,
+        pass: &mut SchedulingPass,
+    ) -> Option<AdmissionOutcome> {
         engine.rules.offload.as_ref()?;
-        engine.load_from_tier(slot, pass)
+        engine.load_from_host_cache(slot, pass)
     }
 
-    fn min_first_chunk(&self, seq: &Seq, past: u32, _new: u32) -> u32 {
+    fn min_first_chunk(&self, seq: &ScheduledSequence, past: u32, _new: u32) -> u32 {
         seq.prompt.saturating_sub(past)
     }
 
-    fn may_join(engine: &Mocker, slot: Slot, cached: u32) -> bool {
+    fn may_join_batch(engine: &MockerScheduler, slot: SequenceSlot, cached: u32) -> bool {
         !engine.rules.no_evict || engine.can_run_to_end(slot, cached)
     }
 
-    fn admitted(engine: &mut Mocker, slot: Slot) -> Option<u32> {
-        engine.take_loaded(slot)
+    fn on_sequence_admitted(engine: &mut MockerScheduler, slot: SequenceSlot) -> Option<u32> {
+        engine.take_loaded_tokens(slot)
     }
 
     fn draws_after_scheduling(&self) -> bool {
         !self.accept.is_empty()
     }
 
-    fn draw_tokens(engine: &mut Mocker, pass: &mut Pass) {
-        engine.draw_all(pass);
+    fn draw_output_token_counts(engine: &mut MockerScheduler, pass: &mut SchedulingPass) {
+        engine.draw_output_tokens(pass);
     }
 
-    fn offer(engine: &mut Mocker, step: &mut Step) {
-        engine.offer_to_tier(step);
+    fn offer_step_blocks(engine: &mut MockerScheduler, step: &mut ScheduledStep) {
+        engine.offer_to_host_cache(step);
     }
 
-    fn on_blocks_allocated(engine: &mut Mocker, slot: Slot, before: u32) {
-        engine.fence(slot, before);
+    fn on_blocks_allocated(engine: &mut MockerScheduler, slot: SequenceSlot, before: u32) {
+        engine.delay_until_reads_end(slot, before);
     }
 
-    fn on_preempt(engine: &mut Mocker, slot: Slot) {
-        engine.wait_for_store(slot);
+    fn on_preempt(engine: &mut MockerScheduler, slot: SequenceSlot) {
+        engine.wait_for_host_store(slot);
     }
 
     fn takes_fetched_blocks(&self, running: usize) -> bool {
-        !(self.hands_over() && running > 1) && self.offload.is_none()
+        !(self.is_disaggregated() && running > 1) && self.offload.is_none()
     }
 
-    fn step_ended(engine: &mut Mocker, now: SimTime, out: &mut Outbox) {
-        engine.end_tier_copies(now, out);
-        engine.submit_tier_copies(now, out);
+    fn on_step_ended(engine: &mut MockerScheduler, now: SimTime, out: &mut Outbox) {
+        engine.complete_mocker_copies(now, out);
+        engine.start_host_copies(now, out);
     }
 
-    fn step_reported(engine: &mut Mocker, now: SimTime, out: &mut Outbox) {
-        engine.reserve_next(now, out);
+    fn on_step_reported(engine: &mut MockerScheduler, now: SimTime, out: &mut Outbox) {
+        engine.reserve_next_prompt(now, out);
     }
 
-    fn next_copied(&self) -> Option<SimTime> {
-        self.offload.as_ref()?.next_due()
+    fn next_rule_copy_end(&self) -> Option<SimTime> {
+        self.offload.as_ref()?.next_copy_end()
     }
 
-    fn end_copies(engine: &mut Mocker, now: SimTime, out: &mut Outbox) {
-        engine.end_tier_copies(now, out);
+    fn complete_rule_copies(engine: &mut MockerScheduler, now: SimTime, out: &mut Outbox) {
+        engine.complete_mocker_copies(now, out);
     }
 
-    fn left(engine: &mut Mocker, slot: Slot) {
-        engine.rules.destinations.forget(slot);
-        engine.leave_tier(slot);
+    fn on_sequence_left(engine: &mut MockerScheduler, slot: SequenceSlot) {
+        engine.rules.destinations.forget_sequence(slot);
+        engine.leave_host_cache(slot);
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 use crate::{LoraId, SimTime};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum AdapterFit {
+pub(super) enum AdapterSlotFit {
     Ready,
     /// The LoRA adapter can be loaded, if necessary in the slot of an unused one.
     Loadable,
@@ -34,21 +34,21 @@ impl AdapterSlots {
         }
     }
 
-    pub(super) fn fit(&self, lora: Option<LoraId>) -> AdapterFit {
+    pub(super) fn slot_fit(&self, lora: Option<LoraId>) -> AdapterSlotFit {
         let (Some(lora), Some(max)) = (lora, self.max) else {
-            return AdapterFit::Ready;
+            return AdapterSlotFit::Ready;
         };
         if self.loaded.contains_key(&lora) {
-            return AdapterFit::Ready;
+            return AdapterSlotFit::Ready;
         }
         if self.loaded.len() < max || self.loaded.values().any(|a| a.users == 0) {
-            return AdapterFit::Loadable;
+            return AdapterSlotFit::Loadable;
         }
-        AdapterFit::No
+        AdapterSlotFit::No
     }
 
     /// Marks an adapter as used by one more sequence, and returns the time until it is loaded.
-    pub(super) fn take(&mut self, now: SimTime, lora: Option<LoraId>) -> Duration {
+    pub(super) fn take_slot(&mut self, now: SimTime, lora: Option<LoraId>) -> Duration {
         let (Some(lora), Some(max)) = (lora, self.max) else {
             return Duration::ZERO;
         };
@@ -71,7 +71,7 @@ impl AdapterSlots {
         self.load_time
     }
 
-    pub(super) fn release(&mut self, now: SimTime, lora: Option<LoraId>) {
+    pub(super) fn release_slot(&mut self, now: SimTime, lora: Option<LoraId>) {
         if let Some(adapter) = lora.and_then(|lora| self.loaded.get_mut(&lora)) {
             adapter.users = adapter.users.saturating_sub(1);
             adapter.last_used = now;

@@ -1,17 +1,17 @@
 use std::time::Duration;
 
-use crate::Delays;
-use crate::kv::KvConfig;
+use crate::TokenDelays;
+use crate::kv::BlockPoolConfig;
 
 /// Configures the [`Pool`](super::Pool) scheduler.
 #[derive(Debug, Clone)]
-pub struct PoolConfig {
+pub struct SlotSchedulerConfig {
     /// Maximum number of running sequences, at least 1. Default: 5.
     pub slots: usize,
     /// Maximum number of waiting sequences; `None`: no limit. Default: 1000.
     pub queue: Option<usize>,
     /// Delays before the first token and before each further token.
-    pub delays: Delays,
+    pub delays: TokenDelays,
     /// Seed of the random delays.
     pub seed: u64,
     /// Maximum number of loaded LoRA adapters; `None`: no limit.
@@ -19,7 +19,7 @@ pub struct PoolConfig {
     /// Time to load a LoRA adapter.
     pub lora_load: Duration,
     /// KV cache of the engine; `None`: not simulated.
-    pub kv: Option<KvConfig>,
+    pub kv: Option<BlockPoolConfig>,
     /// Whether the last token of a prompt may be found in the prefix cache (llm-d); otherwise it is
     /// always computed.
     pub caches_whole_prompts: bool,
@@ -33,8 +33,8 @@ pub struct PoolConfig {
     pub lease: Option<Duration>,
 }
 
-impl PoolConfig {
-    pub(super) fn kept_prompt(&self, prompt: u32, block_size: u32) -> u32 {
+impl SlotSchedulerConfig {
+    pub(super) fn cached_prompt_tokens(&self, prompt: u32, block_size: u32) -> u32 {
         match self.prompt_blocks_only {
             true => prompt - prompt % block_size.max(1),
             false => prompt,
@@ -42,12 +42,12 @@ impl PoolConfig {
     }
 }
 
-impl Default for PoolConfig {
+impl Default for SlotSchedulerConfig {
     fn default() -> Self {
         Self {
             slots: 5,
             queue: Some(1000),
-            delays: Delays::default(),
+            delays: TokenDelays::default(),
             seed: 0,
             max_loras: None,
             lora_load: Duration::ZERO,

@@ -4,61 +4,61 @@ use std::time::Duration;
 
 use rand_chacha::ChaCha8Rng;
 
-use super::{Pool, RunningSeq};
-use crate::{Delays, Sequence};
-use vllm_sim_random::{Purpose, stream};
+use super::{RunningSequence, SlotScheduler};
+use crate::{Sequence, TokenDelays};
+use vllm_sim_random::{StreamPurpose, request_rng};
 
-impl Pool {
+impl SlotScheduler {
     /// Draws a delay of a sequence. The random generator is created on first use, and not kept if
     /// all delays have a standard deviation of zero.
-    pub(super) fn draw(
+    pub(super) fn draw_delay(
         &self,
-        running: &mut RunningSeq,
-        f: impl FnOnce(&Delays, &mut ChaCha8Rng) -> Duration,
+        running: &mut RunningSequence,
+        f: impl FnOnce(&TokenDelays, &mut ChaCha8Rng) -> Duration,
     ) -> Duration {
         let (seed, key) = (self.config.seed, running.seq.key);
-        let fresh = || stream(seed, key, Purpose::Latency);
+        let fresh = || request_rng(seed, key, StreamPurpose::Latency);
         let delays = running.seq.delays.as_deref().unwrap_or(&self.delays);
-        if delays.is_exact() {
+        if delays.is_deterministic() {
             return f(delays, &mut fresh());
         }
         let rng = running.rng.get_or_insert_with(|| Box::new(fresh()));
         f(delays, rng)
     }
 
-    pub(super) fn delays<'a>(&'a self, seq: &'a Sequence) -> &'a Delays {
+    pub(super) fn delays_of<'a>(&'a self, seq: &'a Sequence) -> &'a TokenDelays {
         seq.delays.as_deref().unwrap_or(&self.delays)
     }
 
     /// Returns the recorded delay before the next token, if the sequence has recorded token times.
-    pub(super) fn recorded_gap(&self, running: &RunningSeq) -> Option<Duration> {
+    pub(super) fn recorded_token_gap(&self, running: &RunningSequence) -> Option<Duration> {
         let timeline = running.seq.timeline.as_ref()?;
         let next = running.released as usize;
         let at = *timeline.get(next)?;
         let before = next.checked_sub(1).map_or(Duration::ZERO, |i| timeline[i]);
         Some(
-            self.delays(&running.seq)
-                .apply_speedup(at.saturating_sub(before)),
+            self.delays_of(&running.seq)
+                .divide_by_speedup(at.saturating_sub(before)),
         )
     }
 
-    pub(super) fn gap(&mut self, running: &mut RunningSeq) -> Duration {
+    pub(super) fn next_token_gap(&mut self, running: &mut RunningSequence) -> Duration {
         let tokens_without_gap = &running.seq.tokens_without_gap;
         if tokens_without_gap.get(running.next_no_gap as usize) == Some(&running.released) {
             running.next_no_gap += 1;
             return Duration::ZERO;
         }
-        if let Some(gap) = self.recorded_gap(running) {
+        if let Some(gap) = self.recorded_token_gap(running) {
             return gap;
         }
-        let delays = self.delays(&running.seq);
+        let delays = self.delays_of(&running.seq);
         if delays.itl.0.is_zero() {
             return Duration::ZERO;
         }
-        let load = delays.load(self.running(), self.config.slots);
+        let load = delays.load_factor(self.running_count(), self.config.slots);
         if delays.itl.1.is_zero() {
-            return delays.exact_gap(load);
+            return delays.mean_inter_token_delay(load);
         }
-        self.draw(running, |d, rng| d.gap(load, rng))
+        self.draw_delay(running, |d, rng| d.draw_inter_token_delay(load, rng))
     }
 }

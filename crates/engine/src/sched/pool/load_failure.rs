@@ -1,13 +1,15 @@
 //! Simulates KV cache transfers from another engine that fail.
 
-use super::{Pool, RunningSeq, SlotTimer};
-use crate::kv::BlockRequest;
-use crate::{End, Event, LoadFailurePolicy, Outbox, Sequence, SimTime, Transfer};
+use super::{RunningSequence, SlotScheduler, SlotTimer};
+use crate::kv::BlockAllocationRequest;
+use crate::{
+    LoadFailurePolicy, Outbox, PromptTransfer, SchedulerEvent, Sequence, SequenceEndReason, SimTime,
+};
 
 /// Returns the number of prompt tokens that enter the prefix cache: all, or only the cached ones if
 /// the KV transfer will fail.
-pub(super) fn certain(seq: &Sequence, tokens: u32, cached: u32) -> u32 {
-    match seq.load_failure.is_some() && seq.transfer == Transfer::RemotePrefill {
+pub(super) fn tokens_to_cache(seq: &Sequence, tokens: u32, cached: u32) -> u32 {
+    match seq.load_failure.is_some() && seq.transfer == PromptTransfer::RemotePrefill {
         true => cached,
         false => tokens,
     }
@@ -15,10 +17,10 @@ pub(super) fn certain(seq: &Sequence, tokens: u32, cached: u32) -> u32 {
 
 /// Returns the number of prompt tokens to fetch from another engine. Clears the injected failure if
 /// none are missing.
-pub(super) fn fetched(seq: &mut Sequence, cached: u32) -> u32 {
+pub(super) fn tokens_to_fetch(seq: &mut Sequence, cached: u32) -> u32 {
     let missing = match seq.transfer {
-        Transfer::RemotePrefill => seq.prompt.saturating_sub(cached),
-        Transfer::Local | Transfer::RemoteDecode => 0,
+        PromptTransfer::RemotePrefill => seq.prompt.saturating_sub(cached),
+        PromptTransfer::Local | PromptTransfer::RemoteDecode => 0,
     };
     seq.load_failure = seq.load_failure.filter(|_| missing > 0);
     match seq.load_failure {
@@ -27,21 +29,21 @@ pub(super) fn fetched(seq: &mut Sequence, cached: u32) -> u32 {
     }
 }
 
-impl Pool {
+impl SlotScheduler {
     /// Handles a failed KV transfer: ends the sequence, or computes the missing part of its prompt
     /// locally.
-    pub(super) fn load_failed(
+    pub(super) fn handle_load_failure(
         &mut self,
         now: SimTime,
         index: u32,
-        mut running: Box<RunningSeq>,
+        mut running: Box<RunningSequence>,
         out: &mut Outbox,
     ) {
         let Some(failure) = running.seq.load_failure.take() else {
             return;
         };
         let (prompt, cached) = (running.seq.prompt, running.cached);
-        let event = Event::LoadFailed {
+        let event = SchedulerEvent::LoadFailed {
             id: running.seq.id,
             tokens: prompt.saturating_sub(cached),
             policy: failure.policy,
@@ -50,34 +52,36 @@ impl Pool {
         out.push_back((now, event));
         if failure.policy == LoadFailurePolicy::Fail {
             self.slots[index as usize] = Some(running);
-            self.finish(now, index, End::Failed, out);
+            self.finish_sequence(now, index, SequenceEndReason::Failed, out);
             return;
         }
         if let Some(blocks) = &mut self.blocks {
-            let tokens = self.config.kept_prompt(prompt, blocks.config().block_size);
-            let need = BlockRequest {
+            let tokens = self
+                .config
+                .cached_prompt_tokens(prompt, blocks.config().block_size);
+            let need = BlockAllocationRequest {
                 tokens,
                 cache: tokens,
-                ..BlockRequest::default()
+                ..BlockAllocationRequest::default()
             };
             let plan = running.seq.plan.as_ref();
             // The blocks are already allocated.
-            let _fits = blocks.allocate(&mut running.table, plan, &need, &mut |event| {
+            let _fits = blocks.allocate_blocks(&mut running.table, plan, &need, &mut |event| {
                 out.push_back((now, event));
             });
         }
-        let delays = self.delays(&running.seq);
-        let load = delays.load(self.running(), self.config.slots);
-        let computing = self.draw(&mut running, |delays, rng| {
-            delays.first(prompt, cached, Transfer::Local, load, rng)
+        let delays = self.delays_of(&running.seq);
+        let load = delays.load_factor(self.running_count(), self.config.slots);
+        let computing = self.draw_delay(&mut running, |delays, rng| {
+            delays.draw_first_token_delay(prompt, cached, PromptTransfer::Local, load, rng)
         });
         let epoch = running.epoch;
         self.slots[index as usize] = Some(running);
         match computing.is_zero() {
-            true => self.release(now, index, out),
+            true => self.release_tokens(now, index, out),
             false => self
                 .timers
-                .set(now + computing, SlotTimer { slot: index, epoch }),
+                .schedule(now + computing, SlotTimer { slot: index, epoch }),
         }
     }
 }

@@ -1,5 +1,5 @@
-use crate::latency::{LatencyModel, Speed};
-use crate::sched::{ConfigError, at_least_one, within};
+use crate::latency::{LatencyModel, SpeedFactors};
+use crate::sched::{SchedulerConfigError, check_at_least_one, check_range};
 
 /// Configures the SGLang scheduler.
 #[derive(Debug, Clone, PartialEq)]
@@ -7,7 +7,7 @@ pub struct SglangConfig {
     /// Latency model of pass times.
     pub latency: LatencyModel,
     /// Divisors of pass times and other durations.
-    pub speed: Speed,
+    pub speed: SpeedFactors,
     /// Number of KV cache pages.
     pub num_pages: u32,
     /// Number of tokens per KV cache page. Default: 1.
@@ -34,7 +34,7 @@ pub struct SglangConfig {
     /// Number of passes without prefill after each prefill pass. Default: 0.
     pub prefill_decode_interval: u32,
     /// Whether the caller transfers the KV cache of prompts between engines, as for
-    /// [`Scheduler::take_reserved`](crate::Scheduler::take_reserved). Default: false.
+    /// [`Scheduler::take_reserved_prompts`](crate::Scheduler::take_reserved). Default: false.
     pub handoff: bool,
     /// Whether computing prompts takes no time, as in a decode worker of the mocker. Default:
     /// false.
@@ -67,7 +67,7 @@ impl Default for SglangConfig {
     fn default() -> Self {
         Self {
             latency: LatencyModel::ZERO,
-            speed: Speed::default(),
+            speed: SpeedFactors::default(),
             num_pages: 16_384,
             page_size: 1,
             max_num_seqs: 256,
@@ -91,43 +91,43 @@ impl Default for SglangConfig {
 }
 
 impl SglangConfig {
-    pub(super) fn check(&self) -> Result<(), ConfigError> {
-        at_least_one("num_pages", self.num_pages)?;
-        at_least_one("page_size", self.page_size)?;
-        at_least_one("max_num_seqs", self.max_num_seqs)?;
-        at_least_one("max_model_len", self.max_model_len)?;
-        at_least_one("chunked_prefill_size", self.chunked_prefill_size)?;
-        within(
+    pub(super) fn check_config(&self) -> Result<(), SchedulerConfigError> {
+        check_at_least_one("num_pages", self.num_pages)?;
+        check_at_least_one("page_size", self.page_size)?;
+        check_at_least_one("max_num_seqs", self.max_num_seqs)?;
+        check_at_least_one("max_model_len", self.max_model_len)?;
+        check_at_least_one("chunked_prefill_size", self.chunked_prefill_size)?;
+        check_range(
             "schedule_conservativeness",
             self.schedule_conservativeness,
             0.0,
             f64::MAX,
         )?;
-        within("speedup_ratio", self.speed.all, 0.0, f64::MAX)?;
-        within("decode_speedup_ratio", self.speed.decode, 0.0, f64::MAX)?;
+        check_range("speedup_ratio", self.speed.all, 0.0, f64::MAX)?;
+        check_range("decode_speedup_ratio", self.speed.decode, 0.0, f64::MAX)?;
         for &rate in &self.accept {
-            within("acceptance rate", rate, 0.0, 1.0)?;
+            check_range("acceptance rate", rate, 0.0, 1.0)?;
         }
         let (chunk, page) = (self.chunked_prefill_size, self.page_size);
         if !chunk.is_multiple_of(page) {
             let field = "chunked_prefill_size";
-            return Err(ConfigError::Multiple {
+            return Err(SchedulerConfigError::Multiple {
                 field,
                 value: chunk,
                 of: page,
             });
         }
         let most = f64::from(u32::MAX);
-        within("chunked_prefill_size", chunk.into(), page.into(), most)?;
+        check_range("chunked_prefill_size", chunk.into(), page.into(), most)?;
         let prefill = self.max_prefill_tokens.into();
-        within("max_prefill_tokens", prefill, page.into(), most)
+        check_range("max_prefill_tokens", prefill, page.into(), most)
     }
 
-    pub(super) fn pages(&self, tokens: u32) -> u32 {
+    pub(super) fn pages_for_tokens(&self, tokens: u32) -> u32 {
         tokens.div_ceil(self.page_size)
     }
 
-    pub(super) fn ceil(&self, tokens: u32) -> u32 {
-        self.pages(tokens).saturating_mul(self.page_size)
+    pub(super) fn round_up_to_page(&self, tokens: u32) -> u32 {
+        self.pages_for_tokens(tokens).saturating_mul(self.page_size)
     }
 }

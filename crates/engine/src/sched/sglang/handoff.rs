@@ -11,60 +11,65 @@ use std::collections::VecDeque;
 use crate::SimTime;
 use crate::{Outbox, SeqId};
 
-use super::Sglang;
-use super::seqs::Slot;
+use super::SglangScheduler;
+use super::seqs::SequenceSlot;
 
 #[derive(Debug, Default)]
-pub(super) struct Destinations {
+pub(super) struct TransferDestinations {
     /// Sequences waiting for pages into which their prompts can be transferred, in order.
-    pending: VecDeque<Slot>,
+    pending: VecDeque<SequenceSlot>,
     /// Ids of the sequences for whose transferred prompts pages were reserved since the last query,
     /// each with the number of prompt tokens to transfer.
     pub reserved: Vec<(SeqId, u32)>,
     /// Sequences with transferred prompts; they join the running batch next.
-    ready: VecDeque<Slot>,
+    ready: VecDeque<SequenceSlot>,
 }
 
-impl Destinations {
+impl TransferDestinations {
     /// Returns whether a sequence with a prompt from another engine waits for pages or for a place
     /// in the batch. If so, no prompt to be computed locally is started.
-    pub(super) fn go_first(&self) -> bool {
+    pub(super) fn has_remote_prompts_first(&self) -> bool {
         !self.pending.is_empty() || !self.ready.is_empty()
     }
 
-    pub(super) fn are_ready(&self) -> bool {
+    pub(super) fn has_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    pub(super) fn forget(&mut self, slot: Slot) {
+    pub(super) fn forget_sequence(&mut self, slot: SequenceSlot) {
         self.pending.retain(|&other| other != slot);
         self.ready.retain(|&other| other != slot);
     }
 }
 
-impl Sglang {
-    pub(super) fn expect_prompt(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
+impl SglangScheduler {
+    pub(super) fn expect_remote_prompt(
+        &mut self,
+        slot: SequenceSlot,
+        now: SimTime,
+        out: &mut Outbox,
+    ) {
         self.destinations.pending.push_back(slot);
         if self.pass.is_none() {
-            self.reserve_next(now, out);
+            self.reserve_next_prompt(now, out);
         }
     }
 
-    pub(super) fn reserve_next(&mut self, now: SimTime, out: &mut Outbox) {
+    pub(super) fn reserve_next_prompt(&mut self, now: SimTime, out: &mut Outbox) {
         let Some(&slot) = self.destinations.pending.front() else {
             return;
         };
         let seq = &self.seqs[slot];
         let (prompt, page) = (seq.prompt, self.config.page_size);
         let keys = match self.config.enable_prefix_caching {
-            true => seq.keys(prompt / page),
+            true => seq.page_keys(prompt / page),
             false => &[],
         };
-        let (matched, node) = self.radix.lock_match(keys);
-        let fresh = self.config.pages(prompt) - matched;
+        let (matched, node) = self.radix.lock_longest_prefix(keys);
+        let fresh = self.config.pages_for_tokens(prompt) - matched;
         let mut events = Vec::new();
         if !self.take_pages(fresh, &mut events) {
-            self.radix.unlock(node);
+            self.radix.unlock_path(node);
             return;
         }
         out.extend(events.into_iter().map(|event| (now, event)));
@@ -77,8 +82,13 @@ impl Sglang {
     }
 
     /// Resumes a sequence whose prompt was transferred; returns false if it does not wait for one.
-    pub(super) fn activate_prompt(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) -> bool {
-        let Some(slot) = self.seqs.find(id) else {
+    pub(super) fn resume_transferred_prompt(
+        &mut self,
+        now: SimTime,
+        id: SeqId,
+        out: &mut Outbox,
+    ) -> bool {
+        let Some(slot) = self.seqs.find_slot(id) else {
             return false;
         };
         let seq = &mut self.seqs[slot];
@@ -87,36 +97,41 @@ impl Sglang {
         }
         seq.stored = seq.prompt;
         let mut events = Vec::new();
-        self.share(slot, &mut events);
+        self.share_full_pages(slot, &mut events);
         out.extend(events.into_iter().map(|event| (now, event)));
         self.destinations.ready.push_back(slot);
-        self.reserve_next(now, out);
-        self.wake(now);
+        self.reserve_next_prompt(now, out);
+        self.request_pass(now);
         true
     }
 
-    pub(super) fn join_ready(&mut self, now: SimTime, out: &mut Outbox) {
+    pub(super) fn join_ready_sequences(&mut self, now: SimTime, out: &mut Outbox) {
         while self.running.len() < self.config.max_num_seqs as usize {
             let Some(slot) = self.destinations.ready.pop_front() else {
                 break;
             };
             self.running.push(slot);
-            self.note_admission(slot, 0, now, out);
+            self.record_admission(slot, 0, now, out);
         }
     }
 
     /// Frees the pages of a prompt that another engine has fetched; returns false if there is none.
-    pub(super) fn release_source(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) -> bool {
-        let Some(slot) = self.seqs.find(id).filter(|&slot| self.seqs[slot].held) else {
+    pub(super) fn release_fetched_prompt(
+        &mut self,
+        now: SimTime,
+        id: SeqId,
+        out: &mut Outbox,
+    ) -> bool {
+        let Some(slot) = self.seqs.find_slot(id).filter(|&slot| self.seqs[slot].held) else {
             return false;
         };
         let mut events = Vec::new();
-        self.share(slot, &mut events);
+        self.share_full_pages(slot, &mut events);
         out.extend(events.into_iter().map(|event| (now, event)));
-        self.release(slot);
-        self.seqs.end(slot);
-        self.reserve_next(now, out);
-        self.wake(now);
+        self.release_pages(slot);
+        self.seqs.end_sequence(slot);
+        self.reserve_next_prompt(now, out);
+        self.request_pass(now);
         true
     }
 }

@@ -3,45 +3,48 @@
 use std::collections::HashSet;
 
 use crate::SimTime;
-use crate::sched::Admitted;
-use crate::{Event, Outbox};
+use crate::sched::AdmittedSequence;
+use crate::{Outbox, SchedulerEvent};
 use vllm_sim_random::std_rng::StdRng;
 
 use super::config::SchedulePolicy;
-use super::seqs::Slot;
-use super::{INIT_RATIO, MIN_RATIO, Pass, RATIO_DECAY_STEPS, Sglang};
+use super::seqs::SequenceSlot;
+use super::{
+    ForwardPass, INIT_NEW_TOKEN_RATIO, MIN_NEW_TOKEN_RATIO, NEW_TOKEN_RATIO_DECAY_STEPS,
+    SglangScheduler,
+};
 
 /// Maximum number of waiting sequences that are sorted by cached prefix.
-const MAX_LPM_WAITING: usize = 128;
+const MAX_WAITING_FOR_LPM: usize = 128;
 /// Maximum number of cached tokens at which a sequence waits for another one with the same uncached
 /// beginning.
-const SAME_BEGINNING_TOKENS: u32 = 32;
+const SHARED_PREFIX_CHECK_TOKENS: u32 = 32;
 /// Number of decode passes for whose output a retraction keeps room, per remaining sequence.
 const RETRACT_DECODE_STEPS: u64 = 20;
 
-struct PassLimits {
+struct PrefillRoom {
     total: f64,
     input: u32,
     chunk: u32,
 }
 
-impl Sglang {
+impl SglangScheduler {
     /// Fills `pass` with prompts if any can be admitted, else with the running batch.
-    pub(super) fn form(&mut self, now: SimTime, pass: &mut Pass, out: &mut Outbox) {
-        self.reject_long(pass);
-        self.join_ready(now, out);
+    pub(super) fn form_pass(&mut self, now: SimTime, pass: &mut ForwardPass, out: &mut Outbox) {
+        self.reject_overlong_prompts(pass);
+        self.join_ready_sequences(now, out);
         if self.config.schedule_policy == SchedulePolicy::Lpm {
-            self.sort_by_prefix();
+            self.sort_waiting_by_cached_prefix();
         }
         let may_prefill = self.rounds_without_prefill == 0 || self.running.is_empty();
-        if may_prefill && !self.destinations.go_first() {
-            self.form_prefill(now, pass, out);
+        if may_prefill && !self.destinations.has_remote_prompts_first() {
+            self.form_prefill_pass(now, pass, out);
             let is_stuck =
                 pass.slots.is_empty() && self.running.is_empty() && !self.waiting.is_empty();
-            if is_stuck && !self.pages_are_lent() {
+            if is_stuck && !self.are_pages_lent() {
                 // Chunks of several prompts hold all pages, and none can go on.
-                self.restart_chunks();
-                self.form_prefill(now, pass, out);
+                self.restart_partial_prompts();
+                self.form_prefill_pass(now, pass, out);
             }
         }
         if pass.prefill {
@@ -49,24 +52,25 @@ impl Sglang {
             return;
         }
         self.rounds_without_prefill = self.rounds_without_prefill.saturating_sub(1);
-        self.form_decode(now, pass, out);
+        self.form_decode_pass(now, pass, out);
     }
 
     /// Returns whether sequences outside the queue and the batch hold pages for another engine. While
     /// they do, restarted prompts would compute the same chunks without end.
-    fn pages_are_lent(&self) -> bool {
-        let holds = |slot: &Slot| self.seqs[*slot].pages > 0 && !self.waiting.contains(slot);
-        self.seqs.living().iter().any(holds)
+    fn are_pages_lent(&self) -> bool {
+        let holds =
+            |slot: &SequenceSlot| self.seqs[*slot].pages > 0 && !self.waiting.contains(slot);
+        self.seqs.live_slots().iter().any(holds)
     }
 
     /// Frees the pages of partly computed prompts, which are then computed from the start.
-    fn restart_chunks(&mut self) {
+    fn restart_partial_prompts(&mut self) {
         for i in 0..self.waiting.len() {
-            self.release(self.waiting[i]);
+            self.release_pages(self.waiting[i]);
         }
     }
 
-    fn reject_long(&mut self, pass: &mut Pass) {
+    fn reject_overlong_prompts(&mut self, pass: &mut ForwardPass) {
         let limit = self.config.max_model_len;
         if limit == u32::MAX {
             return;
@@ -76,7 +80,7 @@ impl Sglang {
             let fits = seqs[slot].prompt < limit;
             if !fits {
                 rejected.push(seqs[slot].id);
-                seqs.end(slot);
+                seqs.end_sequence(slot);
             }
             fits
         });
@@ -84,42 +88,42 @@ impl Sglang {
 
     /// Sorts the waiting queue by cached prefix, longest first. Of several sequences with the same
     /// uncached beginning, only the first keeps its place; the others find it cached later.
-    fn sort_by_prefix(&mut self) {
-        if !self.config.enable_prefix_caching || self.waiting.len() > MAX_LPM_WAITING {
+    fn sort_waiting_by_cached_prefix(&mut self) {
+        if !self.config.enable_prefix_caching || self.waiting.len() > MAX_WAITING_FOR_LPM {
             return;
         }
-        let beginning = self.config.pages(SAME_BEGINNING_TOKENS);
+        let beginning = self.config.pages_for_tokens(SHARED_PREFIX_CHECK_TOKENS);
         let mut seen = HashSet::new();
         let scored = self.waiting.iter().map(|&slot| {
             let seq = &self.seqs[slot];
             let matched = self
                 .radix
-                .matched(seq.keys(seq.len() / self.config.page_size));
-            let uncached = matched * self.config.page_size <= SAME_BEGINNING_TOKENS;
-            let first = seq.keys(beginning);
+                .matched_pages(seq.page_keys(seq.len() / self.config.page_size));
+            let uncached = matched * self.config.page_size <= SHARED_PREFIX_CHECK_TOKENS;
+            let first = seq.page_keys(beginning);
             let begun = first
                 .last()
                 .filter(|_| uncached && first.len() as u32 == beginning);
             let late = begun.is_some_and(|key| !seen.insert(*key));
             (late, u32::MAX - matched, slot)
         });
-        let mut scored: Vec<(bool, u32, Slot)> = scored.collect();
+        let mut scored: Vec<(bool, u32, SequenceSlot)> = scored.collect();
         scored.sort_by_key(|&(late, order, _)| (late, order));
         self.waiting.clear();
         self.waiting
             .extend(scored.into_iter().map(|(_, _, slot)| slot));
     }
 
-    fn form_prefill(&mut self, now: SimTime, pass: &mut Pass, out: &mut Outbox) {
+    fn form_prefill_pass(&mut self, now: SimTime, pass: &mut ForwardPass, out: &mut Outbox) {
         let clip = self.config.clip_max_new_tokens;
         let reserved: f64 = self
             .running
             .iter()
-            .map(|&slot| f64::from(self.seqs[slot].left().min(clip)) * self.ratio)
+            .map(|&slot| f64::from(self.seqs[slot].remaining_tokens().min(clip)) * self.ratio)
             .sum();
         let page = self.config.page_size;
-        let mut room = PassLimits {
-            total: f64::from(self.radix.available()) * f64::from(page) - reserved,
+        let mut room = PrefillRoom {
+            total: f64::from(self.radix.available_pages()) * f64::from(page) - reserved,
             input: self.config.max_prefill_tokens,
             chunk: self.config.chunked_prefill_size,
         };
@@ -128,7 +132,7 @@ impl Sglang {
             let Some(&slot) = self.waiting.front() else {
                 break;
             };
-            if !self.admit(slot, &mut room, now, pass, out) {
+            if !self.admit_sequence(slot, &mut room, now, pass, out) {
                 break;
             }
             self.waiting.pop_front();
@@ -136,12 +140,12 @@ impl Sglang {
         pass.prefill = !pass.slots.is_empty();
     }
 
-    fn admit(
+    fn admit_sequence(
         &mut self,
-        slot: Slot,
-        room: &mut PassLimits,
+        slot: SequenceSlot,
+        room: &mut PrefillRoom,
         now: SimTime,
-        pass: &mut Pass,
+        pass: &mut ForwardPass,
         out: &mut Outbox,
     ) -> bool {
         let page = self.config.page_size;
@@ -151,43 +155,48 @@ impl Sglang {
         // The last token is always computed if output follows.
         let most = (len - u32::from(seq.output > 0)) / page;
         let start = match first {
-            true if self.config.enable_prefix_caching => self.radix.matched(seq.keys(most)) * page,
+            true if self.config.enable_prefix_caching => {
+                self.radix.matched_pages(seq.page_keys(most)) * page
+            }
             true => 0,
             false => seq.stored,
         };
         let extend = len - start;
-        let chunk = if self.config.ceil(extend) <= room.chunk {
+        let chunk = if self.config.round_up_to_page(extend) <= room.chunk {
             extend
         } else {
             (room.chunk / page * page).min(extend)
         };
         // A chunk larger than any pass would wait forever.
-        let chunk = match self.config.ceil(chunk) > self.config.max_prefill_tokens {
+        let chunk = match self.config.round_up_to_page(chunk) > self.config.max_prefill_tokens {
             true => (room.input.min(room.chunk) / page * page).min(chunk),
             false => chunk,
         };
         if chunk == 0 && extend > 0 {
             return false;
         }
-        let charge = self.config.ceil(chunk);
+        let charge = self.config.round_up_to_page(chunk);
         let reserve = match chunk < extend {
             true => 0,
-            false => seq.left().min(self.config.clip_max_new_tokens),
+            false => seq.remaining_tokens().min(self.config.clip_max_new_tokens),
         };
         let wanted = f64::from(charge) + f64::from(reserve);
         if wanted >= room.total || charge > room.input || charge > room.chunk {
             return false;
         }
-        let fresh = self.config.pages(start + chunk) - if first { start / page } else { seq.pages };
+        let fresh = self.config.pages_for_tokens(start + chunk)
+            - if first { start / page } else { seq.pages };
         if first {
             let seq = &mut self.seqs[slot];
             let keys = seq.plan.as_ref().map_or(&[][..], |plan| &plan.keys);
-            let (pages, node) = self.radix.lock_match(&keys[..(start / page) as usize]);
+            let (pages, node) = self
+                .radix
+                .lock_longest_prefix(&keys[..(start / page) as usize]);
             (seq.node, seq.pages, seq.shared, seq.epoch) = (node, pages, pages, self.epoch);
         }
         if !self.take_pages(fresh, &mut pass.events) {
             if first {
-                self.release(slot);
+                self.release_pages(slot);
             }
             return false;
         }
@@ -201,19 +210,19 @@ impl Sglang {
         room.chunk -= charge;
         if !self.config.free_prompts {
             pass.batch
-                .add_chunk(chunk, start, self.config.latency.window());
+                .add_prompt_chunk(chunk, start, self.config.latency.sliding_window());
         }
         pass.prompt_tokens += chunk;
         pass.slots.push(slot);
         if first {
-            self.note_admission(slot, start, now, out);
+            self.record_admission(slot, start, now, out);
         }
         true
     }
 
-    pub(super) fn note_admission(
+    pub(super) fn record_admission(
         &mut self,
-        slot: Slot,
+        slot: SequenceSlot,
         cached: u32,
         now: SimTime,
         out: &mut Outbox,
@@ -222,14 +231,14 @@ impl Sglang {
         let again = std::mem::replace(&mut seq.admitted, true);
         let id = seq.id;
         if std::mem::take(&mut seq.preempted) {
-            out.push_back((now, Event::Resumed { id }));
+            out.push_back((now, SchedulerEvent::Resumed { id }));
         }
         if !again {
             self.stats.cache_queries += u64::from(seq.prompt);
             self.stats.cache_hits += u64::from(cached);
             out.push_back((
                 now,
-                Event::Scheduled {
+                SchedulerEvent::Scheduled {
                     id,
                     cached,
                     external: 0,
@@ -237,7 +246,7 @@ impl Sglang {
             ));
         }
         if self.config.log_admissions {
-            self.admissions.push(Admitted {
+            self.admissions.push(AdmittedSequence {
                 id,
                 at: now,
                 cached,
@@ -247,40 +256,42 @@ impl Sglang {
         }
     }
 
-    fn growth(&self, slots: &[Slot], most: u32) -> u32 {
-        let grows = |&slot: &Slot| {
+    fn pages_for_growth(&self, slots: &[SequenceSlot], most: u32) -> u32 {
+        let grows = |&slot: &SequenceSlot| {
             let seq = &self.seqs[slot];
-            let tokens = seq.len() + most.min(seq.left());
-            self.config.pages(tokens).saturating_sub(seq.pages)
+            let tokens = seq.len() + most.min(seq.remaining_tokens());
+            self.config
+                .pages_for_tokens(tokens)
+                .saturating_sub(seq.pages)
         };
         slots.iter().map(grows).sum()
     }
 
-    fn most_tokens(&self) -> u32 {
+    fn max_tokens_per_step(&self) -> u32 {
         1 + self.config.accept.len() as u32
     }
 
-    fn draw(&mut self) -> u32 {
+    fn draw_token_count(&mut self) -> u32 {
         if self.config.accept.is_empty() {
             return 1;
         }
         let seed = self.config.seed;
         let draws = self.draws.get_or_insert_with(|| StdRng::new(seed));
         let rates = self.config.accept.iter();
-        1 + rates.take_while(|&&rate| draws.chance(rate)).count() as u32
+        1 + rates.take_while(|&&rate| draws.draw_bool(rate)).count() as u32
     }
 
-    fn form_decode(&mut self, now: SimTime, pass: &mut Pass, out: &mut Outbox) {
-        let retracted = self.retract(now, out);
-        let growth = self.growth(&self.running, self.most_tokens());
-        if growth > self.radix.available() {
+    fn form_decode_pass(&mut self, now: SimTime, pass: &mut ForwardPass, out: &mut Outbox) {
+        let retracted = self.retract_sequences(now, out);
+        let growth = self.pages_for_growth(&self.running, self.max_tokens_per_step());
+        if growth > self.radix.available_pages() {
             // Only partly computed prompts block the last sequence.
-            self.restart_chunks();
+            self.restart_partial_prompts();
         }
         if self.running.is_empty() || !self.take_pages(growth, &mut pass.events) {
             return;
         }
-        let init = INIT_RATIO * self.config.schedule_conservativeness;
+        let init = INIT_NEW_TOKEN_RATIO * self.config.schedule_conservativeness;
         if retracted {
             let made: u64 = self
                 .running
@@ -295,8 +306,8 @@ impl Sglang {
             let kept = made + RETRACT_DECODE_STEPS * self.running.len() as u64;
             self.ratio = (kept as f64 / (most as f64 + 1.0)).min(1.0);
         } else {
-            let least = init * MIN_RATIO;
-            self.ratio = (self.ratio - (init - least) / RATIO_DECAY_STEPS).max(least);
+            let least = init * MIN_NEW_TOKEN_RATIO;
+            self.ratio = (self.ratio - (init - least) / NEW_TOKEN_RATIO_DECAY_STEPS).max(least);
         }
         let mut used = 0;
         for i in 0..self.running.len() {
@@ -307,23 +318,28 @@ impl Sglang {
             }
             seq.in_flight = true;
             pass.batch
-                .add_decode(seq.len(), 1, self.config.latency.window());
+                .add_decode(seq.len(), 1, self.config.latency.sliding_window());
             pass.slots.push(slot);
-            let drawn = self.draw();
+            let drawn = self.draw_token_count();
             let seq = &mut self.seqs[slot];
-            seq.burst = drawn.min(seq.left());
-            let pages = self.config.pages(seq.len() + seq.burst).max(seq.pages);
+            seq.burst = drawn.min(seq.remaining_tokens());
+            let pages = self
+                .config
+                .pages_for_tokens(seq.len() + seq.burst)
+                .max(seq.pages);
             used += pages - seq.pages;
             seq.pages = pages;
         }
-        self.radix.give(growth.saturating_sub(used));
+        self.radix.return_pages(growth.saturating_sub(used));
     }
 
     /// Retracts the sequences with the least output until the others have room for their next
     /// tokens. They wait at the end of the queue. Returns whether any were retracted.
-    fn retract(&mut self, now: SimTime, out: &mut Outbox) -> bool {
+    fn retract_sequences(&mut self, now: SimTime, out: &mut Outbox) -> bool {
         let mut retracted = false;
-        while self.growth(&self.running, self.most_tokens()) > self.radix.available() {
+        while self.pages_for_growth(&self.running, self.max_tokens_per_step())
+            > self.radix.available_pages()
+        {
             let made = |&i: &usize| self.seqs[self.running[i]].made;
             let decodes = |&i: &usize| !self.seqs[self.running[i]].drained;
             let victims: Vec<usize> = (0..self.running.len()).filter(decodes).collect();
@@ -334,14 +350,14 @@ impl Sglang {
                 break;
             }
             let slot = self.running.remove(victim);
-            self.release(slot);
+            self.release_pages(slot);
             self.waiting.push_back(slot);
             self.seqs[slot].preempted = true;
             self.stats.preemptions += 1;
             retracted = true;
             out.push_back((
                 now,
-                Event::Preempted {
+                SchedulerEvent::Preempted {
                     id: self.seqs[slot].id,
                 },
             ));
@@ -350,22 +366,22 @@ impl Sglang {
     }
 
     /// Releases the first tokens of fully computed prompts, if there are pages for all of them.
-    pub(super) fn finish_prefill(
+    pub(super) fn finish_prefill_pass(
         &mut self,
-        pass: &mut Pass,
+        pass: &mut ForwardPass,
         now: SimTime,
         out: &mut Outbox,
     ) -> u32 {
         let slots = std::mem::take(&mut pass.slots);
         let (mut ready, mut unfinished) = (Vec::new(), Vec::new());
         for &slot in &slots {
-            self.seqs.pass_ended(slot);
+            self.seqs.release_after_pass(slot);
             if self.seqs[slot].dead {
                 continue;
             }
             let whole = self.seqs[slot].stored == self.seqs[slot].len();
             if !(whole && self.seqs[slot].lends) {
-                self.share(slot, &mut pass.events);
+                self.share_full_pages(slot, &mut pass.events);
             }
             if !whole {
                 unfinished.push(slot);
@@ -376,27 +392,27 @@ impl Sglang {
         for slot in unfinished.into_iter().rev() {
             self.waiting.push_front(slot);
         }
-        let ends = |seq: &super::seqs::Seq| seq.left() <= 1;
-        let going: Vec<Slot> = ready
+        let ends = |seq: &super::seqs::ScheduledSequence| seq.remaining_tokens() <= 1;
+        let going: Vec<SequenceSlot> = ready
             .iter()
             .copied()
             .filter(|&s| !ends(&self.seqs[s]))
             .collect();
-        let growth = self.growth(&going, 1);
+        let growth = self.pages_for_growth(&going, 1);
         let room = self.take_pages(growth, &mut pass.events);
         out.extend(pass.events.drain(..).map(|event| (now, event)));
         let mut made = 0;
         for &slot in &ready {
             let seq = &mut self.seqs[slot];
             if ends(seq) {
-                made += self.last_tokens(slot, now, out);
+                made += self.release_last_token(slot, now, out);
                 continue;
             }
             if room {
-                if self.config.pages(seq.len() + 1) > seq.pages {
+                if self.config.pages_for_tokens(seq.len() + 1) > seq.pages {
                     seq.pages += 1;
                 }
-                made += self.token(slot, pass, now, out);
+                made += self.release_token(slot, pass, now, out);
             }
             self.running.push(slot);
         }
@@ -406,53 +422,64 @@ impl Sglang {
 
     /// Releases the remaining output of a sequence that ends with its prefill: one token or none.
     /// It needs no page.
-    fn last_tokens(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) -> u32 {
+    fn release_last_token(&mut self, slot: SequenceSlot, now: SimTime, out: &mut Outbox) -> u32 {
         let seq = &mut self.seqs[slot];
-        let n = seq.left();
+        let n = seq.remaining_tokens();
         seq.made += n;
         let id = seq.id;
         if n > 0 {
-            out.push_back((now, Event::Tokens { id, n }));
+            out.push_back((now, SchedulerEvent::Tokens { id, n }));
         }
         // A sequence kept for another engine does not run again on this engine.
         let seq = &self.seqs[slot];
         if !seq.tail.is_zero() && !seq.lends {
             self.running.push(slot);
         }
-        self.complete(slot, now, out);
+        self.complete_sequence(slot, now, out);
         n
     }
 
     /// Releases one output token, stored in an allocated page, and moves full pages into the radix
     /// tree.
-    fn token(&mut self, slot: Slot, pass: &mut Pass, now: SimTime, out: &mut Outbox) -> u32 {
+    fn release_token(
+        &mut self,
+        slot: SequenceSlot,
+        pass: &mut ForwardPass,
+        now: SimTime,
+        out: &mut Outbox,
+    ) -> u32 {
         let seq = &mut self.seqs[slot];
         seq.made += 1;
         seq.stored += 1;
         let id = seq.id;
         if seq.stored.is_multiple_of(self.config.page_size) {
-            self.share(slot, &mut pass.events);
+            self.share_full_pages(slot, &mut pass.events);
         }
         out.extend(pass.events.drain(..).map(|event| (now, event)));
-        out.push_back((now, Event::Tokens { id, n: 1 }));
+        out.push_back((now, SchedulerEvent::Tokens { id, n: 1 }));
         1
     }
 
-    pub(super) fn finish_decode(&mut self, pass: &mut Pass, now: SimTime, out: &mut Outbox) -> u32 {
+    pub(super) fn finish_decode_pass(
+        &mut self,
+        pass: &mut ForwardPass,
+        now: SimTime,
+        out: &mut Outbox,
+    ) -> u32 {
         out.extend(pass.events.drain(..).map(|event| (now, event)));
         let slots = std::mem::take(&mut pass.slots);
         let (mut made, mut ended) = (0, false);
         for &slot in &slots {
-            self.seqs.pass_ended(slot);
+            self.seqs.release_after_pass(slot);
             if self.seqs[slot].dead {
                 continue;
             }
             for _ in 0..self.seqs[slot].burst {
-                made += self.token(slot, pass, now, out);
+                made += self.release_token(slot, pass, now, out);
             }
-            if self.seqs[slot].left() == 0 {
+            if self.seqs[slot].remaining_tokens() == 0 {
                 ended = true;
-                self.complete(slot, now, out);
+                self.complete_sequence(slot, now, out);
             }
         }
         if ended {

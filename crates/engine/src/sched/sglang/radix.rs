@@ -3,12 +3,12 @@
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
-use crate::{BlockKey, BlockUse, CachedBlock};
+use crate::{BlockKey, CachedBlock, KvBlockUsage};
 
 /// Index of a tree node; 0 is the root.
-pub(super) type NodeId = u32;
+pub(super) type RadixNodeId = u32;
 
-const ROOT: NodeId = 0;
+const ROOT: RadixNodeId = 0;
 
 /// Stores cached KV pages in a radix tree by prefix, and counts the free pages.
 ///
@@ -19,10 +19,10 @@ const ROOT: NodeId = 0;
 /// **Source:** `sglang/srt/mem_cache/radix_cache.py`, as modelled by aisimulate-core
 /// `cache/radix_cache.rs`. Those use wall-clock time; here a counter orders the operations.
 #[derive(Debug)]
-pub(super) struct Radix {
+pub(super) struct RadixTree {
     nodes: Vec<RadixNode>,
-    unused: Vec<NodeId>,
-    leaves: BTreeSet<(u64, NodeId)>,
+    unused: Vec<RadixNodeId>,
+    leaves: BTreeSet<(u64, RadixNodeId)>,
     clock: u64,
     free: u32,
     evictable: u32,
@@ -35,8 +35,8 @@ pub(super) struct Radix {
 
 #[derive(Debug, Default)]
 struct RadixNode {
-    parent: NodeId,
-    children: HashMap<BlockKey, NodeId>,
+    parent: RadixNodeId,
+    children: HashMap<BlockKey, RadixNodeId>,
     pages: Vec<BlockKey>,
     locks: u32,
     used: u64,
@@ -45,7 +45,7 @@ struct RadixNode {
     ghost: bool,
 }
 
-impl Radix {
+impl RadixTree {
     pub(super) fn new(pages: u32) -> Self {
         Self {
             nodes: vec![RadixNode::default()],
@@ -60,29 +60,29 @@ impl Radix {
         }
     }
 
-    pub(super) fn available(&self) -> u32 {
+    pub(super) fn available_pages(&self) -> u32 {
         self.free + self.evictable
     }
 
-    pub(super) const fn root() -> NodeId {
+    pub(super) const fn root_node() -> RadixNodeId {
         ROOT
     }
 
-    fn now(&mut self) -> u64 {
+    fn next_use_counter(&mut self) -> u64 {
         self.clock += 1;
         self.clock
     }
 
     /// Returns the number of cached pages at the front of `keys`, without updating their time of
     /// last use.
-    pub(super) fn matched(&self, keys: &[BlockKey]) -> u32 {
+    pub(super) fn matched_pages(&self, keys: &[BlockKey]) -> u32 {
         let (mut at, mut matched) = (ROOT, 0);
         while let Some(&child) = keys
             .get(matched)
             .and_then(|key| self.node(at).children.get(key))
         {
             let pages = &self.node(child).pages;
-            let common = common(pages, &keys[matched..]);
+            let common = common_prefix_len(pages, &keys[matched..]);
             matched += common;
             if common < pages.len() {
                 break;
@@ -93,49 +93,53 @@ impl Radix {
     }
 
     /// Locks the longest cached prefix of `keys`. Returns its number of pages and its last node.
-    pub(super) fn lock_match(&mut self, keys: &[BlockKey]) -> (u32, NodeId) {
-        let now = self.now();
+    pub(super) fn lock_longest_prefix(&mut self, keys: &[BlockKey]) -> (u32, RadixNodeId) {
+        let now = self.next_use_counter();
         let (mut at, mut matched) = (ROOT, 0);
         while let Some(&child) = keys
             .get(matched)
             .and_then(|key| self.node(at).children.get(key))
         {
-            let common = common(&self.node(child).pages, &keys[matched..]);
+            let common = common_prefix_len(&self.node(child).pages, &keys[matched..]);
             matched += common;
             if common < self.node(child).pages.len() {
                 // The front part of a split edge keeps the last use of the whole edge.
-                at = self.split(child, common);
+                at = self.split_node(child, common);
                 break;
             }
-            self.touch(child, now);
+            self.touch_node(child, now);
             at = child;
         }
-        self.lock(at);
+        self.lock_path(at);
         (matched as u32, at)
     }
 
     /// Takes free pages for a sequence, evicting cached ones. Returns false without any change if
     /// there are too few.
-    pub(super) fn take(&mut self, pages: u32, evicted: &mut impl FnMut(BlockKey)) -> bool {
-        if pages > self.available() {
+    pub(super) fn take_pages(&mut self, pages: u32, evicted: &mut impl FnMut(BlockKey)) -> bool {
+        if pages > self.available_pages() {
             return false;
         }
-        self.evict(pages.saturating_sub(self.free), evicted);
+        self.evict_pages(pages.saturating_sub(self.free), evicted);
         self.free -= pages;
         true
     }
 
-    pub(super) fn give(&mut self, pages: u32) {
+    pub(super) fn return_pages(&mut self, pages: u32) {
         self.free += pages;
     }
 
     /// Inserts the pages `keys` of a sequence after the locked node `from`. Returns the node at
     /// their end, not yet locked, and the number of pages that were not cached before.
-    pub(super) fn insert(&mut self, from: NodeId, keys: &[BlockKey]) -> (NodeId, u32) {
+    pub(super) fn insert_pages(
+        &mut self,
+        from: RadixNodeId,
+        keys: &[BlockKey],
+    ) -> (RadixNodeId, u32) {
         if keys.is_empty() {
             return (from, 0);
         }
-        let now = self.now();
+        let now = self.next_use_counter();
         self.touch_path(from, now);
         let (mut at, mut done) = (from, 0);
         loop {
@@ -146,29 +150,29 @@ impl Radix {
             let node = self.node(at);
             let mine = node.locks == 0 || (at == from && node.locks == 1);
             if at != ROOT && node.children.is_empty() && mine {
-                return (self.extend(at, rest, now), rest.len() as u32);
+                return (self.extend_leaf(at, rest, now), rest.len() as u32);
             }
             let Some(&child) = node.children.get(&rest[0]) else {
-                return (self.branch(at, rest), rest.len() as u32);
+                return (self.add_branch(at, rest), rest.len() as u32);
             };
-            let common = common(&self.node(child).pages, rest);
+            let common = common_prefix_len(&self.node(child).pages, rest);
             done += common;
             if common < self.node(child).pages.len() {
-                at = self.split(child, common);
+                at = self.split_node(child, common);
                 let rest = &keys[done..];
                 if rest.is_empty() {
                     return (at, 0);
                 }
-                return (self.branch(at, rest), rest.len() as u32);
+                return (self.add_branch(at, rest), rest.len() as u32);
             }
-            self.touch(child, now);
+            self.touch_node(child, now);
             at = child;
         }
     }
 
-    pub(super) fn lock(&mut self, mut at: NodeId) {
+    pub(super) fn lock_path(&mut self, mut at: RadixNodeId) {
         while at != ROOT {
-            self.unindex(at);
+            self.unindex_evictable_leaf(at);
             let node = self.node_mut(at);
             node.locks += 1;
             let (locks, pages) = (node.locks, node.pages.len() as u32);
@@ -185,7 +189,7 @@ impl Radix {
         }
     }
 
-    pub(super) fn unlock(&mut self, mut at: NodeId) {
+    pub(super) fn unlock_path(&mut self, mut at: RadixNodeId) {
         while at != ROOT {
             let node = self.node_mut(at);
             node.locks -= 1;
@@ -195,7 +199,7 @@ impl Radix {
                 0 => {
                     self.locked -= pages;
                     self.evictable += pages;
-                    self.index(at);
+                    self.index_evictable_leaf(at);
                 }
                 1 => self.shared -= pages,
                 _ => {}
@@ -204,7 +208,7 @@ impl Radix {
         }
     }
 
-    fn evict(&mut self, mut pages: u32, evicted: &mut impl FnMut(BlockKey)) {
+    fn evict_pages(&mut self, mut pages: u32, evicted: &mut impl FnMut(BlockKey)) {
         while pages > 0 {
             let Some((_, leaf)) = self.leaves.pop_first() else {
                 return;
@@ -221,7 +225,7 @@ impl Radix {
             self.free += count;
             pages -= count;
             if keep > 0 {
-                self.index(leaf);
+                self.index_evictable_leaf(leaf);
                 continue;
             }
             let parent = self.node(leaf).parent;
@@ -231,21 +235,21 @@ impl Radix {
             if let Some(first) = first.filter(|first| children.get(first) == Some(&leaf)) {
                 children.remove(&first);
             }
-            self.index(parent);
+            self.index_evictable_leaf(parent);
         }
     }
 
     /// Evicts all unlocked pages, and makes locked ones unreachable for later prompts.
-    pub(super) fn forget(&mut self) {
+    pub(super) fn forget_cached_pages(&mut self) {
         let mut sink = |_| {};
-        self.evict(self.evictable, &mut sink);
+        self.evict_pages(self.evictable, &mut sink);
         self.node_mut(ROOT).children.clear();
         self.nodes.iter_mut().for_each(|node| node.ghost = true);
         self.nodes[ROOT as usize].ghost = false;
     }
 
     /// Lists the cached pages. Pages have no ids in this simulation, so they are numbered in order.
-    pub(super) fn cached(&self) -> Vec<CachedBlock> {
+    pub(super) fn cached_pages(&self) -> Vec<CachedBlock> {
         let known = self.nodes.iter().filter(|node| !node.ghost);
         let pages = known.flat_map(|node| node.pages.iter().map(|&key| (key, node.locks)));
         let named = |(at, (key, users))| CachedBlock {
@@ -258,12 +262,12 @@ impl Radix {
 
     /// Counts by use the pages with the given numbers, out of pages 1 to `all`. Pages have no ids:
     /// used pages come first, then cached ones.
-    pub(super) fn block_use(&self, all: u32, numbers: Range<u32>) -> BlockUse {
-        let used = all - self.available();
+    pub(super) fn block_use(&self, all: u32, numbers: Range<u32>) -> KvBlockUsage {
+        let used = all - self.available_pages();
         let (from, to) = (numbers.start.max(1) - 1, numbers.end.max(1) - 1);
         let within = |begin: u32, end: u32| to.min(end).saturating_sub(from.max(begin));
         let saved = self.references - u64::from(self.locked);
-        BlockUse {
+        KvBlockUsage {
             used: within(0, used),
             shared: within(0, self.shared),
             saved: if from == 0 && to > 0 { saved } else { 0 },
@@ -272,15 +276,15 @@ impl Radix {
         }
     }
 
-    fn extend(&mut self, leaf: NodeId, keys: &[BlockKey], now: u64) -> NodeId {
-        self.unindex(leaf);
+    fn extend_leaf(&mut self, leaf: RadixNodeId, keys: &[BlockKey], now: u64) -> RadixNodeId {
+        self.unindex_evictable_leaf(leaf);
         let count = keys.len() as u32;
         let node = self.node_mut(leaf);
         node.used = now;
         node.pages.extend_from_slice(keys);
         if node.locks == 0 {
             self.evictable += count;
-            self.index(leaf);
+            self.index_evictable_leaf(leaf);
         } else {
             // Only its owner extends a locked leaf.
             self.locked += count;
@@ -289,30 +293,30 @@ impl Radix {
         leaf
     }
 
-    fn branch(&mut self, parent: NodeId, keys: &[BlockKey]) -> NodeId {
-        let used = self.now();
-        let child = self.add(RadixNode {
+    fn add_branch(&mut self, parent: RadixNodeId, keys: &[BlockKey]) -> RadixNodeId {
+        let used = self.next_use_counter();
+        let child = self.add_node(RadixNode {
             parent,
             pages: keys.to_vec(),
             used,
             ..RadixNode::default()
         });
-        self.unindex(parent);
+        self.unindex_evictable_leaf(parent);
         self.node_mut(parent).children.insert(keys[0], child);
         self.evictable += keys.len() as u32;
-        self.index(child);
+        self.index_evictable_leaf(child);
         child
     }
 
     /// Splits a tree node: a new node gets the first `at` pages, the old node keeps the rest.
-    fn split(&mut self, child: NodeId, at: usize) -> NodeId {
+    fn split_node(&mut self, child: RadixNodeId, at: usize) -> RadixNodeId {
         let node = self.node_mut(child);
         let rest = node.pages.split_off(at);
         let front = std::mem::replace(&mut node.pages, rest);
         let (parent, locks, used, ghost) = (node.parent, node.locks, node.used, node.ghost);
         let (first, next) = (front[0], node.pages[0]);
         let children = HashMap::from([(next, child)]);
-        let middle = self.add(RadixNode {
+        let middle = self.add_node(RadixNode {
             parent,
             children,
             pages: front,
@@ -325,53 +329,53 @@ impl Radix {
         middle
     }
 
-    fn add(&mut self, node: RadixNode) -> NodeId {
+    fn add_node(&mut self, node: RadixNode) -> RadixNodeId {
         if let Some(id) = self.unused.pop() {
             *self.node_mut(id) = node;
             return id;
         }
         self.nodes.push(node);
-        (self.nodes.len() - 1) as NodeId
+        (self.nodes.len() - 1) as RadixNodeId
     }
 
-    fn touch(&mut self, at: NodeId, now: u64) {
-        let indexed = self.unindex(at);
+    fn touch_node(&mut self, at: RadixNodeId, now: u64) {
+        let indexed = self.unindex_evictable_leaf(at);
         self.node_mut(at).used = now;
         if indexed {
-            self.index(at);
+            self.index_evictable_leaf(at);
         }
     }
 
-    fn touch_path(&mut self, mut at: NodeId, now: u64) {
+    fn touch_path(&mut self, mut at: RadixNodeId, now: u64) {
         while at != ROOT {
-            self.touch(at, now);
+            self.touch_node(at, now);
             at = self.node(at).parent;
         }
     }
 
     /// Adds a tree node to the evictable leaves if it is an unlocked leaf.
-    fn index(&mut self, at: NodeId) {
+    fn index_evictable_leaf(&mut self, at: RadixNodeId) {
         let node = self.node(at);
         if at != ROOT && node.locks == 0 && node.children.is_empty() {
             self.leaves.insert((node.used, at));
         }
     }
 
-    fn unindex(&mut self, at: NodeId) -> bool {
+    fn unindex_evictable_leaf(&mut self, at: RadixNodeId) -> bool {
         let used = self.node(at).used;
         self.leaves.remove(&(used, at))
     }
 
-    fn node(&self, id: NodeId) -> &RadixNode {
+    fn node(&self, id: RadixNodeId) -> &RadixNode {
         &self.nodes[id as usize]
     }
 
-    fn node_mut(&mut self, id: NodeId) -> &mut RadixNode {
+    fn node_mut(&mut self, id: RadixNodeId) -> &mut RadixNode {
         &mut self.nodes[id as usize]
     }
 }
 
-fn common(a: &[BlockKey], b: &[BlockKey]) -> usize {
+fn common_prefix_len(a: &[BlockKey], b: &[BlockKey]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
@@ -384,57 +388,57 @@ mod tests {
     }
 
     /// Puts a finished sequence into the tree.
-    fn finish(radix: &mut Radix, path: &[u64]) {
+    fn insert_unlocked_path(radix: &mut RadixTree, path: &[u64]) {
         let path = keys(path);
-        let (matched, node) = radix.lock_match(&path);
-        assert!(radix.take(path.len() as u32 - matched, &mut |_| {}));
-        radix.insert(node, &path[matched as usize..]);
-        radix.unlock(node);
+        let (matched, node) = radix.lock_longest_prefix(&path);
+        assert!(radix.take_pages(path.len() as u32 - matched, &mut |_| {}));
+        radix.insert_pages(node, &path[matched as usize..]);
+        radix.unlock_path(node);
     }
 
-    fn evict(radix: &mut Radix, pages: u32) -> Vec<u64> {
+    fn evict(radix: &mut RadixTree, pages: u32) -> Vec<u64> {
         let mut gone = Vec::new();
         let wanted = radix.free + pages;
-        assert!(radix.take(wanted, &mut |key| gone.push(key.0)));
-        radix.give(wanted);
+        assert!(radix.take_pages(wanted, &mut |key| gone.push(key.0)));
+        radix.return_pages(wanted);
         gone
     }
 
     #[test]
-    fn the_least_recently_used_node_is_evicted_first_from_its_end() {
-        let mut radix = Radix::new(10);
-        finish(&mut radix, &[1, 2, 3]);
-        finish(&mut radix, &[1, 2, 4]);
-        finish(&mut radix, &[5, 6]);
+    fn lru_radix_leaf_is_evicted_from_its_end() {
+        let mut radix = RadixTree::new(10);
+        insert_unlocked_path(&mut radix, &[1, 2, 3]);
+        insert_unlocked_path(&mut radix, &[1, 2, 4]);
+        insert_unlocked_path(&mut radix, &[5, 6]);
         assert_eq!((radix.free, radix.evictable), (4, 6));
-        assert_eq!(radix.matched(&keys(&[1, 2, 3, 9])), 3);
+        assert_eq!(radix.matched_pages(&keys(&[1, 2, 3, 9])), 3);
         // 3 and 4 are older than 5 6; their parent 1 2 was used with 4 and goes before 5 6.
         assert_eq!(evict(&mut radix, 3), [3, 4, 2]);
         assert_eq!(evict(&mut radix, 2), [1, 6]);
-        assert_eq!(radix.matched(&keys(&[5, 6])), 1);
+        assert_eq!(radix.matched_pages(&keys(&[5, 6])), 1);
     }
 
     #[test]
-    fn a_locked_path_stays() {
-        let mut radix = Radix::new(4);
-        finish(&mut radix, &[1, 2]);
-        let (matched, node) = radix.lock_match(&keys(&[1, 9]));
-        assert_eq!((matched, radix.available()), (1, 3));
-        assert!(!radix.take(4, &mut |_| {}));
+    fn locked_radix_path_is_not_evicted() {
+        let mut radix = RadixTree::new(4);
+        insert_unlocked_path(&mut radix, &[1, 2]);
+        let (matched, node) = radix.lock_longest_prefix(&keys(&[1, 9]));
+        assert_eq!((matched, radix.available_pages()), (1, 3));
+        assert!(!radix.take_pages(4, &mut |_| {}));
         assert_eq!(evict(&mut radix, 1), [2]);
-        radix.unlock(node);
+        radix.unlock_path(node);
         assert_eq!(evict(&mut radix, 1), [1]);
         assert_eq!(radix.free, 4);
     }
 
     #[test]
-    fn pages_computed_twice_are_distinguished_from_new_ones() {
-        let mut radix = Radix::new(8);
-        let root = Radix::root();
-        assert_eq!(radix.insert(root, &keys(&[1, 2])).1, 2);
-        let (end, new) = radix.insert(root, &keys(&[1, 2, 3]));
+    fn insert_counts_only_pages_not_cached_before() {
+        let mut radix = RadixTree::new(8);
+        let root = RadixTree::root_node();
+        assert_eq!(radix.insert_pages(root, &keys(&[1, 2])).1, 2);
+        let (end, new) = radix.insert_pages(root, &keys(&[1, 2, 3]));
         assert_eq!(new, 1);
-        assert_eq!(radix.insert(end, &[]), (end, 0));
-        assert_eq!(radix.insert(root, &keys(&[1])).1, 0);
+        assert_eq!(radix.insert_pages(end, &[]), (end, 0));
+        assert_eq!(radix.insert_pages(root, &keys(&[1])).1, 0);
     }
 }

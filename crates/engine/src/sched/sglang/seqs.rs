@@ -4,12 +4,12 @@ use std::time::Duration;
 use crate::seq_map::SeqMap;
 use crate::{BlockKey, BlockPlan, SeqId, Sequence};
 
-use super::radix::{NodeId, Radix};
+use super::radix::{RadixNodeId, RadixTree};
 
-pub(super) type Slot = u32;
+pub(super) type SequenceSlot = u32;
 
 #[derive(Debug)]
-pub(super) struct Seq {
+pub(super) struct ScheduledSequence {
     pub id: SeqId,
     pub prompt: u32,
     pub output: u32,
@@ -19,7 +19,7 @@ pub(super) struct Seq {
     /// Number of the sequence's pages, including shared ones.
     pub pages: u32,
     pub shared: u32,
-    pub node: NodeId,
+    pub node: RadixNodeId,
     /// Whether the sequence is in the running batch or has computed a prompt chunk.
     pub holds: bool,
     pub admitted: bool,
@@ -44,7 +44,7 @@ pub(super) struct Seq {
     pub tail: Duration,
 }
 
-impl Seq {
+impl ScheduledSequence {
     fn new(seq: Sequence, max_len: u32, arrival: u64, generation: u32) -> Self {
         Self {
             id: seq.id,
@@ -54,7 +54,7 @@ impl Seq {
             stored: 0,
             pages: 0,
             shared: 0,
-            node: Radix::root(),
+            node: RadixTree::root_node(),
             holds: false,
             admitted: false,
             preempted: false,
@@ -76,11 +76,11 @@ impl Seq {
         self.prompt + self.made
     }
 
-    pub(super) fn left(&self) -> u32 {
+    pub(super) fn remaining_tokens(&self) -> u32 {
         self.output - self.made
     }
 
-    pub(super) fn keys(&self, pages: u32) -> &[BlockKey] {
+    pub(super) fn page_keys(&self, pages: u32) -> &[BlockKey] {
         let keys = self.plan.as_ref().map_or(&[][..], |plan| &plan.keys);
         &keys[..keys.len().min(pages as usize)]
     }
@@ -88,35 +88,37 @@ impl Seq {
 
 #[derive(Debug, Default)]
 pub(super) struct SequenceSlab {
-    slots: Vec<Seq>,
-    free: Vec<Slot>,
-    by_id: SeqMap<Slot>,
+    slots: Vec<ScheduledSequence>,
+    free: Vec<SequenceSlot>,
+    by_id: SeqMap<SequenceSlot>,
 }
 
 impl SequenceSlab {
-    pub(super) fn insert(&mut self, seq: Sequence, max_len: u32, arrival: u64) -> Slot {
+    pub(super) fn insert(&mut self, seq: Sequence, max_len: u32, arrival: u64) -> SequenceSlot {
         let id = seq.id;
         let slot = match self.free.pop() {
             Some(slot) => {
                 let old = &mut self.slots[slot as usize];
-                *old = Seq::new(seq, max_len, arrival, old.generation.wrapping_add(1));
+                *old =
+                    ScheduledSequence::new(seq, max_len, arrival, old.generation.wrapping_add(1));
                 slot
             }
             None => {
-                self.slots.push(Seq::new(seq, max_len, arrival, 0));
-                (self.slots.len() - 1) as Slot
+                self.slots
+                    .push(ScheduledSequence::new(seq, max_len, arrival, 0));
+                (self.slots.len() - 1) as SequenceSlot
             }
         };
         self.by_id.insert(id, slot);
         slot
     }
 
-    pub(super) fn find(&self, id: SeqId) -> Option<Slot> {
+    pub(super) fn find_slot(&self, id: SeqId) -> Option<SequenceSlot> {
         self.by_id.get(&id).copied()
     }
 
     /// Removes a sequence from the scheduler. Its slot is free once no pass refers to it.
-    pub(super) fn end(&mut self, slot: Slot) {
+    pub(super) fn end_sequence(&mut self, slot: SequenceSlot) {
         let seq = &mut self.slots[slot as usize];
         self.by_id.remove(&seq.id);
         seq.plan = None;
@@ -126,7 +128,7 @@ impl SequenceSlab {
         }
     }
 
-    pub(super) fn pass_ended(&mut self, slot: Slot) {
+    pub(super) fn release_after_pass(&mut self, slot: SequenceSlot) {
         let seq = &mut self.slots[slot as usize];
         seq.in_flight = false;
         if seq.dead {
@@ -134,22 +136,22 @@ impl SequenceSlab {
         }
     }
 
-    pub(super) fn living(&self) -> Vec<Slot> {
-        let mut all: Vec<Slot> = self.by_id.values().copied().collect();
+    pub(super) fn live_slots(&self) -> Vec<SequenceSlot> {
+        let mut all: Vec<SequenceSlot> = self.by_id.values().copied().collect();
         all.sort_unstable_by_key(|&slot| self[slot].arrival);
         all
     }
 }
 
-impl std::ops::Index<Slot> for SequenceSlab {
-    type Output = Seq;
-    fn index(&self, slot: Slot) -> &Seq {
+impl std::ops::Index<SequenceSlot> for SequenceSlab {
+    type Output = ScheduledSequence;
+    fn index(&self, slot: SequenceSlot) -> &ScheduledSequence {
         &self.slots[slot as usize]
     }
 }
 
-impl std::ops::IndexMut<Slot> for SequenceSlab {
-    fn index_mut(&mut self, slot: Slot) -> &mut Seq {
+impl std::ops::IndexMut<SequenceSlot> for SequenceSlab {
+    fn index_mut(&mut self, slot: SequenceSlot) -> &mut ScheduledSequence {
         &mut self.slots[slot as usize]
     }
 }

@@ -22,7 +22,7 @@ fn config() -> SglangConfig {
 }
 
 /// Creates a sequence that shares the prompt pages of its family; output pages are its own.
-fn seq(id: u64, family: u64, prompt: u32, output: u32) -> Sequence {
+fn sequence_in_family(id: u64, family: u64, prompt: u32, output: u32) -> Sequence {
     let keys = (0..u64::from((prompt + output) / 4)).map(|i| {
         let shared = i < u64::from(prompt / 4);
         BlockKey(if shared {
@@ -43,7 +43,7 @@ fn seq(id: u64, family: u64, prompt: u32, output: u32) -> Sequence {
 }
 
 fn play(config: SglangConfig, seqs: Vec<(u64, Sequence)>) -> String {
-    let mut engine = Sglang::new(config).unwrap();
+    let mut engine = SglangScheduler::new(config).unwrap();
     let mut out = Outbox::new();
     let mut seqs = seqs.into_iter().peekable();
     loop {
@@ -61,19 +61,19 @@ fn play(config: SglangConfig, seqs: Vec<(u64, Sequence)>) -> String {
     let mut last = None;
     for (at, event) in &out {
         let event = match event {
-            Event::Scheduled { id, cached: 0, .. } => format!("s{}", id.0),
-            Event::Scheduled { id, cached, .. } => format!("s{}+{cached}", id.0),
-            Event::Tokens { id, .. } => format!("t{}", id.0),
-            Event::Decoded { id, n } => format!("d{}x{n}", id.0),
-            Event::Preempted { id } => format!("p{}", id.0),
-            Event::Resumed { id } => format!("r{}", id.0),
-            Event::Ended {
+            SchedulerEvent::Scheduled { id, cached: 0, .. } => format!("s{}", id.0),
+            SchedulerEvent::Scheduled { id, cached, .. } => format!("s{}+{cached}", id.0),
+            SchedulerEvent::Tokens { id, .. } => format!("t{}", id.0),
+            SchedulerEvent::Decoded { id, n } => format!("d{}x{n}", id.0),
+            SchedulerEvent::Preempted { id } => format!("p{}", id.0),
+            SchedulerEvent::Resumed { id } => format!("r{}", id.0),
+            SchedulerEvent::Ended {
                 id,
-                end: End::Finished,
+                end: SequenceEndReason::Finished,
             } => format!("e{}", id.0),
-            Event::Ended { id, end } => format!("{end:?}{}", id.0),
-            Event::Stored { from, to, .. } => format!("+{from}..{to}"),
-            Event::Removed { keys } => format!("-{}", keys.len()),
+            SchedulerEvent::Ended { id, end } => format!("{end:?}{}", id.0),
+            SchedulerEvent::Stored { from, to, .. } => format!("+{from}..{to}"),
+            SchedulerEvent::Removed { keys } => format!("-{}", keys.len()),
             _ => continue,
         };
         if last != Some(*at) {
@@ -88,50 +88,65 @@ fn play(config: SglangConfig, seqs: Vec<(u64, Sequence)>) -> String {
 
 #[test]
 fn the_first_token_is_emitted_with_the_prompt() {
-    let log = play(config(), vec![(0, seq(1, 1, 20, 3))]);
+    let log = play(config(), vec![(0, sequence_in_family(1, 1, 20, 3))]);
     assert_eq!(log, "0: s1 | 10: t1 | 11: t1 | 12: t1 e1");
 }
 
 #[test]
-fn a_prefill_pass_contains_no_decodes() {
+fn prefill_pass_contains_no_decodes() {
     let log = play(
         config(),
-        vec![(0, seq(1, 1, 20, 3)), (10, seq(2, 2, 20, 1))],
+        vec![
+            (0, sequence_in_family(1, 1, 20, 3)),
+            (10, sequence_in_family(2, 2, 20, 1)),
+        ],
     );
     assert_eq!(log, "0: s1 | 10: t1 s2 | 20: t2 e2 | 21: t1 | 22: t1 e1");
 }
 
 #[test]
-fn a_long_prompt_is_computed_in_chunks_and_continues_first() {
+fn chunked_prompt_continues_before_waiting_prompts() {
     let log = play(
         config(),
-        vec![(0, seq(1, 1, 100, 1)), (0, seq(2, 2, 40, 1))],
+        vec![
+            (0, sequence_in_family(1, 1, 100, 1)),
+            (0, sequence_in_family(2, 2, 40, 1)),
+        ],
     );
     // 64 tokens, then 36 and 28 of the other's 40.
     assert_eq!(log, "0: s1 | 10: s2 | 20: t1 e1 | 30: t2 e2");
 }
 
 #[test]
-fn a_prefix_is_shared_page_by_page_but_the_last_token_is_computed() {
+fn cached_prefix_is_shared_by_pages_except_last_token() {
     let log = play(
         config(),
-        vec![(0, seq(1, 1, 20, 1)), (30, seq(2, 1, 20, 1))],
+        vec![
+            (0, sequence_in_family(1, 1, 20, 1)),
+            (30, sequence_in_family(2, 1, 20, 1)),
+        ],
     );
     assert_eq!(log, "0: s1 | 10: t1 e1 | 30: s2+16 | 40: t2 e2");
 }
 
 #[test]
-fn without_a_prefix_cache_nothing_is_shared() {
+fn disabled_prefix_cache_shares_no_pages() {
     let config = SglangConfig {
         enable_prefix_caching: false,
         ..config()
     };
-    let log = play(config, vec![(0, seq(1, 1, 20, 1)), (30, seq(2, 1, 20, 1))]);
+    let log = play(
+        config,
+        vec![
+            (0, sequence_in_family(1, 1, 20, 1)),
+            (30, sequence_in_family(2, 1, 20, 1)),
+        ],
+    );
     assert_eq!(log, "0: s1 | 10: t1 e1 | 30: s2 | 40: t2 e2");
 }
 
 #[test]
-fn the_longest_cached_prefix_is_scheduled_first() {
+fn lpm_schedules_longest_cached_prefix_first() {
     let lpm = SglangConfig {
         schedule_policy: SchedulePolicy::Lpm,
         max_num_seqs: 1,
@@ -140,25 +155,25 @@ fn the_longest_cached_prefix_is_scheduled_first() {
     let log = play(
         lpm,
         vec![
-            (0, seq(1, 1, 20, 1)),
-            (5, seq(2, 2, 20, 1)),
-            (5, seq(3, 1, 24, 1)),
+            (0, sequence_in_family(1, 1, 20, 1)),
+            (5, sequence_in_family(2, 2, 20, 1)),
+            (5, sequence_in_family(3, 1, 24, 1)),
         ],
     );
     assert_eq!(log, "0: s1 | 10: t1 e1 s3+20 | 20: t3 e3 s2 | 30: t2 e2");
 }
 
 #[test]
-fn only_one_of_several_equal_prefixes_keeps_its_priority() {
+fn lpm_delays_prompts_with_an_equal_new_prefix() {
     let lpm = SglangConfig {
         schedule_policy: SchedulePolicy::Lpm,
         max_num_seqs: 2,
         ..config()
     };
     let seqs = vec![
-        (0, seq(1, 1, 40, 1)),
-        (0, seq(2, 1, 40, 1)),
-        (0, seq(3, 3, 20, 1)),
+        (0, sequence_in_family(1, 1, 40, 1)),
+        (0, sequence_in_family(2, 1, 40, 1)),
+        (0, sequence_in_family(3, 3, 20, 1)),
     ];
     // 2 begins like 1 and lets 3 overtake, to find the prefix cached.
     assert_eq!(
@@ -168,12 +183,18 @@ fn only_one_of_several_equal_prefixes_keeps_its_priority() {
 }
 
 #[test]
-fn admission_reserves_room_for_a_fraction_of_the_output() {
+fn admission_reserves_new_token_ratio_of_output() {
     let small = SglangConfig {
         num_pages: 16,
         ..config()
     };
-    let log = play(small, vec![(0, seq(1, 1, 20, 20)), (10, seq(2, 2, 20, 4))]);
+    let log = play(
+        small,
+        vec![
+            (0, sequence_in_family(1, 1, 20, 20)),
+            (10, sequence_in_family(2, 2, 20, 4)),
+        ],
+    );
     // 64 tokens: 1 holds 24 at 10, and 0.7 x 19 more are reserved, so 26.7 are left for 20 + 4.
     assert!(log.starts_with("0: s1 | 10: t1 s2 | 20: t2 |"), "{log}");
     let small = SglangConfig {
@@ -181,19 +202,31 @@ fn admission_reserves_room_for_a_fraction_of_the_output() {
         schedule_conservativeness: 1.4,
         ..config()
     };
-    let log = play(small, vec![(0, seq(1, 1, 20, 20)), (10, seq(2, 2, 20, 4))]);
+    let log = play(
+        small,
+        vec![
+            (0, sequence_in_family(1, 1, 20, 20)),
+            (10, sequence_in_family(2, 2, 20, 4)),
+        ],
+    );
     assert!(log.starts_with("0: s1 | 10: t1 | 11: t1 |"), "{log}");
 }
 
 #[test]
-fn the_sequence_with_the_least_output_is_retracted() {
+fn sequence_with_least_output_is_retracted() {
     let small = SglangConfig {
         num_pages: 11,
         schedule_conservativeness: 0.0,
         clip_max_new_tokens: 2,
         ..config()
     };
-    let log = play(small, vec![(0, seq(1, 1, 16, 10)), (11, seq(2, 2, 16, 10))]);
+    let log = play(
+        small,
+        vec![
+            (0, sequence_in_family(1, 1, 16, 10)),
+            (11, sequence_in_family(2, 2, 16, 10)),
+        ],
+    );
     // At 24 one page is needed and none is free: 2 made less and is retracted. It returns after
     // every pass and finds no page for its next token, until 1 holds too many to admit it.
     assert_eq!(
@@ -205,12 +238,18 @@ fn the_sequence_with_the_least_output_is_retracted() {
 }
 
 #[test]
-fn prefill_passes_can_be_held_apart() {
+fn prefill_decode_interval_separates_prefill_passes() {
     let spaced = SglangConfig {
         prefill_decode_interval: 2,
         ..config()
     };
-    let log = play(spaced, vec![(0, seq(1, 1, 20, 9)), (5, seq(2, 2, 20, 1))]);
+    let log = play(
+        spaced,
+        vec![
+            (0, sequence_in_family(1, 1, 20, 9)),
+            (5, sequence_in_family(2, 2, 20, 1)),
+        ],
+    );
     assert!(
         log.starts_with("0: s1 | 10: t1 | 11: t1 | 12: t1 s2 | 22: t2 e2 |"),
         "{log}"
@@ -224,7 +263,13 @@ fn page_events_are_emitted_at_the_end_of_their_pass() {
         kv_events: true,
         ..config()
     };
-    let log = play(small, vec![(0, seq(1, 1, 12, 3)), (20, seq(2, 2, 24, 1))]);
+    let log = play(
+        small,
+        vec![
+            (0, sequence_in_family(1, 1, 12, 3)),
+            (20, sequence_in_family(2, 2, 24, 1)),
+        ],
+    );
     // The last page of 1 is never full.
     assert_eq!(
         log,
@@ -234,9 +279,9 @@ fn page_events_are_emitted_at_the_end_of_their_pass() {
 
 #[test]
 fn a_sequence_that_can_never_run_is_rejected() {
-    let mut engine = Sglang::new(config()).unwrap();
+    let mut engine = SglangScheduler::new(config()).unwrap();
     let mut out = Outbox::new();
-    let refused = engine.submit(SimTime::ZERO, seq(1, 1, 250, 6), &mut out);
+    let refused = engine.submit(SimTime::ZERO, sequence_in_family(1, 1, 250, 6), &mut out);
     assert_eq!(
         refused,
         Err(SubmitError::TooLarge {
@@ -247,8 +292,8 @@ fn a_sequence_that_can_never_run_is_rejected() {
 }
 
 #[test]
-fn invalid_settings_are_named() {
-    let error = |config: SglangConfig| Sglang::new(config).unwrap_err().to_string();
+fn config_error_names_the_invalid_setting() {
+    let error = |config: SglangConfig| SglangScheduler::new(config).unwrap_err().to_string();
     let odd = SglangConfig {
         chunked_prefill_size: 66,
         ..config()

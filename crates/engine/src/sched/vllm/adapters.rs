@@ -1,15 +1,15 @@
 use crate::{LoraId, SeqId};
 
 /// Maximum number of sequences that may overtake one whose LoRA adapter has no slot.
-const MAX_OVERTAKES: u32 = 16;
+const MAX_ADAPTER_OVERTAKES: u32 = 16;
 
 /// Assigns LoRA adapter slots to waiting sequences.
 ///
 /// As in vLLM, a sequence whose adapter exceeds the limit is skipped and later ones are tried. vLLM
-/// lets them overtake forever. Here at most [`MAX_OVERTAKES`] sequences overtake the first skipped
+/// lets them overtake forever. Here at most [`MAX_ADAPTER_OVERTAKES`] sequences overtake the first skipped
 /// one; then running adapters drain until its adapter fits.
 #[derive(Debug, Default)]
-pub(super) struct Adapters {
+pub(super) struct LoraSlots {
     used: Vec<LoraId>,
     loaded: Vec<LoraId>,
     /// First sequence skipped for its adapter, and the number of sequences that overtook it.
@@ -19,13 +19,13 @@ pub(super) struct Adapters {
     pub(super) deferred: usize,
 }
 
-impl Adapters {
-    pub(super) fn begin(&mut self) {
+impl LoraSlots {
+    pub(super) fn begin_pass(&mut self) {
         self.used.clear();
         self.skipped = None;
     }
 
-    pub(super) fn admits(&mut self, lora: LoraId, id: SeqId, slots: usize) -> bool {
+    pub(super) fn admits_lora(&mut self, lora: LoraId, id: SeqId, slots: usize) -> bool {
         let fits = self.used.len() < slots || self.used.contains(&lora);
         match self.skipped {
             None if !fits => {
@@ -35,12 +35,18 @@ impl Adapters {
                 }
                 false
             }
-            Some(_) if self.passed.is_some_and(|(_, times)| times >= MAX_OVERTAKES) => false,
+            Some(_)
+                if self
+                    .passed
+                    .is_some_and(|(_, times)| times >= MAX_ADAPTER_OVERTAKES) =>
+            {
+                false
+            }
             _ => fits,
         }
     }
 
-    pub(super) fn admitted(&mut self, lora: Option<LoraId>, id: SeqId) {
+    pub(super) fn record_admission(&mut self, lora: Option<LoraId>, id: SeqId) {
         match &mut self.passed {
             Some((first, _)) if *first == id => self.passed = None,
             Some((_, times)) if lora.is_some() && self.skipped.is_some() => *times += 1,
@@ -49,7 +55,7 @@ impl Adapters {
     }
 
     /// Marks an adapter as used in this step. Returns true if it must be loaded first.
-    pub(super) fn take(&mut self, lora: LoraId, kept: usize) -> bool {
+    pub(super) fn use_lora(&mut self, lora: LoraId, kept: usize) -> bool {
         if self.used.contains(&lora) {
             return false;
         }

@@ -11,22 +11,22 @@
 //! [`ReportingConfig::run_lengths`]: super::ReportingConfig::run_lengths
 
 use crate::SimTime;
-use crate::kv::BlockRequest;
-use crate::{Draft, Event, Outbox};
+use crate::kv::BlockAllocationRequest;
+use crate::{Outbox, SchedulerEvent, StepDrafts};
 
 use super::config::VllmConfig;
-use super::pass::Pass;
-use super::seqs::{SeqState, Slot};
-use super::step::{Step, StepEntry};
+use super::pass::SchedulingPass;
+use super::seqs::{SequenceRunState, SequenceSlot};
+use super::step::{ScheduledStep, SequenceStepOutput};
 use super::{BatchScheduler, SchedulingRules};
 
 /// Number of future steps for each of which sequences to check are listed, a power of two.
 /// Sequences due later are checked once before.
-const AHEAD: u64 = 256;
+const LOOKAHEAD_STEPS: u64 = 256;
 
 /// Number of scheduling passes without bulk decoding after one with too few tokens or blocks, so
 /// that the failed attempt is not repeated in each.
-const COOLDOWN: u8 = 16;
+const COOLDOWN_PASSES: u8 = 16;
 
 /// Tracks the sequences decoded in bulk and their batch in the next step.
 #[derive(Debug)]
@@ -42,16 +42,16 @@ pub(super) struct BulkDecode {
     window: u32,
     planned: u64,
     ended: u64,
-    /// Sequences decoded in bulk that may need more than a token, by step number modulo [`AHEAD`].
+    /// Sequences decoded in bulk that may need more than a token, by step number modulo [`LOOKAHEAD_STEPS`].
     /// May contain outdated entries.
-    due: Vec<Vec<Slot>>,
+    due: Vec<Vec<SequenceSlot>>,
     /// Running sequences not decoded in bulk. May include sequences whose last token is scheduled.
-    active: Vec<Slot>,
+    active: Vec<SequenceSlot>,
     /// Highest admission number of the sequences decoded in bulk.
     last_place: u64,
     /// Number of scheduling passes left before sequences may be decoded in bulk again.
     cooldown: u8,
-    todo: Vec<Slot>,
+    todo: Vec<SequenceSlot>,
 }
 
 impl BulkDecode {
@@ -62,7 +62,7 @@ impl BulkDecode {
             context: 0,
             clipped: 0,
             growing: 0,
-            window: config.latency.window().unwrap_or(u32::MAX),
+            window: config.latency.sliding_window().unwrap_or(u32::MAX),
             planned: 0,
             ended: 0,
             due: Vec::new(),
@@ -73,14 +73,14 @@ impl BulkDecode {
         }
     }
 
-    pub(super) fn admitted(&mut self, slot: Slot) {
+    pub(super) fn add_admitted(&mut self, slot: SequenceSlot) {
         if self.allowed {
             self.active.push(slot);
         }
     }
 
     /// Removes a sequence that leaves the running batch before its last token is scheduled.
-    pub(super) fn left(&mut self, slot: Slot) {
+    pub(super) fn remove_sequence(&mut self, slot: SequenceSlot) {
         if self.allowed
             && let Some(at) = self.active.iter().position(|&other| other == slot)
         {
@@ -88,7 +88,7 @@ impl BulkDecode {
         }
     }
 
-    pub(super) fn scheduled(&mut self, step: &mut Step) {
+    pub(super) fn record_scheduled_step(&mut self, step: &mut ScheduledStep) {
         self.planned += 1;
         step.number = self.planned;
         if step.bulk_decodes > 0 {
@@ -97,29 +97,29 @@ impl BulkDecode {
         }
     }
 
-    pub(super) fn finished(&mut self, step: &Step) {
+    pub(super) fn record_finished_step(&mut self, step: &ScheduledStep) {
         self.ended = step.number;
     }
 
-    fn note(&mut self, slot: Slot, at: u64) {
+    fn register_need(&mut self, slot: SequenceSlot, at: u64) {
         if self.due.is_empty() {
-            self.due.resize_with(AHEAD as usize, Vec::new);
+            self.due.resize_with(LOOKAHEAD_STEPS as usize, Vec::new);
         }
-        self.due[(at % AHEAD) as usize].push(slot);
+        self.due[(at % LOOKAHEAD_STEPS) as usize].push(slot);
     }
 }
 
 impl<R: SchedulingRules> BatchScheduler<R> {
     /// Schedules all running sequences if tokens and KV blocks suffice for them. Otherwise moves
     /// all sequences out of the bulk and returns false.
-    pub(super) fn schedule_bulk(&mut self, pass: &mut Pass) -> bool {
+    pub(super) fn schedule_bulk(&mut self, pass: &mut SchedulingPass) -> bool {
         if self.bulk.count == 0 {
             return false;
         }
         let number = self.bulk.planned + 1;
         let mut todo = std::mem::take(&mut self.bulk.todo);
         todo.clear();
-        let due = &mut self.bulk.due[(number % AHEAD) as usize];
+        let due = &mut self.bulk.due[(number % LOOKAHEAD_STEPS) as usize];
         for slot in due.drain(..) {
             let seq = &mut self.seqs[slot];
             if seq.bulk.is_in && seq.bulk.due == number {
@@ -128,15 +128,15 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 todo.push(slot);
             }
         }
-        let running = |&&slot: &&Slot| self.seqs[slot].state == SeqState::Running;
+        let running = |&&slot: &&SequenceSlot| self.seqs[slot].state == SequenceRunState::Running;
         todo.extend(self.bulk.active.iter().filter(running));
         todo.sort_unstable_by_key(|&slot| self.seqs[slot].place);
-        let enough = self.is_enough(&todo, pass.budget);
+        let enough = self.has_enough_for_all(&todo, pass.budget);
         if enough {
             // Sequences flushed here take their token like those outside the bulk.
             pass.budget -= self.bulk.count;
             for &slot in &todo {
-                self.step_one(slot, pass);
+                self.schedule_sequence(slot, pass);
             }
             let (bulk, batch) = (&self.bulk, &mut pass.step.batch);
             batch.decodes += bulk.count;
@@ -145,7 +145,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             batch.clipped += bulk.clipped;
             pass.step.bulk_decodes = bulk.count;
         } else {
-            self.flush_all(pass.now, pass.out);
+            self.flush_bulk_decodes(pass.now, pass.out);
         }
         self.bulk.todo = todo;
         enough
@@ -153,13 +153,14 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     /// Returns whether the token budget and the KV blocks suffice for all running sequences. `todo`
     /// lists those outside the bulk or to be checked in it, in scheduling order.
-    fn is_enough(&self, todo: &[Slot], budget: u32) -> bool {
+    fn has_enough_for_all(&self, todo: &[SequenceSlot], budget: u32) -> bool {
         let bulk = &self.bulk;
         let Some(mut rest) = budget.checked_sub(bulk.count) else {
             return false;
         };
         let age = |joined| (bulk.planned - joined) as u32;
-        let missing = |tokens, slot: Slot| self.pool.missing(&self.seqs[slot].table, tokens);
+        let missing =
+            |tokens, slot: SequenceSlot| self.pool.max_new_blocks(&self.seqs[slot].table, tokens);
         let mut blocks = 0u32;
         for &slot in todo {
             let seq = &self.seqs[slot];
@@ -168,13 +169,13 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 blocks = blocks.saturating_add(missing(tokens, slot));
                 continue;
             }
-            if seq.awaits_media() {
+            if seq.may_need_encoding() {
                 return false;
             }
-            let whole = self.wanted(slot, seq.computed, u32::MAX);
+            let whole = self.tokens_to_schedule(slot, seq.computed, u32::MAX);
             let new = match rest {
                 0 => 0,
-                rest => self.wanted(slot, seq.computed, rest),
+                rest => self.tokens_to_schedule(slot, seq.computed, rest),
             };
             // A later sequence would get fewer tokens.
             if new < whole && seq.place < bulk.last_place {
@@ -183,21 +184,24 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             rest -= new;
             blocks = blocks.saturating_add(missing(seq.computed + new, slot));
         }
-        blocks <= self.pool.free()
+        blocks <= self.pool.free_blocks()
     }
 
-    fn step_one(&mut self, slot: Slot, pass: &mut Pass) {
+    fn schedule_sequence(&mut self, slot: SequenceSlot, pass: &mut SchedulingPass) {
         let seq = &self.seqs[slot];
         if !seq.bulk.is_in {
             pass.step.short |= pass.budget == 0;
             if pass.budget > 0 {
-                let (past, new) = (seq.computed, self.wanted(slot, seq.computed, pass.budget));
+                let (past, new) = (
+                    seq.computed,
+                    self.tokens_to_schedule(slot, seq.computed, pass.budget),
+                );
                 if new == 0 {
                     pass.step.short = true;
                     return;
                 }
-                self.take_blocks(slot, (past, new), seq.known, pass.step);
-                self.emit(slot, past, new, pass.step);
+                self.allocate_sure_blocks(slot, (past, new), seq.known, pass.step);
+                self.add_to_step(slot, past, new, pass.step);
                 pass.budget -= new;
             }
             return;
@@ -205,35 +209,41 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let age = (self.bulk.planned - seq.bulk.joined) as u32;
         let (past, known) = (seq.computed + age, seq.known + age);
         if known + 1 == seq.total {
-            self.flush(slot, pass.now, pass.out);
-            self.take_blocks(slot, (past, 1), known, pass.step);
-            self.emit(slot, past, 1, pass.step);
+            self.flush_bulk_decode(slot, pass.now, pass.out);
+            self.allocate_sure_blocks(slot, (past, 1), known, pass.step);
+            self.add_to_step(slot, past, 1, pass.step);
             return;
         }
         if past >= seq.settled {
-            self.take_blocks(slot, (past, 1), known, pass.step);
+            self.allocate_sure_blocks(slot, (past, 1), known, pass.step);
         }
         if known == self.bulk.window {
             self.bulk.growing -= 1;
         }
-        self.note_next_need(slot, self.bulk.planned + 1);
+        self.register_next_need(slot, self.bulk.planned + 1);
     }
 
-    fn take_blocks(&mut self, slot: Slot, (past, new): (u32, u32), known: u32, step: &mut Step) {
+    fn allocate_sure_blocks(
+        &mut self,
+        slot: SequenceSlot,
+        (past, new): (u32, u32),
+        known: u32,
+        step: &mut ScheduledStep,
+    ) {
         let tokens = past + new;
-        let need = BlockRequest {
+        let need = BlockAllocationRequest {
             tokens,
-            cache: tokens.min(self.seqs[slot].named(known)),
-            processed: self.processed(slot, past),
-            ..BlockRequest::default()
+            cache: tokens.min(self.seqs[slot].tokens_with_keys(known)),
+            processed: self.processed_tokens(slot, past),
+            ..BlockAllocationRequest::default()
         };
-        let done = self.allocate(slot, &need, step);
+        let done = self.allocate_sequence_blocks(slot, &need, step);
         debug_assert!(done, "there were enough blocks for all");
     }
 
     /// Registers the step after step `number` in which a bulk sequence next needs a KV block, a
     /// prefix-cache entry or its end.
-    fn note_next_need(&mut self, slot: Slot, number: u64) {
+    fn register_next_need(&mut self, slot: SequenceSlot, number: u64) {
         let seq = &mut self.seqs[slot];
         let age = (number - seq.bulk.joined) as u32;
         let (computed, known) = (seq.computed + age, seq.known + age);
@@ -245,14 +255,14 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             _ => u32::MAX,
         };
         let free = u64::from(settled.min(last).min(window));
-        seq.bulk.due = number + 1 + free.min(AHEAD - 2);
+        seq.bulk.due = number + 1 + free.min(LOOKAHEAD_STEPS - 2);
         let due = seq.bulk.due;
-        self.bulk.note(slot, due);
+        self.bulk.register_need(slot, due);
     }
 
     /// Moves sequences that only decode from here on into the bulk, after a step that gave every
     /// sequence a token. The token before a run was thus made in the previous step.
-    pub(super) fn enter_all(&mut self) {
+    pub(super) fn enter_decoding_sequences(&mut self) {
         if !self.bulk.allowed || self.bulk.active.is_empty() {
             return;
         }
@@ -260,7 +270,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let mut active = std::mem::take(&mut self.bulk.active);
         active.retain(|&slot| {
             let seq = &self.seqs[slot];
-            if seq.state != SeqState::Running {
+            if seq.state != SequenceRunState::Running {
                 return false;
             }
             // A sequence that recomputes lost tokens may lack one token without having decoded
@@ -278,7 +288,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         self.bulk.active = active;
     }
 
-    fn enter_bulk(&mut self, slot: Slot) {
+    fn enter_bulk(&mut self, slot: SequenceSlot) {
         let bulk = &mut self.bulk;
         if bulk.count == 0 {
             bulk.last_place = 0;
@@ -292,19 +302,19 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         bulk.clipped += u64::from(seq.known.min(bulk.window));
         bulk.growing += u32::from(seq.known < bulk.window);
         let number = bulk.planned;
-        self.note_next_need(slot, number);
+        self.register_next_need(slot, number);
     }
 
-    fn flush_all(&mut self, now: SimTime, out: &mut Outbox) {
+    fn flush_bulk_decodes(&mut self, now: SimTime, out: &mut Outbox) {
         for at in 0..self.running.len() {
-            self.flush(self.running[at], now, out);
+            self.flush_bulk_decode(self.running[at], now, out);
         }
-        self.bulk.cooldown = COOLDOWN;
+        self.bulk.cooldown = COOLDOWN_PASSES;
     }
 
     /// Ends the bulk decoding of a running sequence, updates its counts and reports its tokens.
     /// Does nothing if the sequence is not decoded in bulk.
-    pub(super) fn flush(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
+    pub(super) fn flush_bulk_decode(&mut self, slot: SequenceSlot, now: SimTime, out: &mut Outbox) {
         let bulk = &mut self.bulk;
         let seq = &mut self.seqs[slot];
         if !std::mem::take(&mut seq.bulk.is_in) {
@@ -314,7 +324,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         seq.known += age;
         seq.computed += age;
         if age > 0 {
-            seq.note_token();
+            seq.reset_recent_preemptions();
         }
         bulk.count -= 1;
         bulk.context -= u64::from(seq.known);
@@ -324,11 +334,11 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         for step in &mut self.flight {
             if step.number > seq.bulk.joined {
                 step.bulk_decodes -= 1;
-                step.entries.push(StepEntry {
+                step.entries.push(SequenceStepOutput {
                     slot,
                     emit: 1,
                     last: false,
-                    drafts: Draft::default(),
+                    drafts: StepDrafts::default(),
                 });
                 seq.in_flight += 1;
             }
@@ -336,7 +346,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         let n = bulk.ended.saturating_sub(seq.bulk.joined) as u32;
         if n > 0 {
             seq.released += n;
-            out.push_back((now, Event::Decoded { id: seq.id, n }));
+            out.push_back((now, SchedulerEvent::Decoded { id: seq.id, n }));
         }
     }
 }

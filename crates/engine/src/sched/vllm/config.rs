@@ -1,9 +1,9 @@
 use std::time::Duration;
 
-use crate::EncoderInput;
-use crate::kv::{GroupLimits, HostTierConfig, LayerGroups, SparseLayerKind};
-use crate::latency::{Batch, DraftLatency, EncoderLatency, LatencyModel, Speed};
-use crate::sched::{ConfigError, MAX_BLOCKS, at_least_one, within};
+use crate::PromptMediaItem;
+use crate::kv::{HostCacheConfig, LayerGroupLimits, LayerGroups, SparseLayerKind};
+use crate::latency::{BatchWork, DraftLatency, EncoderLatency, LatencyModel, SpeedFactors};
+use crate::sched::{MAX_KV_BLOCKS, SchedulerConfigError, check_at_least_one, check_range};
 
 /// Configures the vLLM scheduler. Fields have the names of vLLM's settings.
 #[derive(Debug, Clone, PartialEq)]
@@ -11,7 +11,7 @@ pub struct VllmConfig {
     /// Latency model of step times.
     pub latency: LatencyModel,
     /// Divisors of step times and other durations.
-    pub speed: Speed,
+    pub speed: SpeedFactors,
     /// Number of usable KV blocks on the GPU; vLLM's own count includes one null block.
     pub num_gpu_blocks: u32,
     /// Number of tokens per KV block. Default: 16.
@@ -23,7 +23,7 @@ pub struct VllmConfig {
     /// Maximum number of prompt plus output tokens; longer outputs are cut. Default: no limit.
     pub max_model_len: u32,
     /// Division of prompts among steps.
-    pub prefill: PrefillConfig,
+    pub prefill: ChunkedPrefillConfig,
     /// Whether full blocks are kept for later prompts. Default: true.
     pub enable_prefix_caching: bool,
     /// Layer groups of models with sliding-window or state layers. Default: none.
@@ -37,7 +37,7 @@ pub struct VllmConfig {
     /// Fraction of blocks kept free when a sequence joins a running batch. Default: 0.
     pub watermark: f64,
     /// Number and acceptance of draft tokens (speculative decoding). Default: none.
-    pub speculation: Option<Speculation>,
+    pub speculation: Option<SpeculationConfig>,
     /// Time per step to propose draft tokens. Default: zero.
     pub drafting: Option<Box<DraftLatency>>,
     /// Time per step to read offloaded model weights from host memory. Default: zero.
@@ -51,10 +51,10 @@ pub struct VllmConfig {
     /// Transfer of prompts between prefill and decode engines.
     pub transfer: TransferConfig,
     /// Whether steps begin and end together with other ranks
-    /// ([`LockStep`](crate::lock_step::LockStep)). Default: false.
+    /// ([`RankLockStep`](crate::lock_step::LockStep)). Default: false.
     pub lock_step: bool,
     /// Prefix cache in host memory. Default: none.
-    pub host_tier: Option<HostTierConfig>,
+    pub host_tier: Option<HostCacheConfig>,
     /// Selection of the events that the caller receives.
     pub reporting: ReportingConfig,
     /// Seed of the random acceptance of draft tokens.
@@ -63,7 +63,7 @@ pub struct VllmConfig {
 
 /// Configures the division of prompts among steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PrefillConfig {
+pub struct ChunkedPrefillConfig {
     /// Whether a prompt may be computed in several steps. Default: true.
     pub enable_chunked_prefill: bool,
     /// Maximum prompt chunk, in tokens, if other sequences exist; 0: the token budget. Default: 0.
@@ -77,7 +77,7 @@ pub struct PrefillConfig {
     pub reserve_full_prompt: bool,
 }
 
-impl Default for PrefillConfig {
+impl Default for ChunkedPrefillConfig {
     fn default() -> Self {
         Self {
             enable_chunked_prefill: true,
@@ -118,7 +118,7 @@ pub struct ReportingConfig {
     /// Whether block events are emitted. Default: false.
     pub kv_events: bool,
     /// Whether several steps that release one token each are reported as one
-    /// [`Event::Decoded`](crate::Event), for speed. Default: false.
+    /// [`SchedulerEvent::Decoded`](crate::Event), for speed. Default: false.
     pub run_lengths: bool,
     /// Whether admissions of sequences are recorded for
     /// [`Scheduler::take_admissions`](crate::Scheduler::take_admissions). Default: false.
@@ -151,7 +151,7 @@ pub enum PreemptionVictim {
 
 /// Configures speculative decoding by its acceptance rates.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Speculation {
+pub struct SpeculationConfig {
     /// Acceptance probability of draft token i, given that all before it were accepted. One entry
     /// per draft token.
     pub accept: Vec<f64>,
@@ -177,13 +177,13 @@ impl Default for VllmConfig {
     fn default() -> Self {
         Self {
             latency: LatencyModel::ZERO,
-            speed: Speed::default(),
+            speed: SpeedFactors::default(),
             num_gpu_blocks: 16_384,
             block_size: 16,
             max_num_seqs: 256,
             max_num_batched_tokens: 8192,
             max_model_len: u32::MAX,
-            prefill: PrefillConfig::default(),
+            prefill: ChunkedPrefillConfig::default(),
             enable_prefix_caching: true,
             layer_groups: None,
             policy: SchedulingPolicy::default(),
@@ -206,36 +206,36 @@ impl Default for VllmConfig {
 }
 
 impl VllmConfig {
-    pub(super) fn check(&self) -> Result<(), ConfigError> {
-        within(
+    pub(super) fn check_config(&self) -> Result<(), SchedulerConfigError> {
+        check_range(
             "num_gpu_blocks",
             self.num_gpu_blocks.into(),
             1.0,
-            MAX_BLOCKS,
+            MAX_KV_BLOCKS,
         )?;
-        at_least_one("block_size", self.block_size)?;
-        at_least_one("max_num_seqs", self.max_num_seqs)?;
-        at_least_one("max_num_batched_tokens", self.max_num_batched_tokens)?;
-        at_least_one("max_model_len", self.max_model_len)?;
+        check_at_least_one("block_size", self.block_size)?;
+        check_at_least_one("max_num_seqs", self.max_num_seqs)?;
+        check_at_least_one("max_num_batched_tokens", self.max_num_batched_tokens)?;
+        check_at_least_one("max_model_len", self.max_model_len)?;
         let interval = self.prefill.prefill_schedule_interval;
-        at_least_one("prefill_schedule_interval", interval)?;
+        check_at_least_one("prefill_schedule_interval", interval)?;
         if let Some(tier) = &self.host_tier {
-            within("host chunks", tier.chunks.into(), 1.0, MAX_BLOCKS)?;
-            at_least_one("blocks_per_chunk", tier.blocks_per_chunk)?;
+            check_range("host chunks", tier.chunks.into(), 1.0, MAX_KV_BLOCKS)?;
+            check_at_least_one("blocks_per_chunk", tier.blocks_per_chunk)?;
             if self.layer_groups.is_some() {
                 let blocks = tier.blocks_per_chunk;
-                within("blocks_per_chunk of layer groups", blocks.into(), 1.0, 1.0)?;
+                check_range("blocks_per_chunk of layer groups", blocks.into(), 1.0, 1.0)?;
             }
         }
         if let Some(encoder) = &self.encoder {
-            at_least_one("encoder budget", encoder.budget)?;
-            at_least_one("encoder cache size", encoder.cache_size)?;
+            check_at_least_one("encoder budget", encoder.budget)?;
+            check_at_least_one("encoder cache size", encoder.cache_size)?;
         }
-        within("watermark", self.watermark, 0.0, 1.0)?;
-        within("speedup_ratio", self.speed.all, 0.0, f64::MAX)?;
-        within("decode_speedup_ratio", self.speed.decode, 0.0, f64::MAX)?;
+        check_range("watermark", self.watermark, 0.0, 1.0)?;
+        check_range("speedup_ratio", self.speed.all, 0.0, f64::MAX)?;
+        check_range("decode_speedup_ratio", self.speed.decode, 0.0, f64::MAX)?;
         for &rate in self.speculation.iter().flat_map(|s| &s.accept) {
-            within("acceptance rate", rate, 0.0, 1.0)?;
+            check_range("acceptance rate", rate, 0.0, 1.0)?;
         }
         Ok(())
     }
@@ -264,7 +264,7 @@ impl VllmConfig {
                     load_time: _,
                 },
             prefill:
-                PrefillConfig {
+                ChunkedPrefillConfig {
                     prefill_schedule_interval,
                     enable_chunked_prefill: _,
                     long_prefill_token_threshold: _,
@@ -312,57 +312,57 @@ impl VllmConfig {
             && !offers_outputs
     }
 
-    pub(super) fn steps_ahead(&self) -> u32 {
+    pub(super) fn extra_steps_in_flight(&self) -> u32 {
         if self.async_scheduling { 2 } else { 1 }
     }
 
-    pub(super) fn group_limits(&self) -> GroupLimits {
-        let steps = self.steps_ahead();
+    pub(super) fn layer_group_limits(&self) -> LayerGroupLimits {
+        let steps = self.extra_steps_in_flight();
         let in_flight = match self.prefill.enable_chunked_prefill {
             true => self.max_num_batched_tokens.saturating_mul(steps),
             false => u32::MAX,
         };
         let speculation = self.speculation.as_ref();
-        GroupLimits {
+        LayerGroupLimits {
             in_flight,
             max_model_len: self.max_model_len,
-            drafts: self.drafts(),
+            drafts: self.drafts_per_step(),
             drops_last: speculation.is_some_and(|s| s.drops_last_block),
         }
     }
 
     /// Returns whether prompt chunks end at block boundaries, so that later prompts can reuse the
     /// Mamba states there.
-    pub(super) fn aligns_chunks(&self) -> bool {
+    pub(super) fn aligns_chunks_to_blocks(&self) -> bool {
         let kind = self.layer_groups.map(|groups| groups.kind);
         self.enable_prefix_caching && matches!(kind, Some(SparseLayerKind::State(_)))
     }
 
     /// Returns the duration of a step with this batch, including the time to draft for the next
     /// step.
-    pub fn step_time(&self, batch: &Batch) -> Duration {
+    pub fn step_time(&self, batch: &BatchWork) -> Duration {
         let drafting = self.drafting.as_ref();
-        let drafting = drafting.map(|drafting| drafting.step(batch, self.speed));
-        let computing = self.latency.step(batch, self.speed) + drafting.unwrap_or_default();
+        let drafting = drafting.map(|drafting| drafting.draft_time(batch, self.speed));
+        let computing = self.latency.step_time(batch, self.speed) + drafting.unwrap_or_default();
         computing + self.weights_from_host
     }
 
     /// Returns the time to encode these media items together.
-    pub fn encoder_time(&self, inputs: impl Iterator<Item = EncoderInput> + Clone) -> Duration {
+    pub fn encoder_time(&self, inputs: impl Iterator<Item = PromptMediaItem> + Clone) -> Duration {
         let latency = self
             .encoder
             .as_ref()
             .and_then(|encoder| encoder.latency.as_ref());
         latency.map_or(Duration::ZERO, |latency| {
-            latency.time(inputs, self.speed.all)
+            latency.encode_time(inputs, self.speed.all)
         })
     }
 
-    pub(super) fn kept_loras(&self) -> usize {
+    pub(super) fn loaded_lora_capacity(&self) -> usize {
         self.loras.max_loras.max(self.loras.max_cpu_loras) as usize
     }
 
-    pub(super) fn drafts(&self) -> u32 {
+    pub(super) fn drafts_per_step(&self) -> u32 {
         self.speculation
             .as_ref()
             .map_or(0, |s| s.accept.len() as u32)

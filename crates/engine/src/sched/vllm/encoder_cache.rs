@@ -3,31 +3,33 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::config::EncoderConfig;
-use crate::EncoderInput;
+use crate::PromptMediaItem;
 
 /// Holds the media items of a sequence and the range of them that it references in the encoder
 /// cache.
 #[derive(Debug)]
-pub(in crate::sched) struct MediaRefs {
-    inputs: Arc<[EncoderInput]>,
+pub(in crate::sched) struct MediaReferences {
+    inputs: Arc<[PromptMediaItem]>,
     held: Range<usize>,
 }
 
-impl MediaRefs {
-    pub(super) fn boxed(inputs: Arc<[EncoderInput]>) -> Box<Self> {
+impl MediaReferences {
+    pub(super) fn new_boxed(inputs: Arc<[PromptMediaItem]>) -> Box<Self> {
         Box::new(Self { inputs, held: 0..0 })
     }
 
-    pub(super) fn end(&self) -> u32 {
-        self.inputs.last().map_or(0, EncoderInput::end)
+    pub(super) fn end_token(&self) -> u32 {
+        self.inputs.last().map_or(0, PromptMediaItem::end_token)
     }
 
-    pub(super) fn reset(&mut self) {
+    pub(super) fn reset_references(&mut self) {
         self.held = 0..0;
     }
 
-    fn touched(&self, past: u32, end: u32) -> Range<usize> {
-        let first = self.inputs.partition_point(|input| input.end() <= past);
+    fn items_in_range(&self, past: u32, end: u32) -> Range<usize> {
+        let first = self
+            .inputs
+            .partition_point(|input| input.end_token() <= past);
         let last = self.inputs.partition_point(|input| input.start < end);
         first..last.max(first)
     }
@@ -68,7 +70,7 @@ struct EncodedItem {
 }
 
 impl EncoderCache {
-    pub(super) fn boxed(config: &EncoderConfig) -> Box<Self> {
+    pub(super) fn new_boxed(config: &EncoderConfig) -> Box<Self> {
         Box::new(Self {
             config: config.clone(),
             budget: config.budget,
@@ -83,7 +85,7 @@ impl EncoderCache {
         })
     }
 
-    pub(super) fn begin(&mut self) {
+    pub(super) fn begin_pass(&mut self) {
         self.budget = self.config.budget;
     }
 
@@ -94,7 +96,7 @@ impl EncoderCache {
 
     /// Returns the size of a media item in embeddings, capped by budget and cache size. Real
     /// servers reject larger items; the cap keeps such a sequence from waiting forever.
-    fn len(&self, input: &EncoderInput) -> u32 {
+    fn embedding_count(&self, input: &PromptMediaItem) -> u32 {
         input
             .len
             .min(self.config.budget)
@@ -104,17 +106,24 @@ impl EncoderCache {
     /// Returns how many tokens of a prompt chunk precede the first media item that cannot be
     /// encoded in this pass. The chunk has `new` tokens after `past` earlier ones; `most` is its
     /// maximum length.
-    pub(super) fn chunk(&mut self, media: &MediaRefs, (past, new): (u32, u32), most: u32) -> u32 {
+    pub(super) fn encodable_chunk_tokens(
+        &mut self,
+        media: &MediaReferences,
+        (past, new): (u32, u32),
+        most: u32,
+    ) -> u32 {
         let end = past.saturating_add(new);
         // Embeddings to make, and cached embeddings about to be referenced.
         let (mut made, mut kept) = (0, 0);
         let room = self.config.cache_size.saturating_sub(self.referenced);
         self.seen.clear();
-        for at in media.touched(past, end) {
+        for at in media.items_in_range(past, end) {
             let input = &media.inputs[at];
             let before = input.start.saturating_sub(past);
-            let is_split = past <= input.start && end < input.end();
-            if is_split && !self.config.chunked_input && (before > 0 || input.end() - past <= most)
+            let is_split = past <= input.start && end < input.end_token();
+            if is_split
+                && !self.config.chunked_input
+                && (before > 0 || input.end_token() - past <= most)
             {
                 return before;
             }
@@ -126,7 +135,7 @@ impl EncoderCache {
                 continue;
             }
             let is_there = entry.is_some();
-            let len = entry.map_or_else(|| self.len(input), |entry| entry.len);
+            let len = entry.map_or_else(|| self.embedding_count(input), |entry| entry.len);
             let no_budget = !is_there && len > self.budget - made;
             if no_budget || len > room - made - kept {
                 return before;
@@ -139,14 +148,14 @@ impl EncoderCache {
     }
 
     /// References the media items of a scheduled chunk and passes those to encode to `encode`.
-    pub(super) fn take(
+    pub(super) fn reference_items(
         &mut self,
-        media: &mut MediaRefs,
+        media: &mut MediaReferences,
         past: u32,
         new: u32,
-        mut encode: impl FnMut(EncoderInput),
+        mut encode: impl FnMut(PromptMediaItem),
     ) {
-        let touched = media.touched(past, past.saturating_add(new));
+        let touched = media.items_in_range(past, past.saturating_add(new));
         if touched.is_empty() {
             return;
         }
@@ -154,15 +163,15 @@ impl EncoderCache {
         // Reference cached items first, so that new ones do not evict them.
         let mut missing = std::mem::take(&mut self.missing);
         missing.clear();
-        missing.extend(fresh.filter(|&at| !self.refer(media.inputs[at].key)));
+        missing.extend(fresh.filter(|&at| !self.add_reference(media.inputs[at].key)));
         for &at in &missing {
             let input = media.inputs[at];
             // A prompt may contain the same item twice.
-            if self.refer(input.key) {
+            if self.add_reference(input.key) {
                 continue;
             }
-            let len = self.len(&input);
-            self.make_room(len);
+            let len = self.embedding_count(&input);
+            self.evict_until_fits(len);
             // The evicted entry of this content may have had another length.
             let len = len.min(self.config.cache_size - self.used);
             let entry = EncodedItem {
@@ -184,7 +193,7 @@ impl EncoderCache {
         };
     }
 
-    fn refer(&mut self, key: u64) -> bool {
+    fn add_reference(&mut self, key: u64) -> bool {
         let Some(entry) = self.entries.get_mut(&key) else {
             return false;
         };
@@ -197,7 +206,7 @@ impl EncoderCache {
     }
 
     /// Evicts unreferenced media items, the first released first, until `len` embeddings fit.
-    fn make_room(&mut self, len: u32) {
+    fn evict_until_fits(&mut self, len: u32) {
         while self.config.cache_size - self.used < len
             && let Some((_, key)) = self.unused.pop_first()
         {
@@ -212,10 +221,10 @@ impl EncoderCache {
     }
 
     /// Releases the media items whose tokens are all among the first `upto` computed ones.
-    pub(super) fn release(&mut self, media: &mut MediaRefs, upto: u32) {
+    pub(super) fn release_computed_items(&mut self, media: &mut MediaReferences, upto: u32) {
         while let Some(input) = media.inputs.get(media.held.start)
             && !media.held.is_empty()
-            && input.end() <= upto
+            && input.end_token() <= upto
         {
             media.held.start += 1;
             let Some(entry) = self.entries.get_mut(&input.key) else {
@@ -231,14 +240,14 @@ impl EncoderCache {
         }
     }
 
-    pub(super) fn release_all(&mut self, media: &mut MediaRefs) {
-        self.release(media, u32::MAX);
-        media.reset();
+    pub(super) fn release_all_items(&mut self, media: &mut MediaReferences) {
+        self.release_computed_items(media, u32::MAX);
+        media.reset_references();
     }
 
     /// Removes a media item that is not encoded in this pass after all; returns false if another
     /// sequence references it.
-    pub(super) fn undo(&mut self, input: &EncoderInput) -> bool {
+    pub(super) fn undo_encoding(&mut self, input: &PromptMediaItem) -> bool {
         let Some(entry) = self.entries.get(&input.key).filter(|entry| entry.refs == 0) else {
             return false;
         };
@@ -248,7 +257,7 @@ impl EncoderCache {
         true
     }
 
-    /// Empties the encoder cache. The caller must reset all [`MediaRefs`].
+    /// Empties the encoder cache. The caller must reset all [`MediaReferences`].
     pub(super) fn clear(&mut self) {
         self.entries.clear();
         self.unused.clear();
@@ -262,29 +271,29 @@ mod tests {
 
     use super::*;
 
-    fn items(places: &[(u64, u32, u32)]) -> Box<MediaRefs> {
-        let inputs = places.iter().map(|&(key, start, len)| EncoderInput {
+    fn items(places: &[(u64, u32, u32)]) -> Box<MediaReferences> {
+        let inputs = places.iter().map(|&(key, start, len)| PromptMediaItem {
             key,
             kind: EncoderKind::Vision,
             start,
             len,
         });
-        MediaRefs::boxed(inputs.collect())
+        MediaReferences::new_boxed(inputs.collect())
     }
 
     /// Computes a whole prompt; the items that are made for it.
-    fn compute(cache: &mut EncoderCache, media: &mut MediaRefs) -> Vec<u64> {
+    fn compute(cache: &mut EncoderCache, media: &mut MediaReferences) -> Vec<u64> {
         let mut made = Vec::new();
-        cache.begin();
-        assert_eq!(cache.chunk(media, (0, 100), 100), 100);
-        cache.take(media, 0, 100, |input| made.push(input.key));
-        cache.release(media, 100);
+        cache.begin_pass();
+        assert_eq!(cache.encodable_chunk_tokens(media, (0, 100), 100), 100);
+        cache.reference_items(media, 0, 100, |input| made.push(input.key));
+        cache.release_computed_items(media, 100);
         made
     }
 
     #[test]
-    fn the_item_released_first_is_evicted_first() {
-        let mut cache = EncoderCache::boxed(&EncoderConfig {
+    fn encoder_cache_evicts_first_released_item() {
+        let mut cache = EncoderCache::new_boxed(&EncoderConfig {
             budget: 100,
             cache_size: 30,
             chunked_input: true,
@@ -308,8 +317,8 @@ mod tests {
     }
 
     #[test]
-    fn an_item_that_occurs_twice_in_a_prompt_is_encoded_once() {
-        let mut cache = EncoderCache::boxed(&EncoderConfig {
+    fn repeated_media_item_is_encoded_once() {
+        let mut cache = EncoderCache::new_boxed(&EncoderConfig {
             budget: 10,
             cache_size: 10,
             chunked_input: true,
@@ -321,8 +330,8 @@ mod tests {
     }
 
     #[test]
-    fn content_with_two_lengths_fits_the_cache() {
-        let mut cache = EncoderCache::boxed(&EncoderConfig {
+    fn equal_content_with_two_lengths_fits_encoder_cache() {
+        let mut cache = EncoderCache::new_boxed(&EncoderConfig {
             budget: 13,
             cache_size: 11,
             chunked_input: true,
@@ -330,20 +339,20 @@ mod tests {
         });
         let (mut short, mut kept) = (items(&[(1, 0, 3)]), items(&[(2, 0, 8)]));
         let mut long = items(&[(1, 0, 9)]);
-        cache.begin();
-        cache.take(&mut short, 0, 10, |_| {});
-        cache.take(&mut kept, 0, 10, |_| {});
+        cache.begin_pass();
+        cache.reference_items(&mut short, 0, 10, |_| {});
+        cache.reference_items(&mut kept, 0, 10, |_| {});
         // It is there, until the one that it was made for leaves the step.
-        assert_eq!(cache.chunk(&long, (0, 9), 9), 9);
-        cache.release_all(&mut short);
-        assert!(cache.undo(&short.inputs[0]));
-        cache.take(&mut long, 0, 9, |_| {});
+        assert_eq!(cache.encodable_chunk_tokens(&long, (0, 9), 9), 9);
+        cache.release_all_items(&mut short);
+        assert!(cache.undo_encoding(&short.inputs[0]));
+        cache.reference_items(&mut long, 0, 9, |_| {});
         assert_eq!(cache.embedding_counts(), (11, 11));
     }
 
     #[test]
-    fn an_item_about_to_be_used_is_not_evicted() {
-        let mut cache = EncoderCache::boxed(&EncoderConfig {
+    fn referenced_media_item_is_not_evicted() {
+        let mut cache = EncoderCache::new_boxed(&EncoderConfig {
             budget: 100,
             cache_size: 20,
             chunked_input: true,

@@ -1,74 +1,91 @@
 //! Ends sequences and frees their KV blocks and slots.
 
-use crate::{End, Event, Outbox, SimTime, Transfer};
+use crate::{Outbox, PromptTransfer, SchedulerEvent, SequenceEndReason, SimTime};
 
-use super::seqs::{SeqState, Slot};
+use super::seqs::{SequenceRunState, SequenceSlot};
 use super::{BatchScheduler, SchedulingRules};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
     /// Handles the release of a sequence's last token. The caller removes the sequence from the
     /// running batch.
-    pub(in crate::sched) fn complete(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
+    pub(in crate::sched) fn complete_sequence(
+        &mut self,
+        slot: SequenceSlot,
+        now: SimTime,
+        out: &mut Outbox,
+    ) {
         // The sequence may have been preempted while its last token was in flight.
         match self.seqs[slot].state {
-            SeqState::Waiting => self.waiting.remove(&self.seqs, slot),
-            SeqState::Fetching => self.fetching -= 1,
+            SequenceRunState::Waiting => self.waiting.remove_sequence(&self.seqs, slot),
+            SequenceRunState::Fetching => self.fetching -= 1,
             _ => {}
         }
-        if self.seqs[slot].state != SeqState::Draining {
-            self.seqs[slot].state = SeqState::Resting;
+        if self.seqs[slot].state != SequenceRunState::Draining {
+            self.seqs[slot].state = SequenceRunState::Resting;
         }
-        self.lease(slot, now, out);
+        self.lease_prefill_blocks(slot, now, out);
         let seq = &self.seqs[slot];
         if seq.request.tail.is_zero() {
-            self.end(slot, End::Finished, now, out);
+            self.end_sequence(slot, SequenceEndReason::Finished, now, out);
             return;
         }
         let due = now + seq.request.tail;
-        self.timers.set(due, (slot, seq.generation));
+        self.timers.schedule(due, (slot, seq.generation));
         // The sequence stays in the batch, but needs no cache.
-        self.free_blocks(slot);
+        self.free_sequence_blocks(slot);
     }
 
     /// Keeps the KV blocks of a finished prefill for the remote decode engine.
-    fn lease(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
+    fn lease_prefill_blocks(&mut self, slot: SequenceSlot, now: SimTime, out: &mut Outbox) {
         let seq = &mut self.seqs[slot];
         // A sequence preempted with its last token in flight may complete twice.
-        let hands_over = seq.request.transfer == Transfer::RemoteDecode
+        let hands_over = seq.request.transfer == PromptTransfer::RemoteDecode
             && !seq.table.is_empty()
-            && !self.leases.holds(seq.id);
+            && !self.leases.has_lease(seq.id);
         let Some(term) = self.config.transfer.lease.filter(|_| hands_over) else {
             return;
         };
         let (id, table) = (seq.id, std::mem::take(&mut seq.table));
         seq.settled = 0;
-        let blocks = self.leases.hold(now, term, id, table);
-        out.push_back((now, Event::Leased { id, blocks }));
+        let blocks = self.leases.lease_blocks(now, term, id, table);
+        out.push_back((now, SchedulerEvent::Leased { id, blocks }));
     }
 
     /// Frees the KV blocks and the slot of a sequence. The sequence must be in no queue except the
     /// running batch.
-    pub(in crate::sched) fn end(&mut self, slot: Slot, end: End, now: SimTime, out: &mut Outbox) {
-        self.free_blocks(slot);
-        self.leave_host(slot);
-        R::left(self, slot);
+    pub(in crate::sched) fn end_sequence(
+        &mut self,
+        slot: SequenceSlot,
+        end: SequenceEndReason,
+        now: SimTime,
+        out: &mut Outbox,
+    ) {
+        self.free_sequence_blocks(slot);
+        self.remove_from_host_cache(slot);
+        R::on_sequence_left(self, slot);
         let id = self.seqs[slot].id;
-        self.seqs.end(slot);
-        out.push_back((now, Event::Ended { id, end }));
+        self.seqs.end_sequence(slot);
+        out.push_back((now, SchedulerEvent::Ended { id, end }));
     }
 
-    pub(in crate::sched) fn stop(&mut self, slot: Slot, end: End, now: SimTime, out: &mut Outbox) {
+    pub(in crate::sched) fn stop_sequence(
+        &mut self,
+        slot: SequenceSlot,
+        end: SequenceEndReason,
+        now: SimTime,
+        out: &mut Outbox,
+    ) {
         match self.seqs[slot].state {
-            SeqState::Waiting => self.waiting.remove(&self.seqs, slot),
-            SeqState::Fetching => self.fetching -= 1,
-            SeqState::Running | SeqState::Draining => {
-                self.flush(slot, now, out);
-                self.bulk.left(slot);
+            SequenceRunState::Waiting => self.waiting.remove_sequence(&self.seqs, slot),
+            SequenceRunState::Fetching => self.fetching -= 1,
+            SequenceRunState::Running | SequenceRunState::Draining => {
+                self.flush_bulk_decode(slot, now, out);
+                self.bulk.remove_sequence(slot);
                 self.running.retain(|&other| other != slot);
             }
-            SeqState::Resting => {}
-            SeqState::Free | SeqState::Dead => return,
+            SequenceRunState::Resting => {}
+            SequenceRunState::Free | SequenceRunState::Dead => return,
         }
-        self.end(slot, end, now, out);
+        self.end_sequence(slot, end, now, out);
     }
 }

@@ -1,4 +1,4 @@
-//! Connects the scheduler with the prefix cache in host memory ([`HostTier`](crate::kv::HostTier)).
+//! Connects the scheduler with the prefix cache in host memory ([`HostCache`](crate::kv::HostTier)).
 //!
 //! A sequence with a longer hit in host memory than on the GPU allocates blocks and waits for the
 //! copy, as for a remote prompt. It is not running in that time and cannot be preempted.
@@ -6,23 +6,25 @@
 //! **Source:** vLLM 0.33 `vllm/v1/core/sched/scheduler.py` (`WAITING_FOR_REMOTE_KVS`),
 //! `vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py`.
 
-use crate::kv::{BlockRequest, HostCounts, HostHit, HostRequest, LoadEnded};
-use crate::{Outbox, SimTime, Transfer};
+use crate::kv::{
+    BlockAllocationRequest, EndedLoad, HostChunkCounts, HostLookupRequest, HostLookupResult,
+};
+use crate::{Outbox, PromptTransfer, SimTime};
 
-use super::pass::{AdmissionTurn, Pass};
-use super::seqs::{FetchStage, SeqState, Slot};
-use super::step::Step;
+use super::pass::{AdmissionOutcome, SchedulingPass};
+use super::seqs::{FetchStage, SequenceRunState, SequenceSlot};
+use super::step::ScheduledStep;
 use super::{BatchScheduler, SchedulingRules};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
     /// Starts a load from host memory if it extends the `cached` tokens on the GPU. Returns `None`
     /// if the admission continues without a load.
-    pub(super) fn load_from_host(
+    pub(super) fn start_load_from_host(
         &mut self,
-        slot: Slot,
+        slot: SequenceSlot,
         cached: u32,
-        pass: &mut Pass,
-    ) -> Option<AdmissionTurn> {
+        pass: &mut SchedulingPass,
+    ) -> Option<AdmissionOutcome> {
         let seq = &mut self.seqs[slot];
         if !seq.table.is_empty() {
             // Blocks that were loaded enter the GPU prefix cache here.
@@ -30,89 +32,89 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 let (plan, upto, events) = (seq.plan.as_ref(), seq.computed, &mut pass.step.events);
                 self.pool
                     .cache_full_blocks(&mut seq.table, plan, upto, &mut |event| events.push(event));
-                seq.settled = seq.table.settled();
+                seq.settled = seq.table.settled_tokens();
             }
             return None;
         }
         let size = self.config.block_size;
-        let remote = seq.request.transfer == Transfer::RemotePrefill;
+        let remote = seq.request.transfer == PromptTransfer::RemotePrefill;
         let plan = seq
             .plan
             .as_ref()
             .filter(|_| !seq.request.skip_cache_read && !remote && !seq.load.is_lost);
         let (plan, host) = (plan?.clone(), self.host.as_mut()?);
         let known = seq.known;
-        let request = HostRequest {
+        let request = HostLookupRequest {
             id: seq.id,
             known,
             from: cached / size,
             size,
         };
         let (now, out) = (pass.now, &mut pass.out);
-        let hit = host.look_up(now, &plan, &request, &mut |event| {
+        let hit = host.look_up_prefix(now, &plan, &request, &mut |event| {
             out.push_back((now, event));
         });
         let blocks = match hit {
-            HostHit::Wait => return Some(AdmissionTurn::Skip),
-            HostHit::Blocks(0) => return None,
-            HostHit::Blocks(blocks) => blocks,
+            HostLookupResult::Wait => return Some(AdmissionOutcome::Skip),
+            HostLookupResult::Blocks(0) => return None,
+            HostLookupResult::Blocks(blocks) => blocks,
         };
         let spare = match self.running.is_empty() {
             true => 0,
             false => self.watermark_blocks,
         };
         // Reserve the remaining blocks too: two sequences with a part each would wait forever.
-        let tokens = (known + 1 + self.config.drafts()).min(self.seqs[slot].total);
-        let most = self.pool.usable().saturating_mul(size);
-        let need = BlockRequest {
+        let tokens = (known + 1 + self.config.drafts_per_step()).min(self.seqs[slot].total);
+        let most = self.pool.usable_blocks().saturating_mul(size);
+        let need = BlockAllocationRequest {
             prefix: cached,
             tokens: tokens.min(most),
-            spare: spare.saturating_add(self.owed_to_prompts()),
-            processed: request.tokens(request.from + blocks),
+            spare: spare.saturating_add(self.blocks_owed_to_loads()),
+            processed: request.reusable_tokens(request.from + blocks),
             is_capped: true,
-            ..BlockRequest::default()
+            ..BlockAllocationRequest::default()
         };
-        if !self.allocate(slot, &need, pass.step) {
+        if !self.allocate_sequence_blocks(slot, &need, pass.step) {
             // No block is in use, so none will be freed; the prompt alone may fit.
-            if self.pool.used() == 0 {
+            if self.pool.used_blocks() == 0 {
                 return None;
             }
-            self.seqs.fetch(slot, Some(FetchStage::Expected));
-            return Some(AdmissionTurn::Stop);
+            self.seqs.set_fetch_stage(slot, Some(FetchStage::Expected));
+            return Some(AdmissionOutcome::Stop);
         }
-        self.seqs.fetch(slot, Some(FetchStage::Begun));
+        self.seqs.set_fetch_stage(slot, Some(FetchStage::Begun));
         if let Some(host) = &mut self.host {
-            host.load(now, &plan, &request, blocks);
+            host.start_load(now, &plan, &request, blocks);
         }
-        self.waiting.remove(&self.seqs, slot);
+        self.waiting.remove_sequence(&self.seqs, slot);
         let seq = &mut self.seqs[slot];
-        seq.state = SeqState::Fetching;
+        seq.state = SequenceRunState::Fetching;
         (seq.cached, seq.load.tokens) = (cached, blocks * size);
         self.fetching += 1;
-        Some(AdmissionTurn::Next)
+        Some(AdmissionOutcome::Next)
     }
 
     /// Returns whether a sequence, preempted before without new tokens since, keeps its blocks
     /// until a load from host memory ends. The loading sequence cannot be preempted, so the two
     /// would preempt each other forever.
-    pub(super) fn waits_for_load(&self, slot: Slot) -> bool {
+    pub(super) fn is_waiting_for_load(&self, slot: SequenceSlot) -> bool {
         let again = self.seqs[slot].preemptions.recent > 0;
         let host = self.host.as_ref().filter(|_| again);
-        host.is_some_and(|host| host.is_loading())
+        host.is_some_and(|host| host.has_pending_loads())
     }
 
-    fn owed_to_prompts(&self) -> u32 {
+    fn blocks_owed_to_loads(&self) -> u32 {
         let owed = self.running.iter().map(|&slot| {
             let seq = &self.seqs[slot];
             match seq.computed < seq.prompt {
-                true => self.pool.owed(&seq.table, seq.prompt),
+                true => self.pool.blocks_still_needed(&seq.table, seq.prompt),
                 false => 0,
             }
         });
         owed.fold(0, u32::saturating_add)
     }
 
-    pub(super) fn offer_to_host(&mut self, step: &mut Step) {
+    pub(super) fn offer_step_to_host(&mut self, step: &mut ScheduledStep) {
         let Some(host) = &mut self.host else {
             return;
         };
@@ -120,14 +122,14 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         for entry in &step.entries {
             let seq = &self.seqs[entry.slot];
             let Some(plan) = &seq.plan else { continue };
-            let most = match host.keeps_outputs() {
+            let most = match host.offloads_generated_blocks() {
                 true => u32::MAX,
                 false => seq.prompt,
             };
             let blocks = seq.computed.min(most) / size;
             let (pool, events) = (&self.pool, &mut step.events);
-            let is_kept = |group, block| pool.is_kept(&seq.table, group, block);
-            let copy = host.offer(seq.id, plan, blocks, is_kept, &mut |event| {
+            let is_kept = |group, block| pool.is_kept_in_prefix_cache(&seq.table, group, block);
+            let copy = host.offer_blocks(seq.id, plan, blocks, is_kept, &mut |event| {
                 events.push(event);
             });
             step.stores.extend(copy);
@@ -136,7 +138,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     /// Returns whether some prompt blocks of a sequence are not in host memory yet for lack of
     /// room; every step tries again.
-    pub(super) fn has_unstored_host_blocks(&self, slot: Slot) -> bool {
+    pub(super) fn has_unstored_host_blocks(&self, slot: SequenceSlot) -> bool {
         let seq = &self.seqs[slot];
         let both = self.host.as_ref().zip(seq.plan.as_ref());
         both.is_some_and(|(host, plan)| {
@@ -146,77 +148,84 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     /// Completes the copies to and from host memory that ended before this step, and starts those
     /// of the step.
-    pub(super) fn end_copies(&mut self, step: &mut Step, now: SimTime, out: &mut Outbox) {
-        self.complete_copies(now, out);
+    pub(super) fn advance_host_copies(
+        &mut self,
+        step: &mut ScheduledStep,
+        now: SimTime,
+        out: &mut Outbox,
+    ) {
+        self.complete_host_copies(now, out);
         if let Some(host) = &mut self.host {
-            step.stores.drain(..).for_each(|copy| host.store(now, copy));
+            step.stores
+                .drain(..)
+                .for_each(|copy| host.start_store(now, copy));
         }
     }
 
-    pub(super) fn next_copied(&self) -> Option<SimTime> {
+    pub(super) fn next_host_copy_end(&self) -> Option<SimTime> {
         match &self.host {
-            Some(host) => host.next_due(),
-            None => self.rules.next_copied(),
+            Some(host) => host.next_copy_end(),
+            None => self.rules.next_rule_copy_end(),
         }
     }
 
     /// Completes a copy to or from host memory that ends while no step runs. Returns false if none
     /// has ended.
-    pub(super) fn end_idle_copies(&mut self, due: SimTime, out: &mut Outbox) -> bool {
+    pub(super) fn complete_copies_while_idle(&mut self, due: SimTime, out: &mut Outbox) -> bool {
         let Some(at) = self
-            .next_copied()
+            .next_host_copy_end()
             .filter(|&at| at <= due && self.flight.is_empty())
         else {
             return false;
         };
-        self.complete_copies(at, out);
-        R::end_copies(self, at, out);
-        self.wake(at);
+        self.complete_host_copies(at, out);
+        R::complete_rule_copies(self, at, out);
+        self.request_scheduling_pass(at);
         true
     }
 
-    fn complete_copies(&mut self, now: SimTime, out: &mut Outbox) {
+    fn complete_host_copies(&mut self, now: SimTime, out: &mut Outbox) {
         let Some(host) = &mut self.host else {
             return;
         };
-        let loaded = host.complete(now, &mut |event| out.push_back((now, event)));
-        for LoadEnded(id) in loaded {
-            let Some(slot) = self.seqs.find(id) else {
+        let loaded = host.complete_copies(now, &mut |event| out.push_back((now, event)));
+        for EndedLoad(id) in loaded {
+            let Some(slot) = self.seqs.find_slot(id) else {
                 continue;
             };
             let seq = &mut self.seqs[slot];
-            if seq.state != SeqState::Fetching {
+            if seq.state != SequenceRunState::Fetching {
                 continue;
             }
             if let Some(failure) = seq.load.failure.take() {
-                self.load_failed(slot, failure, now, out);
+                self.handle_load_failure(slot, failure, now, out);
                 continue;
             }
-            seq.state = SeqState::Waiting;
+            seq.state = SequenceRunState::Waiting;
             // The last token is computed locally, for its logits.
             seq.computed = (seq.cached + seq.load.tokens).min(seq.known - 1);
             self.fetching -= 1;
-            self.seqs.fetch(slot, Some(FetchStage::Done));
-            self.waiting.insert(&self.seqs, slot);
+            self.seqs.set_fetch_stage(slot, Some(FetchStage::Done));
+            self.waiting.insert_sequence(&self.seqs, slot);
         }
     }
 
     /// Delays a step until the blocks of a preempted sequence are copied to host memory.
-    pub(super) fn wait_for_copies(&self, victim: Slot, step: &mut Step) {
+    pub(super) fn delay_step_for_copies(&self, victim: SequenceSlot, step: &mut ScheduledStep) {
         if let Some(host) = &self.host {
-            step.copied = step.copied.max(host.copied(self.seqs[victim].id));
+            step.copied = step.copied.max(host.last_store_end(self.seqs[victim].id));
         }
     }
 
-    pub(super) fn leave_host(&mut self, slot: Slot) {
+    pub(super) fn remove_from_host_cache(&mut self, slot: SequenceSlot) {
         if let Some(host) = &mut self.host {
             let seq = &self.seqs[slot];
-            host.ended(seq.id, seq.plan.as_ref());
+            host.sequence_ended(seq.id, seq.plan.as_ref());
         }
     }
 
     /// Empties the prefix cache in host memory; returns false if there is none.
-    pub(super) fn reset_host(&mut self, now: SimTime, out: &mut Outbox) -> bool {
+    pub(super) fn reset_host_cache(&mut self, now: SimTime, out: &mut Outbox) -> bool {
         let Some(host) = &mut self.host else {
             return false;
         };
@@ -224,21 +233,27 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         for step in &mut self.flight {
             out.extend(step.events.drain(..).map(|event| (now, event)));
         }
-        host.clear();
-        self.wake(now);
+        host.clear_chunks();
+        self.request_scheduling_pass(now);
         true
     }
 
     /// Returns the number of sequences that wait for a lookup in host memory, and the numbers of
     /// its chunks.
-    pub(super) fn host_counts(&self) -> (usize, HostCounts) {
+    pub(super) fn host_cache_counts(&self) -> (usize, HostChunkCounts) {
         let host = self.host.as_ref();
-        host.map_or_else(Default::default, |host| (host.deferred, host.counts()))
+        host.map_or_else(Default::default, |host| {
+            (host.deferred, host.chunk_counts())
+        })
     }
 
     /// Returns the keys of all chunks in host memory, sorted.
-    pub fn host_keys(&self) -> Vec<crate::BlockKey> {
-        let mut keys: Vec<_> = self.host.iter().flat_map(|host| host.keys()).collect();
+    pub fn host_cache_keys(&self) -> Vec<crate::BlockKey> {
+        let mut keys: Vec<_> = self
+            .host
+            .iter()
+            .flat_map(|host| host.chunk_keys())
+            .collect();
         keys.sort_unstable();
         keys
     }

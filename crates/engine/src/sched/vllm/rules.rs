@@ -8,11 +8,11 @@
 
 use std::fmt::Debug;
 
-use super::pass::{AdmissionTurn, Pass};
-use super::seqs::{Seq, Slot};
-use super::step::{Step, StepWork};
+use super::pass::{AdmissionOutcome, SchedulingPass};
+use super::seqs::{ScheduledSequence, SequenceSlot};
+use super::step::{ScheduledStep, SequenceStepWork};
 use super::{BatchScheduler, VllmConfig};
-use crate::latency::Batch;
+use crate::latency::BatchWork;
 use crate::{BlockPlan, Outbox, SeqId, Sequence, SimTime, SubmitError};
 
 /// Implements the decisions in which batching schedulers differ. The defaults are vLLM's rules.
@@ -37,18 +37,18 @@ pub trait SchedulingRules: Debug + Sized {
 
     /// Returns the work that a sequence adds to the batch of a step, from which the step time
     /// follows.
-    fn cost(&self, work: &StepWork, window: Option<u32>) -> Batch {
-        let &StepWork { past, new, .. } = work;
-        let mut batch = Batch::default();
-        match work.decodes() {
+    fn step_cost(&self, work: &SequenceStepWork, window: Option<u32>) -> BatchWork {
+        let &SequenceStepWork { past, new, .. } = work;
+        let mut batch = BatchWork::default();
+        match work.is_decode() {
             true => batch.add_decode(past + new, new, window),
-            false => batch.add_chunk(new, past, window),
+            false => batch.add_prompt_chunk(new, past, window),
         }
         batch
     }
 
     /// Returns how many of the tokens that a sequence computes in a step count as prompt tokens.
-    fn prompt_tokens(&self, work: &StepWork) -> u32 {
+    fn prompt_tokens_of(&self, work: &SequenceStepWork) -> u32 {
         match work.past >= work.prompt && work.past + 1 == work.known {
             true => 0,
             false => work.new,
@@ -65,14 +65,14 @@ pub trait SchedulingRules: Debug + Sized {
     fn adjust_submission(&self, _seq: &mut Sequence) {}
 
     /// Returns an error for a submitted sequence that can never run.
-    fn fits(engine: &BatchScheduler<Self>, seq: &Sequence) -> Result<(), SubmitError> {
+    fn check_fits(engine: &BatchScheduler<Self>, seq: &Sequence) -> Result<(), SubmitError> {
         // The last token is never computed, unless as a draft.
-        let last = u32::from(engine.config.drafts() == 0);
+        let last = u32::from(engine.config.drafts_per_step() == 0);
         let tokens = seq.prompt.saturating_add(seq.output.saturating_sub(last));
         let needed = engine
             .pool
-            .most_blocks(tokens.min(engine.config.max_model_len));
-        let total = engine.pool.usable();
+            .max_blocks_for_tokens(tokens.min(engine.config.max_model_len));
+        let total = engine.pool.usable_blocks();
         if needed > total {
             return Err(SubmitError::TooLarge { needed, total });
         }
@@ -80,15 +80,15 @@ pub trait SchedulingRules: Debug + Sized {
     }
 
     /// Returns the maximum length of a sequence, in tokens.
-    fn most_tokens(&self, config: &VllmConfig) -> u32 {
+    fn max_sequence_tokens(&self, config: &VllmConfig) -> u32 {
         config.max_model_len
     }
 
     /// Accepts a sequence whose prompt the caller computes elsewhere and delivers later. Returns
     /// false for other sequences, which enter the waiting queue.
-    fn expect_prompt(
+    fn accept_remote_prompt(
         _engine: &mut BatchScheduler<Self>,
-        _slot: Slot,
+        _slot: SequenceSlot,
         _now: SimTime,
         _out: &mut Outbox,
     ) -> bool {
@@ -97,12 +97,12 @@ pub trait SchedulingRules: Debug + Sized {
 
     /// Returns the sequences for whose delivered prompts KV blocks were allocated since the last
     /// call, each with the number of prompt tokens to deliver.
-    fn take_reserved(&mut self) -> Vec<(SeqId, u32)> {
+    fn take_reserved_prompts(&mut self) -> Vec<(SeqId, u32)> {
         Vec::new()
     }
 
     /// Resumes a sequence whose prompt was delivered; returns false if it does not wait for one.
-    fn activate(
+    fn resume_transferred(
         _engine: &mut BatchScheduler<Self>,
         _now: SimTime,
         _id: SeqId,
@@ -113,7 +113,7 @@ pub trait SchedulingRules: Debug + Sized {
 
     /// Returns whether the caller may still deliver prompts to waiting sequences, at any later
     /// time.
-    fn awaits_prompts(&self) -> bool {
+    fn awaits_remote_prompts(&self) -> bool {
         false
     }
 
@@ -124,77 +124,82 @@ pub trait SchedulingRules: Debug + Sized {
     }
 
     /// Returns whether admission stops at a sequence without room, even if no sequence runs.
-    fn stops_when_idle(&self) -> bool {
+    fn admission_stops_when_idle(&self) -> bool {
         false
     }
 
     /// Returns whether a sequence at the head of the waiting queue can never run.
-    fn must_cancel(engine: &mut BatchScheduler<Self>, slot: Slot) -> bool {
+    fn can_never_run(engine: &mut BatchScheduler<Self>, slot: SequenceSlot) -> bool {
         // Its tokens need more blocks than there are.
-        engine.pool.most_blocks(engine.seqs[slot].known) > engine.pool.usable()
+        engine.pool.max_blocks_for_tokens(engine.seqs[slot].known) > engine.pool.usable_blocks()
     }
 
     /// Returns whether a waiting sequence must wait because prompts from other engines, which come
     /// first, still need KV blocks.
-    fn yields_to_announced_prompts(&self, _seq: &Seq) -> bool {
+    fn yields_to_announced_prompts(&self, _seq: &ScheduledSequence) -> bool {
         false
     }
 
     /// Returns the number of leading tokens that are cached, for a sequence with `known` tokens.
-    fn cached_prefix(engine: &BatchScheduler<Self>, plan: &BlockPlan, known: u32) -> u32 {
+    fn cached_prefix_tokens(engine: &BatchScheduler<Self>, plan: &BlockPlan, known: u32) -> u32 {
         // With drafts, the last cached block is recomputed as their input.
         let drop = match &engine.config.speculation {
             Some(speculation) if speculation.drops_last_block => engine.config.block_size,
             _ => 0,
         };
-        let cached = engine.pool.cached_prefix(plan, keyed_tokens(plan, known));
+        let cached = engine
+            .pool
+            .cached_prefix_tokens(plan, tokens_with_block_keys(plan, known));
         cached.saturating_sub(drop)
     }
 
     /// Starts to load blocks from a prefix cache in host memory other than
     /// [`VllmConfig::host_tier`]. Returns `None` if the admission continues without a load.
-    fn load(
+    fn load_from_other_host_cache(
         _engine: &mut BatchScheduler<Self>,
-        _slot: Slot,
-        _pass: &mut Pass,
-    ) -> Option<AdmissionTurn> {
+        _slot: SequenceSlot,
+        _pass: &mut SchedulingPass,
+    ) -> Option<AdmissionOutcome> {
         None
     }
 
     /// Returns how many of `new` prompt tokens one step must compute if prompts cannot be split.
-    fn min_first_chunk(&self, _seq: &Seq, _past: u32, new: u32) -> u32 {
+    fn min_first_chunk(&self, _seq: &ScheduledSequence, _past: u32, new: u32) -> u32 {
         new
     }
 
     /// Returns whether a waiting sequence with `cached` tokens may join the running ones.
-    fn may_join(_engine: &BatchScheduler<Self>, _slot: Slot, _cached: u32) -> bool {
+    fn may_join_batch(_engine: &BatchScheduler<Self>, _slot: SequenceSlot, _cached: u32) -> bool {
         true
     }
 
     /// Handles the admission of a sequence. Returns the number of tokens loaded from the prefix
     /// cache in host memory that these rules implement, if any.
-    fn admitted(_engine: &mut BatchScheduler<Self>, _slot: Slot) -> Option<u32> {
+    fn on_sequence_admitted(
+        _engine: &mut BatchScheduler<Self>,
+        _slot: SequenceSlot,
+    ) -> Option<u32> {
         None
     }
 
     /// Returns whether the number of output tokens is drawn after the step is scheduled
-    /// ([`Self::draw_tokens`]).
+    /// ([`Self::draw_output_token_counts`]).
     fn draws_after_scheduling(&self) -> bool {
         false
     }
 
     /// Draws the numbers of output tokens of a step.
-    fn draw_tokens(_engine: &mut BatchScheduler<Self>, _pass: &mut Pass) {}
+    fn draw_output_token_counts(_engine: &mut BatchScheduler<Self>, _pass: &mut SchedulingPass) {}
 
     /// Offers the blocks of a step to the prefix cache in host memory that these rules implement,
     /// to be copied after the step.
-    fn offer(_engine: &mut BatchScheduler<Self>, _step: &mut Step) {}
+    fn offer_step_blocks(_engine: &mut BatchScheduler<Self>, _step: &mut ScheduledStep) {}
 
     /// Handles the allocation of KV blocks to a sequence; `before` is the number of blocks it had.
-    fn on_blocks_allocated(_engine: &mut BatchScheduler<Self>, _slot: Slot, _before: u32) {}
+    fn on_blocks_allocated(_engine: &mut BatchScheduler<Self>, _slot: SequenceSlot, _before: u32) {}
 
     /// Handles a sequence that is about to be preempted.
-    fn on_preempt(_engine: &mut BatchScheduler<Self>, _slot: Slot) {}
+    fn on_preempt(_engine: &mut BatchScheduler<Self>, _slot: SequenceSlot) {}
 
     /// Returns whether a waiting sequence with a fetched prompt frees its blocks before the last of
     /// `running` sequences is preempted.
@@ -203,27 +208,27 @@ pub trait SchedulingRules: Debug + Sized {
     }
 
     /// Handles the end of a step, before it is reported.
-    fn step_ended(_engine: &mut BatchScheduler<Self>, _now: SimTime, _out: &mut Outbox) {}
+    fn on_step_ended(_engine: &mut BatchScheduler<Self>, _now: SimTime, _out: &mut Outbox) {}
 
     /// Handles a step whose events were reported, after the start of the next one.
-    fn step_reported(_engine: &mut BatchScheduler<Self>, _now: SimTime, _out: &mut Outbox) {}
+    fn on_step_reported(_engine: &mut BatchScheduler<Self>, _now: SimTime, _out: &mut Outbox) {}
 
     /// Returns the end of the next copy to or from the prefix cache in host memory that these rules
     /// implement.
-    fn next_copied(&self) -> Option<SimTime> {
+    fn next_rule_copy_end(&self) -> Option<SimTime> {
         None
     }
 
     /// Completes, while no step runs, copies to and from the prefix cache in host memory that these
     /// rules implement.
-    fn end_copies(_engine: &mut BatchScheduler<Self>, _now: SimTime, _out: &mut Outbox) {}
+    fn complete_rule_copies(_engine: &mut BatchScheduler<Self>, _now: SimTime, _out: &mut Outbox) {}
 
     /// Handles a sequence that has finished or was aborted.
-    fn left(_engine: &mut BatchScheduler<Self>, _slot: Slot) {}
+    fn on_sequence_left(_engine: &mut BatchScheduler<Self>, _slot: SequenceSlot) {}
 }
 
 /// Returns how many of `known` tokens belong to KV blocks with keys in `plan`.
-pub(in crate::sched) fn keyed_tokens(plan: &BlockPlan, known: u32) -> u32 {
+pub(in crate::sched) fn tokens_with_block_keys(plan: &BlockPlan, known: u32) -> u32 {
     known.saturating_sub(plan.lookahead.saturating_sub(1))
 }
 

@@ -3,13 +3,15 @@ use std::time::Duration;
 
 use rand_chacha::ChaCha8Rng;
 
-use super::encoder_cache::MediaRefs;
+use super::encoder_cache::MediaReferences;
 use crate::kv::BlockTable;
 use crate::seq_map::SeqMap;
-use crate::{BlockPlan, Draft, LoadFailure, LoraId, SeqId, Sequence, SequenceProgress, Transfer};
+use crate::{
+    BlockPlan, LoadFailure, LoraId, PromptTransfer, SeqId, Sequence, SequenceProgress, StepDrafts,
+};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(in crate::sched) enum SeqState {
+pub(in crate::sched) enum SequenceRunState {
     #[default]
     Free,
     Waiting,
@@ -36,7 +38,7 @@ pub(in crate::sched) enum FetchStage {
 /// Holds a sequence in the scheduler. The fields used by every step come first, in one cache line.
 #[derive(Debug)]
 #[repr(C, align(64))]
-pub(in crate::sched) struct Seq {
+pub(in crate::sched) struct ScheduledSequence {
     pub id: SeqId,
     /// Number of prompt and output tokens that exist, including those in flight.
     pub known: u32,
@@ -48,12 +50,12 @@ pub(in crate::sched) struct Seq {
     pub prompt: u32,
     /// Number of tokens up to which the sequence needs no new KV block ([`BlockTable::settled`]).
     pub settled: u32,
-    pub state: SeqState,
+    pub state: SequenceRunState,
     /// Number of steps in flight that compute the sequence.
     pub in_flight: u8,
-    pub preemptions: Preemptions,
+    pub preemptions: PreemptionCounts,
     pub admitted: bool,
-    pub bulk: BulkPlace,
+    pub bulk: BulkDecodeState,
     /// Admission number of the sequence; orders the running batch.
     pub place: u64,
     /// Reuse counter of the slot; distinguishes the sequences that use it one after another.
@@ -63,17 +65,17 @@ pub(in crate::sched) struct Seq {
     pub plan: Option<Arc<BlockPlan>>,
     /// Sort key of the sequence in the waiting queue.
     pub rank: (i64, i64),
-    pub request: SeqRequest,
+    pub request: SequenceOptions,
     /// Number of cached prompt tokens at the first admission.
     pub cached: u32,
-    pub load: PromptLoad,
+    pub load: PromptLoadState,
     pub draws: Option<Box<ChaCha8Rng>>,
     /// Media items of the prompt; `None` if there are none or no encoder is simulated.
-    pub media: Option<Box<MediaRefs>>,
+    pub media: Option<Box<MediaReferences>>,
 }
 
 #[derive(Debug, Default)]
-pub(in crate::sched) struct Preemptions {
+pub(in crate::sched) struct PreemptionCounts {
     pub recent: u8,
     /// Value of `recent` before the newest token, to restore it if the token is undone.
     earlier: u8,
@@ -81,7 +83,7 @@ pub(in crate::sched) struct Preemptions {
 
 /// State of a sequence that is decoded in bulk ([`BulkDecode`](super::bulk_decode::BulkDecode)).
 #[derive(Debug, Default)]
-pub(in crate::sched) struct BulkPlace {
+pub(in crate::sched) struct BulkDecodeState {
     /// Whether the sequence is decoded in bulk, in every step. Then `known` and `computed` are the
     /// values at step `joined`.
     pub is_in: bool,
@@ -94,7 +96,7 @@ pub(in crate::sched) struct BulkPlace {
 
 /// State of a prompt that is loaded from another engine or from host memory.
 #[derive(Debug, Default)]
-pub(in crate::sched) struct PromptLoad {
+pub(in crate::sched) struct PromptLoadState {
     stage: Option<FetchStage>,
     /// Whether the fetch of the remote prompt has ended, even if it failed or the prompt was lost
     /// again.
@@ -107,30 +109,30 @@ pub(in crate::sched) struct PromptLoad {
 }
 
 #[derive(Debug, Default)]
-pub(in crate::sched) struct SeqRequest {
+pub(in crate::sched) struct SequenceOptions {
     pub skip_cache_read: bool,
-    pub transfer: Transfer,
+    pub transfer: PromptTransfer,
     pub lora: Option<LoraId>,
     pub hit_threshold: Option<f64>,
     pub tail: Duration,
-    drafts: Option<Arc<[Draft]>>,
+    drafts: Option<Arc<[StepDrafts]>>,
 }
 
-impl Seq {
+impl ScheduledSequence {
     /// Resets the number of preemptions without a new token, because a step schedules a token.
     #[inline]
-    pub(in crate::sched) fn note_token(&mut self) {
+    pub(in crate::sched) fn reset_recent_preemptions(&mut self) {
         self.preemptions.earlier = std::mem::take(&mut self.preemptions.recent);
     }
 
-    /// Reverts [`Self::note_token`] for a token whose step is undone.
-    pub(in crate::sched) fn undo_token(&mut self) {
+    /// Reverts [`Self::reset_recent_preemptions`] for a token whose step is undone.
+    pub(in crate::sched) fn restore_recent_preemptions(&mut self) {
         self.preemptions.recent = self.preemptions.earlier;
     }
 
     /// Returns the number of preemptions since the last token that cannot be undone.
-    pub(in crate::sched) fn preemptions(&self) -> u8 {
-        let Preemptions { recent, earlier } = self.preemptions;
+    pub(in crate::sched) fn final_preemption_count(&self) -> u8 {
+        let PreemptionCounts { recent, earlier } = self.preemptions;
         match self.in_flight {
             0 => recent,
             _ => recent.max(earlier),
@@ -139,7 +141,7 @@ impl Seq {
 
     /// Returns the number of drafts after the sequence's newest token, as given at submission;
     /// `None` if none were given.
-    pub(in crate::sched) fn own_drafts(&self) -> Option<Draft> {
+    pub(in crate::sched) fn submitted_drafts(&self) -> Option<StepDrafts> {
         let drafts = self.request.drafts.as_ref()?;
         // No drafts follow a prompt.
         let output = (self.known - self.prompt).checked_sub(1);
@@ -149,18 +151,18 @@ impl Seq {
 
     /// Returns how many of `known` tokens belong to KV blocks with keys. A key with lookahead needs
     /// the tokens after its block.
-    pub(in crate::sched) fn named(&self, known: u32) -> u32 {
+    pub(in crate::sched) fn tokens_with_keys(&self, known: u32) -> u32 {
         let ahead = self.plan.as_ref().map_or(0, |plan| plan.lookahead);
         known.saturating_sub(ahead)
     }
 
     /// Returns whether a media item of the prompt may still need encoding.
-    pub(in crate::sched) fn awaits_media(&self) -> bool {
+    pub(in crate::sched) fn may_need_encoding(&self) -> bool {
         let media = self.media.as_ref();
-        media.is_some_and(|media| media.end() > self.computed)
+        media.is_some_and(|media| media.end_token() > self.computed)
     }
 
-    fn empty() -> Self {
+    fn empty_slot() -> Self {
         Self {
             id: SeqId(u64::MAX),
             known: 0,
@@ -169,47 +171,52 @@ impl Seq {
             released: 0,
             prompt: 0,
             settled: 0,
-            state: SeqState::Free,
+            state: SequenceRunState::Free,
             in_flight: 0,
-            preemptions: Preemptions::default(),
+            preemptions: PreemptionCounts::default(),
             admitted: false,
-            bulk: BulkPlace::default(),
+            bulk: BulkDecodeState::default(),
             place: 0,
             generation: 0,
             arrival: 0,
             table: BlockTable::default(),
             plan: None,
             rank: (0, 0),
-            request: SeqRequest::default(),
+            request: SequenceOptions::default(),
             cached: 0,
-            load: PromptLoad::default(),
+            load: PromptLoadState::default(),
             draws: None,
             media: None,
         }
     }
 }
 
-pub(in crate::sched) type Slot = u32;
+pub(in crate::sched) type SequenceSlot = u32;
 
 #[derive(Debug, Default)]
 pub(in crate::sched) struct SequenceSlab {
-    slots: Vec<Seq>,
-    free: Vec<Slot>,
-    by_id: SeqMap<Slot>,
+    slots: Vec<ScheduledSequence>,
+    free: Vec<SequenceSlot>,
+    by_id: SeqMap<SequenceSlot>,
     pub(in crate::sched) fetches: [u32; 3],
 }
 
 impl SequenceSlab {
     /// Adds a sequence to the slab, limited to `max_len` tokens.
-    pub(in crate::sched) fn insert(&mut self, seq: Sequence, max_len: u32, arrival: u64) -> Slot {
+    pub(in crate::sched) fn insert(
+        &mut self,
+        seq: Sequence,
+        max_len: u32,
+        arrival: u64,
+    ) -> SequenceSlot {
         let slot = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Seq::empty());
-            (self.slots.len() - 1) as Slot
+            self.slots.push(ScheduledSequence::empty_slot());
+            (self.slots.len() - 1) as SequenceSlot
         });
         self.by_id.insert(seq.id, slot);
         let old = &mut self.slots[slot as usize];
         let table = std::mem::take(&mut old.table);
-        *old = Seq {
+        *old = ScheduledSequence {
             id: seq.id,
             known: seq.prompt,
             total: seq
@@ -218,17 +225,17 @@ impl SequenceSlab {
                 .min(max_len.max(seq.prompt)),
             released: seq.prompt,
             prompt: seq.prompt,
-            state: SeqState::Waiting,
-            load: PromptLoad {
+            state: SequenceRunState::Waiting,
+            load: PromptLoadState {
                 failure: seq.load_failure,
-                ..PromptLoad::default()
+                ..PromptLoadState::default()
             },
             generation: old.generation.wrapping_add(1),
             table,
             plan: seq.plan,
             rank: (0, 0),
             arrival,
-            request: SeqRequest {
+            request: SequenceOptions {
                 skip_cache_read: seq.skip_cache_read,
                 transfer: seq.transfer,
                 lora: seq.lora,
@@ -236,15 +243,19 @@ impl SequenceSlab {
                 tail: seq.tail,
                 drafts: seq.drafts,
             },
-            ..Seq::empty()
+            ..ScheduledSequence::empty_slot()
         };
-        if seq.transfer == Transfer::RemotePrefill {
-            self.fetch(slot, Some(FetchStage::Expected));
+        if seq.transfer == PromptTransfer::RemotePrefill {
+            self.set_fetch_stage(slot, Some(FetchStage::Expected));
         }
         slot
     }
 
-    pub(in crate::sched) fn fetch(&mut self, slot: Slot, stage: Option<FetchStage>) {
+    pub(in crate::sched) fn set_fetch_stage(
+        &mut self,
+        slot: SequenceSlot,
+        stage: Option<FetchStage>,
+    ) {
         let seq = &mut self.slots[slot as usize];
         if let Some(before) = std::mem::replace(&mut seq.load.stage, stage) {
             self.fetches[before as usize] -= 1;
@@ -254,22 +265,22 @@ impl SequenceSlab {
         }
     }
 
-    pub(in crate::sched) fn find(&self, id: SeqId) -> Option<Slot> {
+    pub(in crate::sched) fn find_slot(&self, id: SeqId) -> Option<SequenceSlot> {
         self.by_id.get(&id).copied()
     }
 
     /// Returns the progress of a sequence that is not decoded in bulk.
-    pub(in crate::sched) fn progress(&self, id: SeqId) -> Option<SequenceProgress> {
-        let seq = &self[self.find(id)?];
+    pub(in crate::sched) fn sequence_progress(&self, id: SeqId) -> Option<SequenceProgress> {
+        let seq = &self[self.find_slot(id)?];
         Some(SequenceProgress {
             computed: seq.computed,
-            waits_for_kv: seq.state == SeqState::Fetching,
+            waits_for_kv: seq.state == SequenceRunState::Fetching,
         })
     }
 
     /// Removes a sequence from the slab. Its slot is free once no step in flight refers to it.
-    pub(in crate::sched) fn end(&mut self, slot: Slot) {
-        self.fetch(slot, None);
+    pub(in crate::sched) fn end_sequence(&mut self, slot: SequenceSlot) {
+        self.set_fetch_stage(slot, None);
         let seq = &mut self.slots[slot as usize];
         self.by_id.remove(&seq.id);
         seq.plan = None;
@@ -277,17 +288,17 @@ impl SequenceSlab {
         seq.request.drafts = None;
         seq.media = None;
         if seq.in_flight == 0 {
-            seq.state = SeqState::Free;
+            seq.state = SequenceRunState::Free;
             self.free.push(slot);
         } else {
-            seq.state = SeqState::Dead;
+            seq.state = SequenceRunState::Dead;
         }
     }
 
-    pub(in crate::sched) fn free_dead(&mut self, slot: Slot) {
+    pub(in crate::sched) fn free_dead_slot(&mut self, slot: SequenceSlot) {
         let seq = &mut self.slots[slot as usize];
-        if seq.state == SeqState::Dead && seq.in_flight == 0 {
-            seq.state = SeqState::Free;
+        if seq.state == SequenceRunState::Dead && seq.in_flight == 0 {
+            seq.state = SequenceRunState::Free;
             self.free.push(slot);
         }
     }
@@ -296,24 +307,24 @@ impl SequenceSlab {
         self.by_id.len()
     }
 
-    pub(in crate::sched) fn living(&self) -> Vec<Slot> {
-        let mut all: Vec<Slot> = self.by_id.values().copied().collect();
+    pub(in crate::sched) fn live_slots(&self) -> Vec<SequenceSlot> {
+        let mut all: Vec<SequenceSlot> = self.by_id.values().copied().collect();
         all.sort_unstable_by_key(|&slot| self[slot].arrival);
         all
     }
 }
 
-impl std::ops::Index<Slot> for SequenceSlab {
-    type Output = Seq;
+impl std::ops::Index<SequenceSlot> for SequenceSlab {
+    type Output = ScheduledSequence;
     #[inline]
-    fn index(&self, slot: Slot) -> &Seq {
+    fn index(&self, slot: SequenceSlot) -> &ScheduledSequence {
         &self.slots[slot as usize]
     }
 }
 
-impl std::ops::IndexMut<Slot> for SequenceSlab {
+impl std::ops::IndexMut<SequenceSlot> for SequenceSlab {
     #[inline]
-    fn index_mut(&mut self, slot: Slot) -> &mut Seq {
+    fn index_mut(&mut self, slot: SequenceSlot) -> &mut ScheduledSequence {
         &mut self.slots[slot as usize]
     }
 }

@@ -1,23 +1,23 @@
 use std::time::Duration;
 
 use crate::SimTime;
-use crate::kv::StoreCopy;
-use crate::latency::Batch;
-use crate::{Draft, EncoderInput, End, Event, Outbox, SeqId};
+use crate::kv::HostStoreCopy;
+use crate::latency::BatchWork;
+use crate::{Outbox, PromptMediaItem, SchedulerEvent, SeqId, SequenceEndReason, StepDrafts};
 
-use super::seqs::{SeqState, SequenceSlab, Slot};
+use super::seqs::{SequenceRunState, SequenceSlab, SequenceSlot};
 
 #[derive(Debug, Clone, Copy)]
-pub(in crate::sched) struct StepEntry {
-    pub slot: Slot,
+pub(in crate::sched) struct SequenceStepOutput {
+    pub slot: SequenceSlot,
     pub emit: u32,
     pub last: bool,
-    pub drafts: Draft,
+    pub drafts: StepDrafts,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(in crate::sched) struct StepWork {
-    pub slot: Slot,
+pub(in crate::sched) struct SequenceStepWork {
+    pub slot: SequenceSlot,
     /// Number of the sequence's tokens that were computed or cached before the step.
     pub past: u32,
     pub new: u32,
@@ -30,13 +30,13 @@ pub(in crate::sched) struct StepWork {
 }
 
 #[derive(Debug, Default)]
-pub(in crate::sched) struct Step {
-    pub entries: Vec<StepEntry>,
+pub(in crate::sched) struct ScheduledStep {
+    pub entries: Vec<SequenceStepOutput>,
     /// Work of all sequences of the step except plain decodes.
-    pub work: Vec<StepWork>,
-    pub events: Vec<Event>,
+    pub work: Vec<SequenceStepWork>,
+    pub events: Vec<SchedulerEvent>,
     pub rejected: Vec<SeqId>,
-    pub batch: Batch,
+    pub batch: BatchWork,
     /// Number of sequences decoded in bulk, without an entry: one token each.
     pub bulk_decodes: u32,
     /// Whether a running sequence got no tokens or no KV blocks in this step.
@@ -45,9 +45,9 @@ pub(in crate::sched) struct Step {
     pub number: u64,
     pub loading: Duration,
     /// Media items to encode before the step's computation, with their sequences.
-    pub encoded: Vec<(Slot, EncoderInput)>,
+    pub encoded: Vec<(SequenceSlot, PromptMediaItem)>,
     /// KV blocks to copy to host memory after the step.
-    pub stores: Vec<StoreCopy>,
+    pub stores: Vec<HostStoreCopy>,
     /// Earliest start of the step's computation: until then, blocks of preempted sequences are
     /// being copied.
     pub copied: SimTime,
@@ -62,14 +62,14 @@ pub(in crate::sched) struct Step {
     pub prompt_tokens: u32,
 }
 
-impl Step {
+impl ScheduledStep {
     /// Empties the step but keeps its allocations for reuse.
     pub(in crate::sched) fn clear(&mut self) {
         self.entries.clear();
         self.work.clear();
         self.events.clear();
         self.rejected.clear();
-        self.batch = Batch::default();
+        self.batch = BatchWork::default();
         self.bulk_decodes = 0;
         self.short = false;
         self.loading = Duration::ZERO;
@@ -85,7 +85,7 @@ impl Step {
     }
 
     pub(in crate::sched) fn is_abandoned(&self, seqs: &SequenceSlab) -> bool {
-        let over = |entry: &StepEntry| seqs[entry.slot].state == SeqState::Dead;
+        let over = |entry: &SequenceStepOutput| seqs[entry.slot].state == SequenceRunState::Dead;
         self.bulk_decodes == 0 && self.entries.iter().all(over)
     }
 
@@ -93,19 +93,19 @@ impl Step {
         if self.rejected.is_empty() {
             return;
         }
-        let end = End::Cancelled;
+        let end = SequenceEndReason::Cancelled;
         let ended = self
             .rejected
             .drain(..)
-            .map(|id| (now, Event::Ended { id, end }));
+            .map(|id| (now, SchedulerEvent::Ended { id, end }));
         out.extend(ended);
     }
 
-    pub(in crate::sched) fn push(
+    pub(in crate::sched) fn push_sequence(
         &mut self,
-        entry: StepEntry,
-        work: StepWork,
-        cost: Batch,
+        entry: SequenceStepOutput,
+        work: SequenceStepWork,
+        cost: BatchWork,
         prompt_tokens: u32,
     ) {
         self.entries.push(entry);
@@ -116,11 +116,11 @@ impl Step {
 
     /// Removes a sequence from the step, but not from its batch. Returns the sequence's output
     /// tokens and its work in the step; `plain` is the work if none is recorded.
-    pub(in crate::sched) fn remove(
+    pub(in crate::sched) fn remove_sequence(
         &mut self,
-        slot: Slot,
-        plain: StepWork,
-    ) -> Option<(u32, StepWork)> {
+        slot: SequenceSlot,
+        plain: SequenceStepWork,
+    ) -> Option<(u32, SequenceStepWork)> {
         let at = self.entries.iter().position(|entry| entry.slot == slot)?;
         let entry = self.entries.remove(at);
         let own = self.work.iter().position(|work| work.slot == slot);
@@ -129,16 +129,16 @@ impl Step {
     }
 }
 
-impl StepWork {
+impl SequenceStepWork {
     /// Returns whether the work of a sequence in a step is a decode: all tokens but the newest were
     /// computed.
-    pub(in crate::sched) fn decodes(&self) -> bool {
-        self.past >= self.ready() && self.past + 1 == self.known
+    pub(in crate::sched) fn is_decode(&self) -> bool {
+        self.past >= self.loaded_prompt_tokens() && self.past + 1 == self.known
     }
 
     /// Returns the prompt length, without the last token of a fetched prompt, which is computed as
     /// a decode.
-    pub(in crate::sched) fn ready(&self) -> u32 {
+    pub(in crate::sched) fn loaded_prompt_tokens(&self) -> u32 {
         self.prompt - u32::from(self.fetched)
     }
 }

@@ -2,11 +2,11 @@
 
 use crate::SimTime;
 
-use super::step::Step;
+use super::step::ScheduledStep;
 use super::{BatchScheduler, SchedulingRules, VllmConfig};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
-    pub(super) fn start(&self, step: &mut Step, now: SimTime) {
+    pub(super) fn start_step(&self, step: &mut ScheduledStep, now: SimTime) {
         let mut computing = self.config.step_time(&step.batch);
         if !step.encoded.is_empty() {
             let inputs = step.encoded.iter().map(|(_, input)| *input);
@@ -22,7 +22,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 
     /// Ends the running step at `now` if all its sequences have ended.
-    pub(super) fn end_abandoned(&mut self, now: SimTime) {
+    pub(super) fn end_abandoned_step(&mut self, now: SimTime) {
         if !self.config.lock_step
             && let Some(step) = self.flight.front_mut()
             && step.is_abandoned(&self.seqs)
@@ -32,10 +32,10 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 
     /// Recomputes the end of the running step after a change of the configuration.
-    pub(super) fn retime(&mut self, now: SimTime) {
+    pub(super) fn recompute_step_end(&mut self, now: SimTime) {
         if let Some(mut step) = self.flight.pop_front() {
             let begun = step.begun;
-            self.start(&mut step, begun);
+            self.start_step(&mut step, begun);
             step.end = step.end.max(now);
             step.own_end = step.end;
             self.flight.push_front(step);
@@ -49,20 +49,20 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             return SimTime::ZERO;
         };
         let VllmConfig { latency, speed, .. } = &self.config;
-        let alike = latency.spread_experts(step.batch.tokens() as f64, *speed);
-        let among_others = latency.spread_experts(tokens, *speed);
+        let alike = latency.spread_expert_time(step.batch.computed_tokens() as f64, *speed);
+        let among_others = latency.spread_expert_time(tokens, *speed);
         let nanos = step.own_end.nanos() + among_others.as_nanos() as u64;
         SimTime::from_nanos(nanos - (alike.as_nanos() as u64).min(nanos)).max(step.begun)
     }
 
     /// Starts a step without sequences, because other data-parallel ranks have work.
-    pub(super) fn start_dummy(&mut self, now: SimTime) {
+    pub(super) fn start_dummy_step(&mut self, now: SimTime) {
         let mut step = self.spare.pop().unwrap_or_default();
         (step.is_dummy, step.number) = (true, 0);
         // It runs as many kernels as a decode of one token (vLLM's `_dummy_run(1)`).
         step.batch.add_decode(1, 1, self.window);
         if self.flight.is_empty() {
-            self.start(&mut step, now);
+            self.start_step(&mut step, now);
         }
         self.flight.push_back(step);
     }

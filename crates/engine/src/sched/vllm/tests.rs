@@ -11,17 +11,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::latency::LatencyModel;
-use crate::{BlockKey, BlockPlan, LoraId, Transfer};
+use crate::{BlockKey, BlockPlan, LoraId, PromptTransfer};
 
 use super::*;
 
-enum Input {
+enum TestInput {
     Submit(Sequence),
     Abort(u64),
-    Command(Command),
+    Command(EngineCommand),
 }
 
-use Input::{Abort, Submit};
+use TestInput::{Abort, Submit};
 
 /// Configures 100 blocks of 16 tokens and one step at a time.
 fn config() -> VllmConfig {
@@ -36,12 +36,12 @@ fn config() -> VllmConfig {
     }
 }
 
-fn seq(id: u64, prompt: u32, output: u32) -> Sequence {
+fn new_sequence(id: u64, prompt: u32, output: u32) -> Sequence {
     Sequence::new(SeqId(id), prompt, output)
 }
 
 /// Creates a sequence with block keys of its `family`; output blocks are its own.
-fn planned(id: u64, family: u64, prompt: u32, output: u32) -> Sequence {
+fn sequence_in_family(id: u64, family: u64, prompt: u32, output: u32) -> Sequence {
     let keys = (0..u64::from((prompt + output) / 16)).map(|i| {
         let shared = i < u64::from(prompt / 16);
         BlockKey(if shared {
@@ -57,13 +57,13 @@ fn planned(id: u64, family: u64, prompt: u32, output: u32) -> Sequence {
     };
     Sequence {
         plan: Some(Arc::new(plan)),
-        ..seq(id, prompt, output)
+        ..new_sequence(id, prompt, output)
     }
 }
 
 /// Runs inputs (in ms) and formats the events: `10: t1 e1` is a token of 1 and its end at 10 ms.
-fn play(config: VllmConfig, inputs: Vec<(u64, Input)>) -> String {
-    let mut engine = Vllm::new(config).unwrap();
+fn event_log(config: VllmConfig, inputs: Vec<(u64, TestInput)>) -> String {
+    let mut engine = VllmScheduler::new(config).unwrap();
     let mut out = Outbox::new();
     let mut inputs = inputs.into_iter().peekable();
     loop {
@@ -81,8 +81,8 @@ fn play(config: VllmConfig, inputs: Vec<(u64, Input)>) -> String {
                     }
                 }
                 Abort(id) => engine.abort(now, SeqId(id), &mut out),
-                Input::Command(command) => {
-                    engine.command(now, command, &mut out);
+                TestInput::Command(command) => {
+                    engine.apply_command(now, command, &mut out);
                 }
             }
         }
@@ -91,57 +91,57 @@ fn play(config: VllmConfig, inputs: Vec<(u64, Input)>) -> String {
         engine.stats().running + engine.stats().waiting,
         0,
         "{}",
-        written(&out)
+        log_text(&out)
     );
     assert_eq!(engine.stats().used_blocks, 0);
-    written(&out)
+    log_text(&out)
 }
 
-fn written(log: &Outbox) -> String {
+fn log_text(log: &Outbox) -> String {
     let mut text = String::new();
     let mut last = None;
     for (at, event) in log {
         let event = match event {
-            Event::Leased { blocks, .. } => format!("lease {blocks:?}"),
-            Event::Scheduled {
+            SchedulerEvent::Leased { blocks, .. } => format!("lease {blocks:?}"),
+            SchedulerEvent::Scheduled {
                 id,
                 cached: 0,
                 external: 0,
             } => format!("s{}", id.0),
-            Event::Scheduled {
+            SchedulerEvent::Scheduled {
                 id,
                 cached,
                 external: 0,
             } => format!("s{}+{cached}", id.0),
-            Event::Scheduled {
+            SchedulerEvent::Scheduled {
                 id,
                 cached,
                 external,
             } => format!("s{}+{cached}+{external}", id.0),
-            Event::Tokens { id, n: 1 } => format!("t{}", id.0),
-            Event::Tokens { id, n } => format!("t{}x{n}", id.0),
-            Event::Decoded { id, n } => format!("d{}x{n}", id.0),
-            Event::Preempted { id } => format!("p{}", id.0),
-            Event::Resumed { id } => format!("r{}", id.0),
-            Event::Ended {
+            SchedulerEvent::Tokens { id, n: 1 } => format!("t{}", id.0),
+            SchedulerEvent::Tokens { id, n } => format!("t{}x{n}", id.0),
+            SchedulerEvent::Decoded { id, n } => format!("d{}x{n}", id.0),
+            SchedulerEvent::Preempted { id } => format!("p{}", id.0),
+            SchedulerEvent::Resumed { id } => format!("r{}", id.0),
+            SchedulerEvent::Ended {
                 id,
-                end: End::Finished,
+                end: SequenceEndReason::Finished,
             } => format!("e{}", id.0),
-            Event::Ended { id, end } => format!("{end:?}{}", id.0),
-            Event::Stored { from, to, .. } => format!("+{from}..{to}"),
-            Event::Removed { keys } => format!("-{}", keys.len()),
-            Event::Host(event) => format!("{event:?}"),
-            Event::Group(event) => format!("{event:?}"),
-            Event::Cleared => "cleared".to_owned(),
-            Event::Drafts {
+            SchedulerEvent::Ended { id, end } => format!("{end:?}{}", id.0),
+            SchedulerEvent::Stored { from, to, .. } => format!("+{from}..{to}"),
+            SchedulerEvent::Removed { keys } => format!("-{}", keys.len()),
+            SchedulerEvent::Host(event) => format!("{event:?}"),
+            SchedulerEvent::Group(event) => format!("{event:?}"),
+            SchedulerEvent::Cleared => "cleared".to_owned(),
+            SchedulerEvent::Drafts {
                 id,
                 proposed,
                 accepted,
             } => format!("v{}:{accepted}/{proposed}", id.0),
-            Event::Step { .. }
-            | Event::Fetched { .. }
-            | Event::LoadFailed { .. }
-            | Event::LoraLoading { .. } => continue,
+            SchedulerEvent::Step { .. }
+            | SchedulerEvent::Fetched { .. }
+            | SchedulerEvent::LoadFailed { .. }
+            | SchedulerEvent::LoraLoading { .. } => continue,
         };
         if last != Some(*at) {
             let gap = if last.is_some() { " | " } else { "" };
@@ -153,7 +153,7 @@ fn written(log: &Outbox) -> String {
     text
 }
 
-fn submits(seqs: Vec<(u64, Sequence)>) -> Vec<(u64, Input)> {
+fn submit_inputs(seqs: Vec<(u64, Sequence)>) -> Vec<(u64, TestInput)> {
     seqs.into_iter()
         .map(|(at, seq)| (at, Submit(seq)))
         .collect()

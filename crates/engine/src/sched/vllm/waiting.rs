@@ -1,17 +1,17 @@
 use std::collections::BTreeSet;
 use std::ops::Bound::{Excluded, Unbounded};
 
-use super::seqs::{SequenceSlab, Slot};
+use super::seqs::{SequenceSlab, SequenceSlot};
 
 /// Sort key and slot of a waiting sequence.
-type Place = ((i64, i64), Slot);
+type QueuePosition = ((i64, i64), SequenceSlot);
 
 /// Holds the waiting sequences in scheduling order.
 #[derive(Debug, Default)]
 pub(in crate::sched) struct WaitingQueue {
     /// The only sequence in the waiting queue. Avoids an allocation in the common case.
-    single: Option<Place>,
-    queue: BTreeSet<Place>,
+    single: Option<QueuePosition>,
+    queue: BTreeSet<QueuePosition>,
     /// Lowest sort key in use, for preempted sequences.
     front: i64,
 }
@@ -25,7 +25,7 @@ impl WaitingQueue {
         self.single.is_none() && self.queue.is_empty()
     }
 
-    pub(in crate::sched) fn insert(&mut self, seqs: &SequenceSlab, slot: Slot) {
+    pub(in crate::sched) fn insert_sequence(&mut self, seqs: &SequenceSlab, slot: SequenceSlot) {
         let place = (seqs[slot].rank, slot);
         if self.is_empty() {
             self.single = Some(place);
@@ -36,12 +36,12 @@ impl WaitingQueue {
     }
 
     /// Returns a sort key before those of all waiting sequences.
-    pub(in crate::sched) fn front_rank(&mut self) -> (i64, i64) {
+    pub(in crate::sched) fn front_sort_key(&mut self) -> (i64, i64) {
         self.front -= 1;
         (0, self.front)
     }
 
-    pub(in crate::sched) fn remove(&mut self, seqs: &SequenceSlab, slot: Slot) {
+    pub(in crate::sched) fn remove_sequence(&mut self, seqs: &SequenceSlab, slot: SequenceSlot) {
         let place = (seqs[slot].rank, slot);
         if self.single == Some(place) {
             self.single = None;
@@ -51,13 +51,16 @@ impl WaitingQueue {
     }
 
     /// Iterates over the waiting sequences from last to first.
-    pub(in crate::sched) fn backwards(&self) -> impl Iterator<Item = Slot> {
+    pub(in crate::sched) fn iter_from_back(&self) -> impl Iterator<Item = SequenceSlot> {
         let all = self.queue.iter().rev().chain(&self.single);
         all.map(|&(_, slot)| slot)
     }
 
     /// Returns the first waiting sequence after `last`, which may have left the queue.
-    pub(in crate::sched) fn after(&self, last: Option<Place>) -> Option<Place> {
+    pub(in crate::sched) fn first_after(
+        &self,
+        last: Option<QueuePosition>,
+    ) -> Option<QueuePosition> {
         if let Some(single) = self.single {
             return Some(single).filter(|single| last.is_none_or(|last| *single > last));
         }

@@ -10,7 +10,7 @@ use vllm_sim_wire::fault::Fault;
 ///
 /// # Errors
 /// llm-d's 400 for a missing or empty prompt.
-pub(super) fn prompt(prompt: &Value) -> Result<(), Fault> {
+pub(super) fn check_prompt(prompt: &Value) -> Result<(), Fault> {
     let words = match prompt {
         Value::Null => "prompt array must contain at least one prompt",
         Value::String(text) if text.is_empty() => "prompt must not contain an empty string",
@@ -34,7 +34,7 @@ pub(super) fn prompt(prompt: &Value) -> Result<(), Fault> {
 ///
 /// # Errors
 /// llm-d's 400.
-pub(super) fn messages(body: &Value) -> Result<(), Fault> {
+pub(super) fn check_messages(body: &Value) -> Result<(), Fault> {
     let messages = body.get("messages").and_then(Value::as_array);
     let blocks = messages.into_iter().flatten();
     let blocks = blocks.filter_map(|message| message.get("content")?.as_array());
@@ -71,7 +71,7 @@ pub(super) fn messages(body: &Value) -> Result<(), Fault> {
 ///
 /// # Errors
 /// llm-d's 400.
-pub(super) fn generate(body: &Value) -> Result<(), Fault> {
+pub(super) fn check_generate(body: &Value) -> Result<(), Fault> {
     let ids = body.get("token_ids").and_then(Value::as_array);
     if ids.is_none_or(Vec::is_empty) {
         return Err(Fault::bad_request("Missing input token_ids"));
@@ -84,7 +84,7 @@ pub(super) fn generate(body: &Value) -> Result<(), Fault> {
 
 /// Moves members at the root of a generate body to where vLLM expects them, and adds placeholders
 /// for media that have none.
-pub(super) fn move_inside(body: &mut Value) {
+pub(super) fn nest_root_members(body: &mut Value) {
     let Some(root) = body.as_object_mut() else {
         return;
     };
@@ -115,7 +115,7 @@ pub(super) fn move_inside(body: &mut Value) {
 ///
 /// # Errors
 /// llm-d's 400 for missing, empty or mixed input.
-pub(super) fn input(body: &Value) -> Result<(), Fault> {
+pub(super) fn check_embeddings_input(body: &Value) -> Result<(), Fault> {
     let empty = |v: &Value| match v {
         Value::String(text) => text.is_empty(),
         Value::Array(items) => items.is_empty(),
@@ -147,7 +147,7 @@ pub(super) fn input(body: &Value) -> Result<(), Fault> {
 ///
 /// # Errors
 /// llm-d's 400.
-pub(super) fn text_or_chat(body: &Value) -> Result<(), Fault> {
+pub(super) fn check_prompt_xor_messages(body: &Value) -> Result<(), Fault> {
     let given = |key: &str| body.get(key).is_some_and(|value| !value.is_null());
     if given("prompt") && given("messages") {
         let words = "both prompt and messages fields in tokenize request";

@@ -11,34 +11,38 @@ use std::borrow::Cow;
 use serde_json::{Map, Value, json};
 
 use super::Endpoint;
-use super::responses::kind;
+use super::responses::type_of;
 use vllm_sim_service::dialect::Llmd;
 
 /// A check whether vLLM's schema accepts a JSON value; null is always accepted.
-type Fits = fn(&Value) -> bool;
+type FieldCheck = fn(&Value) -> bool;
 
 /// Request fields that llm-d-inference-sim ignores, and a check for the values that vLLM accepts.
-const IGNORED: [(&str, Fits); 22] = [
-    ("temperature", |v| within(v, 0.0, 2.0)),
-    ("top_p", |v| within(v, f64::MIN_POSITIVE, 1.0)),
+const IGNORED_FIELDS: [(&str, FieldCheck); 22] = [
+    ("temperature", |v| is_number_within(v, 0.0, 2.0)),
+    ("top_p", |v| is_number_within(v, f64::MIN_POSITIVE, 1.0)),
     ("top_k", |v| v.as_i64().is_some_and(|k| k >= -1)),
-    ("min_p", |v| within(v, 0.0, 1.0)),
-    ("presence_penalty", |v| within(v, -2.0, 2.0)),
-    ("frequency_penalty", |v| within(v, -2.0, 2.0)),
+    ("min_p", |v| is_number_within(v, 0.0, 1.0)),
+    ("presence_penalty", |v| is_number_within(v, -2.0, 2.0)),
+    ("frequency_penalty", |v| is_number_within(v, -2.0, 2.0)),
     ("repetition_penalty", |v| {
-        within(v, f64::MIN_POSITIVE, f64::MAX)
+        is_number_within(v, f64::MIN_POSITIVE, f64::MAX)
     }),
     ("length_penalty", Value::is_number),
     ("min_tokens", |v| v.as_u64().is_some()),
     ("seed", |v| v.as_i64().is_some()),
     ("stop", is_stop),
-    ("stop_token_ids", |v| all(v, |id| id.as_u64().is_some())),
-    ("logit_bias", is_bias),
-    ("bad_words", |v| all(v, |word| !is_empty(word))),
+    ("stop_token_ids", |v| {
+        all_items_fit(v, |id| id.as_u64().is_some())
+    }),
+    ("logit_bias", is_logit_bias),
+    ("bad_words", |v| {
+        all_items_fit(v, |word| !is_missing_text(word))
+    }),
     ("response_format", is_response_format),
     ("user", Value::is_string),
     ("suffix", |_| false),
-    ("cache_salt", |v| !is_empty(v)),
+    ("cache_salt", |v| !is_missing_text(v)),
     ("parallel_tool_calls", Value::is_boolean),
     ("prompt_logprobs", |v| v.as_u64().is_some_and(|n| n <= 20)),
     ("use_beam_search", |v| *v == false),
@@ -48,10 +52,13 @@ const IGNORED: [(&str, Fits); 22] = [
 ];
 
 /// A change of a JSON member: its name and new value, or `None` to remove it.
-type Edit = (&'static str, Option<Value>);
+type MemberEdit = (&'static str, Option<Value>);
 
 /// Returns the request body without the values that vLLM rejects and llm-d-inference-sim ignores.
-pub(super) fn body(endpoint: Endpoint, mut body: Cow<'_, Value>) -> Cow<'_, Value> {
+pub(super) fn remove_rejected_values(
+    endpoint: Endpoint,
+    mut body: Cow<'_, Value>,
+) -> Cow<'_, Value> {
     let inner = match endpoint {
         Endpoint::Generate => Some("sampling_params"),
         _ => None,
@@ -60,8 +67,10 @@ pub(super) fn body(endpoint: Endpoint, mut body: Cow<'_, Value>) -> Cow<'_, Valu
         Some(key) => body
             .get(key)?
             .as_object()
-            .map(|members| edits(endpoint, members)),
-        None => body.as_object().map(|members| edits(endpoint, members)),
+            .map(|members| member_edits(endpoint, members)),
+        None => body
+            .as_object()
+            .map(|members| member_edits(endpoint, members)),
     };
     let edits = members(&body).unwrap_or_default();
     if !edits.is_empty() {
@@ -82,10 +91,10 @@ pub(super) fn body(endpoint: Endpoint, mut body: Cow<'_, Value>) -> Cow<'_, Valu
     body
 }
 
-fn edits(endpoint: Endpoint, members: &Map<String, Value>) -> Vec<Edit> {
+fn member_edits(endpoint: Endpoint, members: &Map<String, Value>) -> Vec<MemberEdit> {
     let given = |key: &str| members.get(key).filter(|value| !value.is_null());
-    let mut edits: Vec<Edit> = Vec::new();
-    for (key, fits) in IGNORED {
+    let mut edits: Vec<MemberEdit> = Vec::new();
+    for (key, fits) in IGNORED_FIELDS {
         if given(key).is_some_and(|value| !fits(value)) {
             edits.push((key, None));
         }
@@ -109,24 +118,24 @@ fn edits(endpoint: Endpoint, members: &Map<String, Value>) -> Vec<Edit> {
     {
         edits.push(("min_tokens", None));
     }
-    edits.extend(alternatives(endpoint, members));
+    edits.extend(limit_top_logprobs(endpoint, members));
     if endpoint == Endpoint::Embeddings && given("encoding_format").is_some_and(|f| *f != "base64")
     {
         edits.push(("encoding_format", None));
     }
     if endpoint == Endpoint::Messages {
-        edits.extend(anthropic(members));
+        edits.extend(fix_anthropic_members(members));
     }
     if endpoint == Endpoint::Chat {
-        edits.extend(tools(members));
-        edits.extend(messages(members));
+        edits.extend(fix_tool_choice(members));
+        edits.extend(fill_in_messages(members));
     }
     edits
 }
 
 /// Limits the requested number of alternative tokens, and removes it if no log probabilities are
 /// requested.
-fn alternatives(endpoint: Endpoint, members: &Map<String, Value>) -> Option<Edit> {
+fn limit_top_logprobs(endpoint: Endpoint, members: &Map<String, Value>) -> Option<MemberEdit> {
     let key = match endpoint {
         Endpoint::Completions | Endpoint::Generate => "logprobs",
         _ => "top_logprobs",
@@ -144,7 +153,7 @@ fn alternatives(endpoint: Endpoint, members: &Map<String, Value>) -> Option<Edit
 
 /// Replaces an unknown `tool_choice` by `auto`; removes `tools` and `tool_choice` if there are no
 /// tools.
-fn tools(members: &Map<String, Value>) -> Vec<Edit> {
+fn fix_tool_choice(members: &Map<String, Value>) -> Vec<MemberEdit> {
     let tools = members.get("tools").filter(|tools| !tools.is_null());
     if tools.is_none_or(|tools| tools.as_array().is_some_and(Vec::is_empty)) {
         return vec![("tools", None), ("tool_choice", None)]
@@ -175,12 +184,12 @@ fn tools(members: &Map<String, Value>) -> Vec<Edit> {
 
 /// Removes or replaces unknown roles, content blocks and tool choices of an Anthropic message
 /// request.
-fn anthropic(members: &Map<String, Value>) -> Vec<Edit> {
+fn fix_anthropic_members(members: &Map<String, Value>) -> Vec<MemberEdit> {
     let mut edits = Vec::new();
     let known = ["auto", "any", "tool", "none"];
     if members
         .get("tool_choice")
-        .is_some_and(|choice| choice.is_object() && !known.contains(&kind(choice)))
+        .is_some_and(|choice| choice.is_object() && !known.contains(&type_of(choice)))
     {
         edits.push(("tool_choice", None));
     }
@@ -197,7 +206,7 @@ fn anthropic(members: &Map<String, Value>) -> Vec<Edit> {
         }
         if let Some(Value::Array(blocks)) = message.get_mut("content") {
             let known = ["text", "image", "tool_use", "tool_result"];
-            blocks.retain(|block| known.contains(&kind(block)));
+            blocks.retain(|block| known.contains(&type_of(block)));
         }
     }
     if messages != *listed {
@@ -207,7 +216,7 @@ fn anthropic(members: &Map<String, Value>) -> Vec<Edit> {
 }
 
 /// Adds missing roles and contents to the messages of a request.
-fn messages(members: &Map<String, Value>) -> Option<Edit> {
+fn fill_in_messages(members: &Map<String, Value>) -> Option<MemberEdit> {
     let listed = members.get("messages")?.as_array()?;
     let lacks = |message: &Value, key: &str| {
         message.is_object() && message.get(key).is_none_or(Value::is_null)
@@ -233,24 +242,24 @@ fn messages(members: &Map<String, Value>) -> Option<Edit> {
     Some(("messages", Some(listed.into())))
 }
 
-fn within(value: &Value, least: f64, most: f64) -> bool {
+fn is_number_within(value: &Value, least: f64, most: f64) -> bool {
     value.as_f64().is_some_and(|v| (least..=most).contains(&v))
 }
 
-fn all(value: &Value, fits: Fits) -> bool {
+fn all_items_fit(value: &Value, fits: FieldCheck) -> bool {
     value.as_array().is_some_and(|items| items.iter().all(fits))
 }
 
 /// Returns whether a JSON value is anything but a nonempty string.
-fn is_empty(value: &Value) -> bool {
+fn is_missing_text(value: &Value) -> bool {
     value.as_str().is_none_or(str::is_empty)
 }
 
 fn is_stop(value: &Value) -> bool {
-    !is_empty(value) || all(value, |text| !is_empty(text))
+    !is_missing_text(value) || all_items_fit(value, |text| !is_missing_text(text))
 }
 
-fn is_bias(value: &Value) -> bool {
+fn is_logit_bias(value: &Value) -> bool {
     let pairs = value.as_object();
     pairs.is_some_and(|pairs| {
         let fits = |(id, bias): (&String, &Value)| id.parse::<u32>().is_ok() && bias.is_number();
@@ -274,7 +283,7 @@ mod tests {
     use super::*;
 
     fn read(endpoint: Endpoint, given: Value) -> Value {
-        body(endpoint, Cow::Owned(given)).into_owned()
+        remove_rejected_values(endpoint, Cow::Owned(given)).into_owned()
     }
 
     #[test]
@@ -285,7 +294,7 @@ mod tests {
             "messages": [{"role": "user", "content": "x"}]});
         assert_eq!(read(Endpoint::Chat, good.clone()), good);
         assert!(matches!(
-            body(Endpoint::Chat, Cow::Borrowed(&good)),
+            remove_rejected_values(Endpoint::Chat, Cow::Borrowed(&good)),
             Cow::Borrowed(_)
         ));
     }

@@ -6,11 +6,11 @@ use serde_json::{Map, Value, json};
 
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
-use vllm_sim_wire::openai::responses::{Input, ResponsesRequest};
-use vllm_sim_wire::openai::shared::ToolChoice;
+use vllm_sim_wire::openai::responses::{ResponsesInput, ResponsesRequest};
+use vllm_sim_wire::openai::shared::ChatToolChoice;
 
-const ITEMS: [&str; 3] = ["message", "function_call", "function_call_output"];
-const CONTENTS: [&str; 5] = [
+const ITEM_TYPES: [&str; 3] = ["message", "function_call", "function_call_output"];
+const CONTENT_TYPES: [&str; 5] = [
     "",
     "input_text",
     "output_text",
@@ -23,33 +23,33 @@ const CONTENTS: [&str; 5] = [
 ///
 /// # Errors
 /// llm-d's 400 for missing input and for unknown items, parts or tools.
-pub(super) fn body(body: &mut Value) -> Result<(), Fault> {
+pub(super) fn convert_body(body: &mut Value) -> Result<(), Fault> {
     match body.get("input") {
-        None | Some(Value::Null) => return Err(unread("input is required")),
+        None | Some(Value::Null) => return Err(unreadable_body("input is required")),
         Some(Value::Array(items)) => {
-            items.iter().try_for_each(check)?;
+            items.iter().try_for_each(check_item)?;
             if let Some(Value::Array(items)) = body.get_mut("input") {
-                items.iter_mut().for_each(known_parts);
+                items.iter_mut().for_each(convert_content_parts);
             }
         }
         Some(_) => {}
     }
     if let Some(members) = body.as_object_mut() {
-        leave_out(members);
+        remove_ignored_members(members);
     }
     if let Some(Value::Array(tools)) = body.get_mut("tools") {
-        tools.iter_mut().try_for_each(flatten)?;
+        tools.iter_mut().try_for_each(flatten_tool)?;
     }
     Ok(())
 }
 
-fn unread(words: impl std::fmt::Display) -> Fault {
+fn unreadable_body(words: impl std::fmt::Display) -> Fault {
     Fault::bad_request(format!("Failed to read and parse request body, {words}"))
 }
 
 /// Removes the members of a Responses request that llm-d-inference-sim ignores and vLLM would
 /// reject.
-fn leave_out(members: &mut Map<String, Value>) {
+fn remove_ignored_members(members: &mut Map<String, Value>) {
     for key in ["previous_response_id", "background"] {
         members.shift_remove(key);
     }
@@ -74,12 +74,12 @@ fn leave_out(members: &mut Map<String, Value>) {
 }
 
 /// Converts the content parts of a message to `input_text`; audio keeps only its format.
-fn known_parts(item: &mut Value) {
+fn convert_content_parts(item: &mut Value) {
     let Some(Value::Array(parts)) = item.get_mut("content") else {
         return;
     };
     for part in parts {
-        let text = match kind(part) {
+        let text = match type_of(part) {
             "" | "output_text" => part.get("text").cloned().unwrap_or_else(|| "".into()),
             "input_audio" => format!("audio: {}", part["format"].as_str().unwrap_or("")).into(),
             _ => continue,
@@ -88,30 +88,33 @@ fn known_parts(item: &mut Value) {
     }
 }
 
-pub(super) fn kind(value: &Value) -> &str {
+pub(super) fn type_of(value: &Value) -> &str {
     value.get("type").and_then(Value::as_str).unwrap_or("")
 }
 
-fn check(item: &Value) -> Result<(), Fault> {
-    let kind_of_item = kind(item);
+fn check_item(item: &Value) -> Result<(), Fault> {
+    let kind_of_item = type_of(item);
     let bare = kind_of_item.is_empty() && item.get("role").is_some();
-    if !bare && !ITEMS.contains(&kind_of_item) {
+    if !bare && !ITEM_TYPES.contains(&kind_of_item) {
         let words = format!("unsupported input item type {kind_of_item:?}");
-        return Err(unread(words));
+        return Err(unreadable_body(words));
     }
     let parts = item.get("content").and_then(Value::as_array);
     for part in parts.into_iter().flatten() {
-        if !CONTENTS.contains(&kind(part)) {
-            let words = format!("unsupported input content type {:?}", kind(part));
-            return Err(unread(words));
+        if !CONTENT_TYPES.contains(&type_of(part)) {
+            let words = format!("unsupported input content type {:?}", type_of(part));
+            return Err(unreadable_body(words));
         }
     }
     Ok(())
 }
 
-fn flatten(tool: &mut Value) -> Result<(), Fault> {
-    if !["", "function"].contains(&kind(tool)) {
-        return Err(unread(format!("unsupported tool type {:?}", kind(tool))));
+fn flatten_tool(tool: &mut Value) -> Result<(), Fault> {
+    if !["", "function"].contains(&type_of(tool)) {
+        return Err(unreadable_body(format!(
+            "unsupported tool type {:?}",
+            type_of(tool)
+        )));
     }
     if let Some(Value::Object(inner)) = tool.get("function").cloned() {
         let mut flat = json!({"type": "function"});
@@ -121,12 +124,12 @@ fn flatten(tool: &mut Value) -> Result<(), Fault> {
         *tool = flat;
     }
     let Some(members) = tool.as_object_mut() else {
-        return Err(unread("a tool is expected to be a JSON object"));
+        return Err(unreadable_body("a tool is expected to be a JSON object"));
     };
     members.insert("type".to_owned(), "function".into());
     let name = members.get("name").and_then(Value::as_str);
     if name.is_none_or(str::is_empty) {
-        return Err(unread("tool name is required"));
+        return Err(unreadable_body("tool name is required"));
     }
     Ok(())
 }
@@ -136,18 +139,18 @@ fn flatten(tool: &mut Value) -> Result<(), Fault> {
 ///
 /// The first turn makes one tool call even if the choice is `auto`; once a call has its result, the
 /// reply is text.
-pub(super) fn choose(request: &ResponsesRequest, chat: &mut ChatRequest) {
+pub(super) fn set_tool_choice(request: &ResponsesRequest, chat: &mut ChatRequest) {
     let answered = match &request.input {
-        Input::Text(_) => false,
-        Input::Items(items) => items
+        ResponsesInput::Text(_) => false,
+        ResponsesInput::Items(items) => items
             .iter()
-            .any(|item| kind(item) == "function_call_output"),
+            .any(|item| type_of(item) == "function_call_output"),
     };
     chat.parallel_tool_calls = Some(false);
     if answered {
-        chat.tool_choice = Some(ToolChoice::None);
+        chat.tool_choice = Some(ChatToolChoice::None);
     } else if request.tool_choice == "auto" && chat.tools.as_ref().is_some_and(|t| !t.is_empty()) {
-        chat.tool_choice = Some(ToolChoice::Required);
+        chat.tool_choice = Some(ChatToolChoice::Required);
     }
 }
 
@@ -160,7 +163,7 @@ mod tests {
         let mut flat = json!({"input": "x", "tools": [
             {"type": "function", "function": {"name": "f", "parameters": {}}},
         ]});
-        body(&mut flat).expect("it is good");
+        convert_body(&mut flat).expect("it is good");
         let expected = json!([{"type": "function", "name": "f", "parameters": {}}]);
         assert_eq!(flat["tools"], expected);
     }
@@ -194,7 +197,7 @@ mod tests {
                 "a tool is expected to be a JSON object",
             ),
         ] {
-            let fault = body(&mut bad).expect_err(words);
+            let fault = convert_body(&mut bad).expect_err(words);
             assert!(fault.message.ends_with(words), "{}", fault.message);
         }
     }

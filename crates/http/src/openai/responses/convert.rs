@@ -8,12 +8,12 @@ use super::custom;
 use super::store::PreviousResponse;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
-use vllm_sim_wire::openai::message::Message;
-use vllm_sim_wire::openai::responses::{Input, ResponsesRequest};
+use vllm_sim_wire::openai::message::RequestMessage;
+use vllm_sim_wire::openai::responses::{ResponsesInput, ResponsesRequest};
 use vllm_sim_wire::schema::RequestField;
 
 /// Returns the chat messages of a Responses request: instructions, earlier turns, new items.
-pub(crate) fn messages(
+pub(crate) fn chat_messages(
     request: &ResponsesRequest,
     previous: Option<&PreviousResponse>,
 ) -> Result<Vec<Value>, Fault> {
@@ -24,39 +24,39 @@ pub(crate) fn messages(
     if let Some(previous) = previous {
         // Instructions and reasoning of earlier turns are dropped.
         let said = previous.messages.iter();
-        out.extend(said.filter(|m| role(m) != "system").cloned());
-        for item in previous.output.iter().filter(|i| is(i, "message")) {
+        out.extend(said.filter(|m| role_of(m) != "system").cloned());
+        for item in previous.output.iter().filter(|i| has_type(i, "message")) {
             for part in item["content"].as_array().into_iter().flatten() {
                 out.push(json!({"role": "assistant", "content": part["text"]}));
             }
         }
     }
     match &request.input {
-        Input::Text(text) => out.push(json!({"role": "user", "content": text})),
-        Input::Items(items) => {
+        ResponsesInput::Text(text) => out.push(json!({"role": "user", "content": text})),
+        ResponsesInput::Items(items) => {
             let start = out.len();
             for item in items {
-                add(item, &mut out, start)?;
+                append_item(item, &mut out, start)?;
             }
         }
     }
     Ok(out)
 }
 
-fn is(item: &Value, kind: &str) -> bool {
+fn has_type(item: &Value, kind: &str) -> bool {
     item.get("type").is_some_and(|text| text == kind)
 }
 
-fn role(message: &Value) -> &str {
+fn role_of(message: &Value) -> &str {
     message.get("role").and_then(Value::as_str).unwrap_or("")
 }
 
 /// Converts a call item of a function or custom tool to a tool call of a chat message.
-fn tool_call(item: &Value) -> Value {
+fn chat_tool_call(item: &Value) -> Value {
     let input = item.get("input");
-    let arguments = if is(item, "custom_tool_call") {
+    let arguments = if has_type(item, "custom_tool_call") {
         let input = input.and_then(Value::as_str).unwrap_or_default();
-        Some(custom::arguments(input).into())
+        Some(custom::arguments_of_input(input).into())
     } else {
         item.get("arguments").or(input).cloned()
     };
@@ -70,12 +70,12 @@ fn tool_call(item: &Value) -> Value {
 
 /// Appends one item of a Responses request to the chat messages; consecutive reasoning, text and
 /// calls of the assistant form one message.
-fn add(item: &Value, out: &mut Vec<Value>, start: usize) -> Result<(), Fault> {
+fn append_item(item: &Value, out: &mut Vec<Value>, start: usize) -> Result<(), Fault> {
     let kind = item.get("type").and_then(Value::as_str);
     let (member, value) = match kind {
         Some("function_call" | "custom_tool_call") => {
-            let call = tool_call(item);
-            if let Some(last) = assistant(out, start) {
+            let call = chat_tool_call(item);
+            if let Some(last) = last_assistant_message(out, start) {
                 match last.get_mut("tool_calls") {
                     Some(Value::Array(calls)) => calls.push(call),
                     _ => {
@@ -103,7 +103,7 @@ fn add(item: &Value, out: &mut Vec<Value>, start: usize) -> Result<(), Fault> {
             let text = first("content").or_else(|| first("summary"));
             ("reasoning", text.unwrap_or_else(|| "".into()))
         }
-        None | Some("message") if role(item) == "assistant" => {
+        None | Some("message") if role_of(item) == "assistant" => {
             let text = match item.get("content") {
                 Some(Value::Array(parts)) => parts.first().and_then(|p| p.get("text")).cloned(),
                 other => other.cloned(),
@@ -125,10 +125,10 @@ fn add(item: &Value, out: &mut Vec<Value>, start: usize) -> Result<(), Fault> {
         // Items of tools that no simulated model supports.
         Some(kind) => {
             let text = format!("Unsupported input item type: {kind}");
-            return Err(Fault::parameter(text, "input"));
+            return Err(Fault::bad_parameter(text, "input"));
         }
     };
-    match assistant(out, start) {
+    match last_assistant_message(out, start) {
         Some(last) if last.get(member).is_none_or(Value::is_null) => {
             last.insert(member.to_owned(), value);
         }
@@ -143,9 +143,9 @@ fn add(item: &Value, out: &mut Vec<Value>, start: usize) -> Result<(), Fault> {
 }
 
 /// Returns the last chat message if it is an assistant message added by this request.
-fn assistant(out: &mut [Value], start: usize) -> Option<&mut Map<String, Value>> {
+fn last_assistant_message(out: &mut [Value], start: usize) -> Option<&mut Map<String, Value>> {
     let last = out[start..].last_mut()?;
-    if role(last) == "assistant" {
+    if role_of(last) == "assistant" {
         last.as_object_mut()
     } else {
         None
@@ -153,8 +153,8 @@ fn assistant(out: &mut [Value], start: usize) -> Option<&mut Map<String, Value>>
 }
 
 /// Returns whether the reply continues the last input item, an unfinished assistant message.
-fn continues(request: &ResponsesRequest) -> bool {
-    let Input::Items(items) = &request.input else {
+fn continues_last_item(request: &ResponsesRequest) -> bool {
+    let ResponsesInput::Items(items) = &request.input else {
         return false;
     };
     let Some(last) = items.last() else {
@@ -169,23 +169,26 @@ fn continues(request: &ResponsesRequest) -> bool {
 
 /// Returns the function tools of a Responses request for a chat request; those of a namespace get
 /// their flat names.
-fn functions(tools: &[Value]) -> Vec<Value> {
+fn function_tools(tools: &[Value]) -> Vec<Value> {
     let mut out = Vec::new();
     for tool in tools {
-        if is(tool, "function") {
-            out.push(function(tool, None));
-        } else if is(tool, "custom") {
-            out.push(custom::function(tool));
-        } else if is(tool, "namespace") {
+        if has_type(tool, "function") {
+            out.push(function_tool(tool, None));
+        } else if has_type(tool, "custom") {
+            out.push(custom::custom_tool_function(tool));
+        } else if has_type(tool, "namespace") {
             let inner = tool.get("tools").and_then(Value::as_array);
-            let inner = inner.into_iter().flatten().filter(|t| is(t, "function"));
-            out.extend(inner.map(|t| function(t, tool["name"].as_str())));
+            let inner = inner
+                .into_iter()
+                .flatten()
+                .filter(|t| has_type(t, "function"));
+            out.extend(inner.map(|t| function_tool(t, tool["name"].as_str())));
         }
     }
     out
 }
 
-fn function(tool: &Value, namespace: Option<&str>) -> Value {
+fn function_tool(tool: &Value, namespace: Option<&str>) -> Value {
     let mut function = Map::new();
     let name = tool["name"].as_str().unwrap_or_default();
     let name = namespace.map_or(name.to_owned(), |space| format!("{space}__{name}"));
@@ -198,8 +201,11 @@ fn function(tool: &Value, namespace: Option<&str>) -> Value {
 }
 
 /// Returns the chat request for a Responses request; sampling fields are unset.
-pub(crate) fn chat(request: &ResponsesRequest, messages: &[Value]) -> Result<ChatRequest, Fault> {
-    let proceed = continues(request);
+pub(crate) fn to_chat_request(
+    request: &ResponsesRequest,
+    messages: &[Value],
+) -> Result<ChatRequest, Fault> {
+    let proceed = continues_last_item(request);
     let mut body = json!({
         "model": request.model,
         "messages": messages,
@@ -224,14 +230,14 @@ pub(crate) fn chat(request: &ResponsesRequest, messages: &[Value]) -> Result<Cha
     if request.truncation.as_deref() == Some("auto") {
         set("truncate_prompt_tokens", (-1).into());
     }
-    let mut tools = functions(&request.tools);
+    let mut tools = function_tools(&request.tools);
     if !tools.is_empty() {
         let choice = match &request.tool_choice {
             Value::String(word) => word.as_str().into(),
-            choice if is(choice, "function") || is(choice, "custom") => {
+            choice if has_type(choice, "function") || has_type(choice, "custom") => {
                 json!({"type": "function", "function": {"name": choice["name"]}})
             }
-            choice if is(choice, "allowed_tools") => {
+            choice if has_type(choice, "allowed_tools") => {
                 let allowed = choice.get("tools").and_then(Value::as_array);
                 let allowed: Vec<&Value> =
                     allowed.into_iter().flatten().map(|t| &t["name"]).collect();
@@ -247,7 +253,11 @@ pub(crate) fn chat(request: &ResponsesRequest, messages: &[Value]) -> Result<Cha
         .ok_or_else(|| Fault::bad_request("The request could not be read."))?;
     // Parts of the Responses API (`input_text`) are not valid in a chat, so messages skip that
     // check.
-    chat.messages = messages.iter().cloned().map(Message::trusted).collect();
+    chat.messages = messages
+        .iter()
+        .cloned()
+        .map(RequestMessage::trusted)
+        .collect();
     Ok(chat)
 }
 
@@ -259,11 +269,11 @@ mod tests {
     fn converted(items: Value) -> Vec<Value> {
         let request = ResponsesRequest::parse(&json!({"input": items}), &RequestBounds::default())
             .expect("it is good");
-        messages(&request, None).expect("it converts")
+        chat_messages(&request, None).expect("it converts")
     }
 
     #[test]
-    fn what_an_assistant_does_in_a_row_is_one_message() {
+    fn consecutive_assistant_items_form_one_message() {
         let out = converted(json!([
             {"role": "user", "content": "q"},
             {"type": "reasoning", "id": "rs_1", "summary": [],
@@ -272,7 +282,7 @@ mod tests {
             {"type": "function_call", "call_id": "c2", "name": "g", "arguments": "{}"},
             {"type": "function_call_output", "call_id": "c1", "output": "1"},
         ]));
-        let roles: Vec<&str> = out.iter().map(role).collect();
+        let roles: Vec<&str> = out.iter().map(role_of).collect();
         assert_eq!(roles, ["user", "assistant", "tool"]);
         assert_eq!(out[1]["reasoning"], "hm");
         assert_eq!(out[1]["tool_calls"][1]["id"], "c2");
@@ -287,7 +297,7 @@ mod tests {
         let request = json!({"input": [{"type": "item_reference", "id": "x"}]});
         let request =
             ResponsesRequest::parse(&request, &RequestBounds::default()).expect("it is good");
-        let fault = messages(&request, None).expect_err("it is no message");
+        let fault = chat_messages(&request, None).expect_err("it is no message");
         assert_eq!(
             fault.message,
             "Unsupported input item type: item_reference (parameter=input)"
@@ -306,7 +316,7 @@ mod tests {
             ],
             output: vec![json!({"type": "message", "content": [{"text": "x"}]})],
         };
-        let out = messages(&request, Some(&previous)).expect("it converts");
+        let out = chat_messages(&request, Some(&previous)).expect("it converts");
         let texts: Vec<&str> = out.iter().filter_map(|m| m["content"].as_str()).collect();
         assert_eq!(texts, ["new", "a", "x", "b"]);
     }

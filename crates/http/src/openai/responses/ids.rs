@@ -1,31 +1,31 @@
 //! Ids of the output items of a Responses API response.
 
-use crate::openai::ids::{CallIds, uid};
-use vllm_sim_service::generate::Channel;
+use crate::openai::ids::{ToolCallIds, new_uid};
+use vllm_sim_service::generate::OutputChannel;
 
 /// Ids of the output items of a Responses API response, equal in all its events.
-pub(crate) struct Ids {
+pub(crate) struct OutputItemIds {
     pub(super) reasoning: String,
     pub(super) message: String,
-    items: CallIds,
-    calls: CallIds,
+    items: ToolCallIds,
+    calls: ToolCallIds,
 }
 
-impl Ids {
+impl OutputItemIds {
     pub(crate) fn new() -> Self {
         Self {
-            reasoning: format!("rs_{}", uid()),
-            message: format!("msg_{}", uid()),
-            items: CallIds::fresh().with_prefix("fc_"),
-            calls: CallIds::fresh(),
+            reasoning: format!("rs_{}", new_uid()),
+            message: format!("msg_{}", new_uid()),
+            items: ToolCallIds::random_hex().with_prefix("fc_"),
+            calls: ToolCallIds::random_hex(),
         }
     }
 
     /// Creates item ids in llm-d's form: the message has the number of the response, and a tool
     /// call has one number with its item.
-    pub(crate) fn llmd(response: &str) -> Self {
+    pub(crate) fn numbered(response: &str) -> Self {
         let number = response.strip_prefix("resp_").unwrap_or(response);
-        let items = CallIds::numbered("fc_");
+        let items = ToolCallIds::numbered("fc_");
         Self {
             reasoning: format!("rs_{number}"),
             message: format!("msg_{number}"),
@@ -35,15 +35,15 @@ impl Ids {
     }
 
     /// Returns the id of the output item for a channel: reasoning, message or tool call.
-    pub(super) fn item(&self, channel: Channel) -> String {
+    pub(super) fn item_id(&self, channel: OutputChannel) -> String {
         match channel {
-            Channel::Reasoning => self.reasoning.clone(),
-            Channel::Call(call) => self.items.of(0, usize::from(call)),
+            OutputChannel::Reasoning => self.reasoning.clone(),
+            OutputChannel::Call(call) => self.items.id_of_call(0, usize::from(call)),
             _ => self.message.clone(),
         }
     }
 
-    pub(super) fn call(&self, call: u16) -> String {
-        self.calls.of(0, usize::from(call))
+    pub(super) fn call_id(&self, call: u16) -> String {
+        self.calls.id_of_call(0, usize::from(call))
     }
 }

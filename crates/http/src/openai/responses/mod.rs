@@ -18,33 +18,33 @@ use axum::http::{Response, StatusCode};
 use http_body_util::BodyExt;
 use serde_json::Value;
 
-use self::object::{Delivery, ResponseObjectBuilder, status};
-use self::store::{CancelOutcome, EventLog, ResponseStore, StoreSlot};
+use self::object::{DeliveryMode, ResponseObjectBuilder, reply_status};
+use self::store::{CancelOutcome, ResponseEventLog, ResponseStore, StoreSlot};
 use self::stream::ResponseStream;
 use super::chat;
 use super::prepare::{self, UsageOptions};
 use super::response_shape::ResponseShape;
-use crate::app::{App, LoadGuard};
+use crate::app::{App, ServerLoadGuard};
 use crate::body::JsonRequest;
 use crate::dialect::Endpoint;
 use crate::error::HandlerResult;
-use crate::generation::{self, GenerationBody, ParsedBody, RejectedRequest, Started};
+use crate::generation::{self, GenerationBody, ParsedBody, RejectedRequest, StartedGeneration};
 use crate::request_head::RequestHead;
 use crate::stream::EventStream;
-use crate::transfer::{self, TransferTerms};
+use crate::transfer::{self, KvTransferTerms};
 use crate::{error, fault, json};
 use vllm_sim_observe::metrics::ToolMode;
-use vllm_sim_service::prompt::{Conversation, PromptBound, PromptSource};
-use vllm_sim_service::{GenerationRequest, Reply, ReplyFacts, Resolved};
+use vllm_sim_service::prompt::{Conversation, PromptLengthLimit, PromptSource};
+use vllm_sim_service::{GenerationRequest, Reply, ReplyFacts, ResolvedModel};
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::responses::ResponsesRequest;
-use vllm_sim_wire::openai::responses_rules::{cannot_cancel, not_stored};
-use vllm_sim_wire::openai::shared::ToolChoice;
+use vllm_sim_wire::openai::responses_rules::{response_not_cancellable, response_not_stored};
+use vllm_sim_wire::openai::shared::ChatToolChoice;
 
 impl GenerationBody for ResponsesRequest {
-    const API: Endpoint = Endpoint::Responses;
+    const ENDPOINT: Endpoint = Endpoint::Responses;
 
     fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
         Self::parse(body, bounds)
@@ -55,19 +55,19 @@ impl GenerationBody for ResponsesRequest {
     }
 }
 
-pub(crate) async fn create(
+pub(crate) async fn create_response(
     State(app): State<Arc<App>>,
     JsonRequest { head, value }: JsonRequest,
 ) -> HandlerResult {
-    let threshold = transfer::hit_threshold(&app, &head.headers, &value);
+    let threshold = transfer::cache_hit_threshold(&app, &head.headers, &value);
     let read = ParsedBody::<ResponsesRequest>::new(&app, &head, Cow::Owned(value))?;
     let (request, resolved) = read.resolve(&app, &head)?;
-    answer(&app, &head, *request, resolved, threshold).await
+    answer_response(&app, &head, *request, resolved, threshold).await
 }
 
 /// Handles `GET /v1/responses/{id}`: returns a stored response, or the events of a background
 /// response.
-pub(crate) async fn retrieve(
+pub(crate) async fn retrieve_response(
     State(app): State<Arc<App>>,
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
@@ -78,39 +78,46 @@ pub(crate) async fn retrieve(
         pairs.find(|(name, _)| *name == key).map(|(_, value)| value)
     };
     let after = match given("starting_after").map(str::parse::<i64>) {
-        Some(Err(_)) => return error::response(&not_a_number(given("starting_after"))),
+        Some(Err(_)) => {
+            return error::fault_response(&invalid_starting_after(given("starting_after")));
+        }
         Some(Ok(after)) => after.saturating_add(1),
         None => 0,
     };
-    let Some(response) = ResponseStore::of(&app).get(&id) else {
-        return error::response(&not_stored(&id));
+    let Some(response) = ResponseStore::of_app(&app).get(&id) else {
+        return error::fault_response(&response_not_stored(&id));
     };
     let stream = given("stream").unwrap_or_default().to_ascii_lowercase();
     if !matches!(stream.as_str(), "true" | "1" | "t" | "yes" | "y" | "on") {
-        return shown(&response);
+        return object_response(&response);
     }
-    match ResponseStore::of(&app).log(&id) {
-        Some(log) => prepare::events(log.body(usize::try_from(after).unwrap_or(0))),
+    match ResponseStore::of_app(&app).event_log(&id) {
+        Some(log) => {
+            prepare::event_stream_response(log.stream_from(usize::try_from(after).unwrap_or(0)))
+        }
         // Only background streams are recorded; vLLM notices only after it has sent the headers.
-        None => broken(String::new()),
+        None => broken_stream(String::new()),
     }
 }
 
-pub(crate) async fn cancel(State(app): State<Arc<App>>, Path(id): Path<String>) -> Response<Body> {
-    match ResponseStore::of(&app).cancel(&id) {
-        CancelOutcome::Cancelled(response) => shown(&response),
-        CancelOutcome::Ended => error::response(&cannot_cancel()),
-        CancelOutcome::NotFound => error::response(&not_stored(&id)),
+pub(crate) async fn cancel_response(
+    State(app): State<Arc<App>>,
+    Path(id): Path<String>,
+) -> Response<Body> {
+    match ResponseStore::of_app(&app).cancel(&id) {
+        CancelOutcome::Cancelled(response) => object_response(&response),
+        CancelOutcome::Ended => error::fault_response(&response_not_cancellable()),
+        CancelOutcome::NotFound => error::fault_response(&response_not_stored(&id)),
     }
 }
 
-fn shown(response: &Value) -> Response<Body> {
+fn object_response(response: &Value) -> Response<Body> {
     let mut out = String::new();
-    json::value(&mut out, response);
-    error::json(StatusCode::OK, out)
+    json::write_value(&mut out, response);
+    error::json_response(StatusCode::OK, out)
 }
 
-fn not_a_number(given: Option<&str>) -> Fault {
+fn invalid_starting_after(given: Option<&str>) -> Fault {
     let input = vllm_sim_python::repr_str(given.unwrap_or_default());
     let text = format!(
         "1 validation error:\n  {{'type': 'int_parsing', 'loc': 'query.starting_after', 'msg': 'Input should be a valid integer, unable to parse string as an integer', 'input': {input}}}"
@@ -121,58 +128,62 @@ fn not_a_number(given: Option<&str>) -> Fault {
     }
 }
 
-async fn answer(
+async fn answer_response(
     app: &Arc<App>,
     head: &RequestHead,
     request: ResponsesRequest,
-    resolved: Resolved,
+    resolved: ResolvedModel,
     threshold: Option<f64>,
 ) -> Result<Response<Body>, Fault> {
     let stream = request.stream.unwrap_or(false);
     let background = request.background.unwrap_or(false);
-    let (generation, response) = prepared(app, head, request, threshold)?;
-    let started = generation::start(app, resolved, generation).await;
-    let started =
-        match started.map_err(|refused| refused.reported(app.dialect.late_error_reporting())) {
-            Ok((generated, guard)) => Started {
-                view: response.frame(app, &generated.facts),
-                reply: generated.reply,
+    let (generation, response) = prepare_response(app, head, request, threshold)?;
+    let started = generation::start_generation(app, resolved, generation).await;
+    let started = match started
+        .map_err(|refused| refused.as_reported_in_stream(app.dialect.late_error_reporting()))
+    {
+        Ok((generated, guard)) => StartedGeneration {
+            view: response.object_builder(app, &generated.facts),
+            reply: generated.reply,
+            guard,
+        },
+        Err(RejectedRequest::Late { facts, guard, .. }) if stream => {
+            return Ok(failed_response_stream(
+                response.object_builder(app, &facts),
                 guard,
-            },
-            Err(RejectedRequest::Late { facts, guard, .. }) if stream => {
-                return Ok(failed_stream(response.frame(app, &facts), guard));
-            }
-            Err(refused) => return Err(refused.into()),
-        };
+            ));
+        }
+        Err(refused) => return Err(refused.into()),
+    };
     let keep = response.keep;
     match keep {
-        Some(keep) if background => Ok(in_background(app, head, started, keep)),
+        Some(keep) if background => Ok(respond_in_background(app, head, started, keep)),
         keep if stream => {
-            let Started { view, reply, guard } = started;
+            let StartedGeneration { view, reply, guard } = started;
             let render = ResponseStream::new(view, keep);
-            Ok(prepare::stream_without_keep_alive(
+            Ok(prepare::stream_reply_without_keep_alive(
                 app, head, reply, render, guard,
             ))
         }
         keep => {
-            let Started {
+            let StartedGeneration {
                 view,
                 reply,
                 guard: _guard,
             } = started;
-            let response = ended(view, reply).await?;
+            let response = finished_object(view, reply).await?;
             if let Some(keep) = keep {
-                keep.finish(&response);
+                keep.store_finished(&response);
             }
             let mut out = String::new();
-            json::value(&mut out, &response);
-            Ok(prepare::unary(app, &head.headers, out))
+            json::write_value(&mut out, &response);
+            Ok(prepare::json_response_with_load(app, &head.headers, out))
         }
     }
 }
 
 /// Runs the checks of a Responses request that precede the lookup of the previous response.
-fn checks(app: &App, request: &ResponsesRequest) -> Result<(), Fault> {
+fn check_before_store_lookup(app: &App, request: &ResponsesRequest) -> Result<(), Fault> {
     let refuse = |text: &str, param: &str| {
         Err(Fault {
             param: Some(param.to_owned()),
@@ -197,13 +208,13 @@ fn checks(app: &App, request: &ResponsesRequest) -> Result<(), Fault> {
 /// The values of a Responses request that determine its response, apart from the generated tokens.
 struct PreparedResponse {
     request: Arc<ResponsesRequest>,
-    terms: TransferTerms,
+    terms: KvTransferTerms,
     keep: Option<StoreSlot>,
     parses: bool,
 }
 
 /// Converts a Responses request to a generation request, after looking up the previous response.
-fn prepared(
+fn prepare_response(
     app: &App,
     head: &RequestHead,
     mut request: ResponsesRequest,
@@ -212,40 +223,43 @@ fn prepared(
     let given = request.request_id.as_deref().filter(|id| !id.is_empty());
     let id: Arc<str> = match given {
         Some(given) => given.into(),
-        None => app.dialect.ids().response(&head.headers),
+        None => app.dialect.id_format().response_id(&head.headers),
     };
-    let (messages, keep) = messages(app, &mut request)?;
-    let mut chat = convert::chat(&request, &messages)?;
+    let (messages, keep) = messages_and_slot(app, &mut request)?;
+    let mut chat = convert::to_chat_request(&request, &messages)?;
     let (choice, parallel) = (chat.tool_choice.clone(), chat.parallel_tool_calls);
     app.dialect.set_turn_tool_choice(&request, &mut chat);
     let limits = &app.rules.limits;
     let parser = limits.auto_tool_choice && limits.has_tool_parser;
-    if chat.tool_choice == Some(ToolChoice::Auto) && !parser {
+    if chat.tool_choice == Some(ChatToolChoice::Auto) && !parser {
         // Without a parser the calls would stay in the text.
-        chat.tool_choice = Some(ToolChoice::None);
+        chat.tool_choice = Some(ChatToolChoice::None);
     }
-    let (tools, parses_calls) = (prepare::tools(&chat), prepare::reads_calls(app, &chat));
-    let reasoning = prepare::reasoning(app, &chat);
-    let parses = parser && finds_calls(&chat);
+    let (tools, parses_calls) = (
+        prepare::tool_request(&chat),
+        prepare::recognizes_tool_calls(app, &chat),
+    );
+    let reasoning = prepare::reasoning_fraction(app, &chat);
+    let parses = parser && finds_tool_calls(&chat);
     // The chat template sees the tool choice of the request.
     (chat.tool_choice, chat.parallel_tool_calls) = (choice, parallel);
-    let terms = TransferTerms::of(app, &id, request.kv_transfer_params.as_ref());
+    let terms = KvTransferTerms::from_request(app, &id, request.kv_transfer_params.as_ref());
     let generation = GenerationRequest {
         max_tokens: request.max_output_tokens,
-        validation: request.validate_early(limits).into(),
-        sampling: request.sampling(&app.rules.defaults).into(),
+        validation: request.validate_without_prompt(limits).into(),
+        sampling: request.sampling_request(&app.rules.defaults).into(),
         tools,
         parses_calls,
         reasoning,
-        priority: generation::priority(&head.headers, request.priority),
+        priority: generation::request_priority(&head.headers, request.priority),
         transfer: terms.transfer.clone(),
         cache_salt: request.cache_salt.as_deref().map(Into::into),
         hit_threshold,
         prompts: PromptSource::Conversations(vec![Conversation {
-            bound: PromptBound::RoomForOutput,
-            ..chat::conversation(app, &mut chat)
+            bound: PromptLengthLimit::RoomForOutput,
+            ..chat::chat_conversation(app, &mut chat)
         }]),
-        ..generation::request(app, head, id)
+        ..generation::new_generation_request(app, head, id)
     };
     let asked = PreparedResponse {
         request: Arc::new(request),
@@ -257,31 +271,31 @@ fn prepared(
 }
 
 /// Returns the chat messages of a Responses request, and the slot in which to store its response.
-fn messages(
+fn messages_and_slot(
     app: &App,
     request: &mut ResponsesRequest,
 ) -> Result<(Vec<Value>, Option<StoreSlot>), Fault> {
-    checks(app, request)?;
+    check_before_store_lookup(app, request)?;
     let previous = match &request.previous_response_id {
         Some(id) => {
-            let previous = ResponseStore::of(app).previous_response(id);
-            Some(previous.ok_or_else(|| not_stored(id))?)
+            let previous = ResponseStore::of_app(app).previous_response(id);
+            Some(previous.ok_or_else(|| response_not_stored(id))?)
         }
         None => None,
     };
     let unread = app
         .dialect
         .take_hidden_instructions(&mut request.instructions);
-    let messages = convert::messages(request, previous.as_ref())?;
+    let messages = convert::chat_messages(request, previous.as_ref())?;
     request.instructions = request.instructions.take().or(unread);
     let stored = app.settings.answers.responses_store && request.store.unwrap_or(false);
     request.store = Some(stored);
-    let keep = stored.then(|| ResponseStore::of(app).slot(messages.clone()));
+    let keep = stored.then(|| ResponseStore::of_app(app).reserve_slot(messages.clone()));
     Ok((messages, keep))
 }
 
 impl PreparedResponse {
-    fn frame(&self, app: &App, facts: &ReplyFacts) -> Arc<ResponseObjectBuilder> {
+    fn object_builder(&self, app: &App, facts: &ReplyFacts) -> Arc<ResponseObjectBuilder> {
         let request = &self.request;
         let shape = UsageOptions {
             usage: false,
@@ -293,14 +307,14 @@ impl PreparedResponse {
         let shows_prompt = request.enable_response_messages;
         Arc::new(ResponseObjectBuilder {
             view: ResponseShape {
-                kv_transfer_params: self.terms.offer(app, &facts.prompts),
+                kv_transfer_params: self.terms.response_params(app, &facts.prompts),
                 ..prepare::response_shape(app, &shape, facts)
             },
             temperature: facts.params.temperature,
             top_p: facts.params.top_p,
             max_tokens: facts.params.max_tokens.unwrap_or(facts.budget),
             logprobs: logprobs.map(|top| prepare::logprob_count(app, top)),
-            ids: app.dialect.ids().items(&facts.id),
+            ids: app.dialect.id_format().item_ids(&facts.id),
             tool_parser: self.parses.then(|| app.metrics.clone()),
             prompt: shows_prompt.then(|| facts.prompts[0].tokens.clone()),
             request: request.clone(),
@@ -309,85 +323,89 @@ impl PreparedResponse {
 }
 
 /// Returns whether a tool parser would find tool calls in the reply to a chat request.
-fn finds_calls(chat: &ChatRequest) -> bool {
+fn finds_tool_calls(chat: &ChatRequest) -> bool {
     let offered = chat.tools.as_ref().is_some_and(|tools| !tools.is_empty());
-    offered && chat.tool_choice != Some(ToolChoice::None)
+    offered && chat.tool_choice != Some(ChatToolChoice::None)
 }
 
 /// Waits for the reply to end and returns the Responses API object.
 ///
 /// # Errors
-/// Same errors as [`prepare::render_finished`].
-async fn ended(frame: Arc<ResponseObjectBuilder>, reply: Reply) -> Result<Value, Fault> {
-    prepare::render_finished(reply, move |reply| {
+/// Same errors as [`prepare::render_when_finished`].
+async fn finished_object(frame: Arc<ResponseObjectBuilder>, reply: Reply) -> Result<Value, Fault> {
+    prepare::render_when_finished(reply, move |reply| {
         let choice = &reply.choices[0];
-        let output = frame.output(choice, Delivery::Whole);
+        let output = frame.output_items(choice, DeliveryMode::Whole);
         let called = output.iter().any(|item| item["type"] == "function_call");
-        frame.count_parsed(ToolMode::NonStreaming, called);
-        frame.object(status(choice), output, Some(reply))
+        frame.count_parser_run(ToolMode::NonStreaming, called);
+        frame.response_object(reply_status(choice), output, Some(reply))
     })
     .await
 }
 
 /// Returns a background response with status `queued` immediately, and generates in a background
 /// task.
-fn in_background(
+fn respond_in_background(
     app: &Arc<App>,
     head: &RequestHead,
-    started: Started<Arc<ResponseObjectBuilder>>,
+    started: StartedGeneration<Arc<ResponseObjectBuilder>>,
     keep: StoreSlot,
 ) -> Response<Body> {
     let frame = started.view.clone();
-    let queued = frame.object("queued", Vec::new(), None);
-    keep.finish(&queued);
-    let store = ResponseStore::of(app).clone();
+    let queued = frame.response_object("queued", Vec::new(), None);
+    keep.store_finished(&queued);
+    let store = ResponseStore::of_app(app).clone();
     if !frame.request.stream.unwrap_or(false) {
         let task = tokio::spawn(async move {
-            let Started {
+            let StartedGeneration {
                 view,
                 reply,
                 guard: _guard,
             } = started;
-            let response = ended(view.clone(), reply).await;
-            let response = response.unwrap_or_else(|_| view.object("failed", Vec::new(), None));
-            keep.finish(&response);
+            let response = finished_object(view.clone(), reply).await;
+            let response =
+                response.unwrap_or_else(|_| view.response_object("failed", Vec::new(), None));
+            keep.store_finished(&response);
         });
         store.attach_task(&frame.view.id, task.abort_handle(), None);
-        return shown(&queued);
+        return object_response(&queued);
     }
-    let Started { view, reply, guard } = started;
-    let log = Arc::new(EventLog::default());
+    let StartedGeneration { view, reply, guard } = started;
+    let log = Arc::new(ResponseEventLog::default());
     let events = log.clone();
     let render = ResponseStream::new(view, Some(keep));
     let interval = app.settings.answers.stream_interval;
-    let injector = fault::injector(app, head);
+    let injector = fault::stream_fault_injector(app, head);
     let mut body = EventStream::new(reply, render, interval, injector, None, None);
     let task = tokio::spawn(async move {
         let _guard = guard;
         while let Some(Ok(part)) = body.frame().await {
             if let Ok(data) = part.into_data() {
-                events.add(&data);
+                events.add_events(&data);
             }
         }
         events.end();
     });
     store.attach_task(&frame.view.id, task.abort_handle(), Some(log.clone()));
-    prepare::events(log.body(0))
+    prepare::event_stream_response(log.stream_from(0))
 }
 
 /// Returns a Responses stream that breaks off after its first events, because the request failed.
 ///
 /// No event can report a failed response, and vLLM never decrements `/load` then (measured on
 /// 0.33).
-fn failed_stream(frame: Arc<ResponseObjectBuilder>, guard: Option<LoadGuard>) -> Response<Body> {
+fn failed_response_stream(
+    frame: Arc<ResponseObjectBuilder>,
+    guard: Option<ServerLoadGuard>,
+) -> Response<Body> {
     std::mem::forget(guard);
     let mut head = String::new();
-    ResponseStream::new(frame, None).head(&mut head);
-    broken(head)
+    ResponseStream::new(frame, None).write_head_events(&mut head);
+    broken_stream(head)
 }
 
 /// Returns a streamed response that breaks off, so that the client sees an incomplete chunked body.
-fn broken(head: String) -> Response<Body> {
+fn broken_stream(head: String) -> Response<Body> {
     let parts = [Ok(Bytes::from(head)), Err("the response failed")];
     let parts = futures_util::stream::unfold(parts.into_iter(), |mut parts| async move {
         let part = parts.next()?;
@@ -397,5 +415,5 @@ fn broken(head: String) -> Response<Body> {
         }
         Some((part, parts))
     });
-    prepare::events(Body::from_stream(parts))
+    prepare::event_stream_response(Body::from_stream(parts))
 }

@@ -8,15 +8,15 @@ use std::sync::Arc;
 use serde_json::{Map, Value, json};
 
 use super::custom;
-use super::ids::Ids;
-use crate::json::Nulls;
-use crate::openai::response_shape::{Counts, ResponseShape, end_of};
-use vllm_sim_engine::End;
+use super::ids::OutputItemIds;
+use crate::json::NullMembers;
+use crate::openai::response_shape::{ResponseShape, TokenCounts, end_of_choice};
+use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_observe::metrics::{Metrics, ToolMode, ToolOutcome, ToolRequest};
-use vllm_sim_service::generate::{Channel, Reason};
+use vllm_sim_service::generate::{EndReason, OutputChannel};
 use vllm_sim_service::{Choice, Reply};
 use vllm_sim_tokenizer::SpecialTokens;
-use vllm_sim_wire::Version;
+use vllm_sim_wire::VllmVersion;
 use vllm_sim_wire::openai::responses::ResponsesRequest;
 
 /// Values that all objects and events of one Responses API response share.
@@ -30,36 +30,36 @@ pub(super) struct ResponseObjectBuilder {
     /// Number of alternatives per token with log probabilities; `None` returns no log
     /// probabilities.
     pub(super) logprobs: Option<u32>,
-    pub(super) ids: Ids,
+    pub(super) ids: OutputItemIds,
     pub(super) tool_parser: Option<Arc<Metrics>>,
     pub(super) prompt: Option<Vec<u32>>,
 }
 
 /// Returns the status of a Responses API object by how its reply ended.
-pub(super) fn status(choice: &Choice) -> &'static str {
-    match (end_of(choice), choice.script.finish.reason) {
-        (End::Finished, Reason::Length) => "incomplete",
-        (End::Cancelled, _) => "cancelled",
-        (End::Failed, _) => "failed",
+pub(super) fn reply_status(choice: &Choice) -> &'static str {
+    match (end_of_choice(choice), choice.script.finish.reason) {
+        (SequenceEndReason::Finished, EndReason::Length) => "incomplete",
+        (SequenceEndReason::Cancelled, _) => "cancelled",
+        (SequenceEndReason::Failed, _) => "failed",
         _ => "completed",
     }
 }
 
 /// Delivery of a Responses API response: in one body or as a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Delivery {
+pub(super) enum DeliveryMode {
     Whole,
     Streamed,
 }
 
 /// Parses the JSON text that `write` writes.
-fn written(write: impl FnOnce(&mut String)) -> Value {
+fn parse_written_json(write: impl FnOnce(&mut String)) -> Value {
     let mut text = String::new();
     write(&mut text);
     serde_json::from_str(&text).unwrap_or_default()
 }
 
-fn cache_options_shown(request: &ResponsesRequest) -> Value {
+fn cache_options_json(request: &ResponsesRequest) -> Value {
     let options = request.prompt_cache_options.as_ref().map(|o| {
         json!({
             "mode": o.mode, "ttl": o.ttl,
@@ -71,9 +71,14 @@ fn cache_options_shown(request: &ResponsesRequest) -> Value {
 
 impl ResponseObjectBuilder {
     /// Returns the Responses API object with the given status and output items.
-    pub(super) fn object(&self, status: &str, output: Vec<Value>, reply: Option<&Reply>) -> Value {
+    pub(super) fn response_object(
+        &self,
+        status: &str,
+        output: Vec<Value>,
+        reply: Option<&Reply>,
+    ) -> Value {
         let (view, request) = (&self.view, &self.request);
-        let new = view.version >= Version::V033;
+        let new = view.version >= VllmVersion::V033;
         let incomplete = (status == "incomplete").then(|| json!({"reason": "max_output_tokens"}));
         let mut map = Map::new();
         let mut set = |key: &str, value: Value| map.insert(key.to_owned(), value);
@@ -87,12 +92,17 @@ impl ResponseObjectBuilder {
         set("output", output.into());
         set("parallel_tool_calls", request.parallel_tool_calls.into());
         set("temperature", self.temperature.into());
-        set("tool_choice", choice_shown(&request.tool_choice));
-        set("tools", request.tools.iter().map(tool_shown).collect());
+        set("tool_choice", tool_choice_json(&request.tool_choice));
+        set("tools", request.tools.iter().map(tool_json).collect());
         set("top_p", self.top_p.into());
         set("background", request.background.unwrap_or(false).into());
-        set("max_output_tokens", vllm_sim_python::int(self.max_tokens));
-        let calls = request.max_tool_calls.map(vllm_sim_python::int);
+        set(
+            "max_output_tokens",
+            vllm_sim_python::json_of_python_int(self.max_tokens),
+        );
+        let calls = request
+            .max_tool_calls
+            .map(vllm_sim_python::json_of_python_int);
         set("max_tool_calls", calls.into());
         set(
             "previous_response_id",
@@ -100,7 +110,7 @@ impl ResponseObjectBuilder {
         );
         set("prompt", Value::Null);
         if new {
-            set("prompt_cache_options", cache_options_shown(request));
+            set("prompt_cache_options", cache_options_json(request));
             set("prompt_cache_key", request.prompt_cache_key.clone().into());
             set(
                 "prompt_cache_retention",
@@ -109,7 +119,7 @@ impl ResponseObjectBuilder {
         }
         set(
             "reasoning",
-            request.reasoning.as_ref().map(reasoning_shown).into(),
+            request.reasoning.as_ref().map(reasoning_json).into(),
         );
         if new {
             set(
@@ -119,18 +129,18 @@ impl ResponseObjectBuilder {
         }
         set("service_tier", request.service_tier.as_str().into());
         set("status", status.into());
-        set("text", request.text.as_ref().map(text_shown).into());
+        set("text", request.text.as_ref().map(text_config_json).into());
         let top = self
             .logprobs
-            .map(|_| vllm_sim_python::int(request.top_logprobs));
+            .map(|_| vllm_sim_python::json_of_python_int(request.top_logprobs));
         set("top_logprobs", top.into());
         set("truncation", request.truncation.clone().into());
-        set("usage", reply.map(usage).into());
+        set("usage", reply.map(usage_json).into());
         set("user", request.user.clone().into());
         if let Some(reply) = reply.filter(|_| view.metrics) {
             set(
                 "metrics",
-                written(|text| view.timings(text, reply, Nulls::Shown)),
+                parse_written_json(|text| view.write_timings(text, reply, NullMembers::Shown)),
             );
         }
         set(
@@ -141,7 +151,7 @@ impl ResponseObjectBuilder {
             "frequency_penalty",
             request.frequency_penalty.unwrap_or(0.0).into(),
         );
-        let offer = reply.map(|_| written(|text| view.transfer(text)));
+        let offer = reply.map(|_| parse_written_json(|text| view.write_kv_transfer_params(text)));
         set("kv_transfer_params", offer.unwrap_or_default());
         set("ec_transfer_params", Value::Null);
         let (input, output) = self.raw_messages(reply).unzip();
@@ -157,13 +167,16 @@ impl ResponseObjectBuilder {
             json!([{"message": text, "tokens": ids, "type": "raw_message_tokens"}])
         };
         let choice = &reply?.choices[0];
-        let tokens = choice.script.tokens().take(choice.released() as usize);
+        let tokens = choice
+            .script
+            .tokens()
+            .take(choice.released_tokens() as usize);
         let ids: Vec<u32> = tokens.map(|t| t.id).collect();
         Some((raw(self.prompt.as_ref()?), raw(&ids)))
     }
 
     /// Counts one run of the tool parser in the metrics, on a reply or on a stream delta.
-    pub(super) fn count_parsed(&self, mode: ToolMode, found: bool) {
+    pub(super) fn count_parser_run(&self, mode: ToolMode, found: bool) {
         let outcome = if found {
             ToolOutcome::ToolCall
         } else {
@@ -177,23 +190,23 @@ impl ResponseObjectBuilder {
     /// Returns the output items of a Responses API object for an ended reply.
     ///
     /// A stream reports its reasoning as completed; a unary response leaves its status null.
-    pub(super) fn output(&self, choice: &Choice, delivery: Delivery) -> Vec<Value> {
-        let streamed = delivery == Delivery::Streamed;
-        let released = choice.released();
-        let text = |channel| choice.script.text(channel, released);
+    pub(super) fn output_items(&self, choice: &Choice, delivery: DeliveryMode) -> Vec<Value> {
+        let streamed = delivery == DeliveryMode::Streamed;
+        let released = choice.released_tokens();
+        let text = |channel| choice.script.channel_text(channel, released);
         let mut items = Vec::new();
-        let reasoning = text(Channel::Reasoning);
+        let reasoning = text(OutputChannel::Reasoning);
         if !reasoning.is_empty() && self.request.include_reasoning {
             let status = streamed.then_some("completed");
             items.push(self.reasoning_item(Some(&reasoning), status));
         }
         let calls = (0..choice.script.calls.len() as u16)
-            .map(|call| (call, text(Channel::Call(call))))
+            .map(|call| (call, text(OutputChannel::Call(call))))
             .filter(|(_, arguments)| !arguments.is_empty());
         let calls: Vec<Value> = calls
             .map(|(call, arguments)| self.call_item(choice, call, &arguments, "completed"))
             .collect();
-        let mut content = text(Channel::Content);
+        let mut content = text(OutputChannel::Content);
         let silent = items.is_empty() && calls.is_empty() && content.is_empty();
         if silent && !streamed && !choice.script.calls.is_empty() {
             // The parser treats a call that was cut before its first argument as text.
@@ -201,15 +214,15 @@ impl ResponseObjectBuilder {
             let ids: Vec<u32> = tokens.map(|token| token.id).collect();
             content = self.view.tokenizer.decode(&ids, SpecialTokens::Without);
         }
-        let alone = items.is_empty() && calls.is_empty() && self.view.version >= Version::V033;
+        let alone = items.is_empty() && calls.is_empty() && self.view.version >= VllmVersion::V033;
         if !content.is_empty() || (alone && !streamed) {
             let ended = match calls.is_empty() {
-                true => status(choice),
+                true => reply_status(choice),
                 false => "completed",
             };
-            let state = self.state(ended);
+            let state = self.message_status(ended);
             let logprobs = self.logprobs.filter(|_| !streamed);
-            let logprobs = logprobs.map(|top| self.logprobs(choice, top));
+            let logprobs = logprobs.map(|top| self.logprobs_json(choice, top));
             items.push(self.message_item(&content, logprobs, state));
         }
         items.extend(calls);
@@ -218,8 +231,8 @@ impl ResponseObjectBuilder {
 
     /// Returns the status of a message item; vLLM 0.32 reports a message cut by the output limit as
     /// completed.
-    pub(super) fn state(&self, reply: &str) -> &'static str {
-        if reply == "incomplete" && self.view.version >= Version::V033 {
+    pub(super) fn message_status(&self, reply: &str) -> &'static str {
+        if reply == "incomplete" && self.view.version >= VllmVersion::V033 {
             "incomplete"
         } else {
             "completed"
@@ -237,7 +250,7 @@ impl ResponseObjectBuilder {
     pub(super) fn message_item(&self, text: &str, logprobs: Option<Value>, status: &str) -> Value {
         let content: Vec<Value> = match text {
             "" => Vec::new(),
-            text => vec![text_part(text, logprobs)],
+            text => vec![output_text_part(text, logprobs)],
         };
         json!({
             "id": self.ids.message, "content": content, "role": "assistant", "status": status,
@@ -255,14 +268,14 @@ impl ResponseObjectBuilder {
         let name = choice.script.calls.get(usize::from(call));
         if self.is_custom(choice, call) {
             return json!({
-                "call_id": self.ids.call(call), "input": custom::input(arguments), "name": name,
-                "type": "custom_tool_call", "id": self.item_id(choice, Channel::Call(call)),
+                "call_id": self.ids.call_id(call), "input": custom::input_of_arguments(arguments), "name": name,
+                "type": "custom_tool_call", "id": self.item_id(choice, OutputChannel::Call(call)),
                 "async": null, "caller": null, "namespace": null,
             });
         }
         json!({
-            "arguments": arguments, "call_id": self.ids.call(call), "name": name,
-            "type": "function_call", "id": self.ids.item(Channel::Call(call)), "async": null,
+            "arguments": arguments, "call_id": self.ids.call_id(call), "name": name,
+            "type": "function_call", "id": self.ids.item_id(OutputChannel::Call(call)), "async": null,
             "caller": null, "namespace": null, "status": status,
         })
     }
@@ -276,16 +289,21 @@ impl ResponseObjectBuilder {
     }
 
     /// Returns the id of the output item for a channel: reasoning, message or tool call.
-    pub(super) fn item_id(&self, choice: &Choice, channel: Channel) -> String {
-        let id = self.ids.item(channel);
+    pub(super) fn item_id(&self, choice: &Choice, channel: OutputChannel) -> String {
+        let id = self.ids.item_id(channel);
         match channel {
-            Channel::Call(call) if self.is_custom(choice, call) => id.replacen("fc_", "ctc_", 1),
+            OutputChannel::Call(call) if self.is_custom(choice, call) => {
+                id.replacen("fc_", "ctc_", 1)
+            }
             _ => id,
         }
     }
 
-    fn logprobs(&self, choice: &Choice, top: u32) -> Value {
-        let tokens = choice.script.tokens().take(choice.released() as usize);
+    fn logprobs_json(&self, choice: &Choice, top: u32) -> Value {
+        let tokens = choice
+            .script
+            .tokens()
+            .take(choice.released_tokens() as usize);
         let view = &self.view;
         tokens
             .enumerate()
@@ -309,12 +327,12 @@ impl ResponseObjectBuilder {
     }
 }
 
-pub(super) fn text_part(text: &str, logprobs: Option<Value>) -> Value {
+pub(super) fn output_text_part(text: &str, logprobs: Option<Value>) -> Value {
     json!({"annotations": [], "text": text, "type": "output_text", "logprobs": logprobs})
 }
 
-fn usage(reply: &Reply) -> Value {
-    let counts = Counts::of(reply);
+fn usage_json(reply: &Reply) -> Value {
+    let counts = TokenCounts::of_reply(reply);
     json!({
         "input_tokens": counts.prompt,
         "input_tokens_details": {
@@ -331,7 +349,7 @@ fn usage(reply: &Reply) -> Value {
 }
 
 /// Returns an SDK object with `members` in that order, absent ones as null, then its other members.
-fn shown(value: &Value, members: &[&str]) -> Value {
+fn with_ordered_members(value: &Value, members: &[&str]) -> Value {
     let Value::Object(given) = value else {
         return value.clone();
     };
@@ -348,7 +366,7 @@ fn shown(value: &Value, members: &[&str]) -> Value {
     Value::Object(out)
 }
 
-fn tool_shown(tool: &Value) -> Value {
+fn tool_json(tool: &Value) -> Value {
     if tool.get("type").is_some_and(|kind| kind == "function") {
         let members = [
             "name",
@@ -361,30 +379,30 @@ fn tool_shown(tool: &Value) -> Value {
             "description",
             "output_schema",
         ];
-        shown(tool, &members)
+        with_ordered_members(tool, &members)
     } else {
         tool.clone()
     }
 }
 
-fn choice_shown(choice: &Value) -> Value {
+fn tool_choice_json(choice: &Value) -> Value {
     match choice.get("type").and_then(Value::as_str) {
-        Some("function") => shown(choice, &["name", "type"]),
-        Some("allowed_tools") => shown(choice, &["mode", "tools", "type"]),
+        Some("function") => with_ordered_members(choice, &["name", "type"]),
+        Some("allowed_tools") => with_ordered_members(choice, &["mode", "tools", "type"]),
         _ => choice.clone(),
     }
 }
 
-fn reasoning_shown(reasoning: &Value) -> Value {
+fn reasoning_json(reasoning: &Value) -> Value {
     let members = ["context", "effort", "generate_summary", "mode", "summary"];
-    shown(reasoning, &members)
+    with_ordered_members(reasoning, &members)
 }
 
-fn text_shown(text: &Value) -> Value {
-    let mut text = shown(text, &["format", "verbosity"]);
+fn text_config_json(text: &Value) -> Value {
+    let mut text = with_ordered_members(text, &["format", "verbosity"]);
     if text["format"]["type"] == "json_schema" {
         let members = ["name", "schema", "type", "description", "strict"];
-        text["format"] = shown(&text["format"], &members);
+        text["format"] = with_ordered_members(&text["format"], &members);
     }
     text
 }

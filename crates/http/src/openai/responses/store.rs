@@ -13,16 +13,16 @@ use tokio::task::AbortHandle;
 
 use crate::app::App;
 
-const CAPACITY: usize = 10_000;
+const MAX_STORED_RESPONSES: usize = 10_000;
 
 /// Maximum size of all stored Responses API responses, in bytes; smaller in tests.
-const MAX_BYTES: usize = if cfg!(test) { 1 << 20 } else { 256 << 20 };
+const MAX_STORED_BYTES: usize = if cfg!(test) { 1 << 20 } else { 256 << 20 };
 
 #[derive(Default)]
-pub(crate) struct ResponseStore(Mutex<Entries>);
+pub(crate) struct ResponseStore(Mutex<StoredEntries>);
 
 #[derive(Default)]
-struct Entries {
+struct StoredEntries {
     by_id: IndexMap<String, StoredResponse>,
     bytes: usize,
     /// Number of slots reserved so far in the store of responses.
@@ -31,17 +31,19 @@ struct Entries {
     lives: u32,
 }
 
-impl Entries {
+impl StoredEntries {
     /// Updates the size of a stored response and drops the oldest responses beyond the limits.
     ///
     /// The newest response always stays.
-    fn settle(&mut self, id: &str) {
+    fn update_size_and_evict(&mut self, id: &str) {
         if let Some(entry) = self.by_id.get_mut(id) {
-            let bytes = entry.size();
+            let bytes = entry.size_bytes();
             self.bytes = self.bytes - entry.bytes + bytes;
             entry.bytes = bytes;
         }
-        while self.by_id.len() > 1 && (self.by_id.len() > CAPACITY || self.bytes > MAX_BYTES) {
+        while self.by_id.len() > 1
+            && (self.by_id.len() > MAX_STORED_RESPONSES || self.bytes > MAX_STORED_BYTES)
+        {
             if let Some((_, oldest)) = self.by_id.shift_remove_index(0) {
                 self.bytes -= oldest.bytes;
             }
@@ -55,14 +57,14 @@ struct StoredResponse {
     slot: u64,
     response: Value,
     messages: Vec<Value>,
-    log: Option<Arc<EventLog>>,
+    log: Option<Arc<ResponseEventLog>>,
     /// Task that generates a background response; `None` for other responses.
     task: Option<AbortHandle>,
 }
 
 impl StoredResponse {
     /// Stops the task of a background response and ends its event log.
-    fn stop(&mut self) {
+    fn stop_background_task(&mut self) {
         if let Some(task) = self.task.take() {
             task.abort();
         }
@@ -71,19 +73,20 @@ impl StoredResponse {
         }
     }
 
-    fn size(&self) -> usize {
-        let log = self.log.as_ref().map_or(0, |log| log.size());
-        log + size(&self.response) + self.messages.iter().map(size).sum::<usize>()
+    fn size_bytes(&self) -> usize {
+        let log = self.log.as_ref().map_or(0, |log| log.size_bytes());
+        log + json_size_bytes(&self.response)
+            + self.messages.iter().map(json_size_bytes).sum::<usize>()
     }
 }
 
-fn size(value: &Value) -> usize {
+fn json_size_bytes(value: &Value) -> usize {
     let inner = match value {
         Value::String(text) => text.len(),
-        Value::Array(items) => items.iter().map(size).sum(),
+        Value::Array(items) => items.iter().map(json_size_bytes).sum(),
         Value::Object(map) => map
             .iter()
-            .map(|(key, item)| 64 + key.len() + size(item))
+            .map(|(key, item)| 64 + key.len() + json_size_bytes(item))
             .sum(),
         Value::Null | Value::Bool(_) | Value::Number(_) => 0,
     };
@@ -105,20 +108,22 @@ pub(super) enum CancelOutcome {
 
 impl ResponseStore {
     /// Returns the store of responses of `app`; empties it if the server had a simulated restart.
-    pub(super) fn of(app: &App) -> &Arc<Self> {
+    pub(super) fn of_app(app: &App) -> &Arc<Self> {
         let lives = app.availability().borrow().lives;
         let mut entries = app.responses.0.lock();
         if entries.lives != lives {
             let slots = entries.slots;
             let mut old = std::mem::take(&mut *entries);
             (entries.lives, entries.slots) = (lives, slots);
-            old.by_id.values_mut().for_each(StoredResponse::stop);
+            old.by_id
+                .values_mut()
+                .for_each(StoredResponse::stop_background_task);
         }
         &app.responses
     }
 
     /// Reserves a slot in the store for the response to a request with these chat messages.
-    pub(super) fn slot(self: &Arc<Self>, messages: Vec<Value>) -> StoreSlot {
+    pub(super) fn reserve_slot(self: &Arc<Self>, messages: Vec<Value>) -> StoreSlot {
         let mut entries = self.0.lock();
         entries.slots += 1;
         StoreSlot {
@@ -133,8 +138,8 @@ impl ResponseStore {
     /// same id.
     ///
     /// A cancelled response stays cancelled.
-    fn put(&self, slot: &StoreSlot, response: &Value) {
-        let id = id(response);
+    fn store_response(&self, slot: &StoreSlot, response: &Value) {
+        let id = response_id(response);
         let mut entries = self.0.lock();
         if entries.lives != slot.lives {
             return;
@@ -167,11 +172,16 @@ impl ResponseStore {
                 }
             }
         }
-        entries.settle(&id);
+        entries.update_size_and_evict(&id);
     }
 
     /// Attaches the generating task and the event log to a stored background response.
-    pub(super) fn attach_task(&self, id: &str, task: AbortHandle, log: Option<Arc<EventLog>>) {
+    pub(super) fn attach_task(
+        &self,
+        id: &str,
+        task: AbortHandle,
+        log: Option<Arc<ResponseEventLog>>,
+    ) {
         if let Some(entry) = self.0.lock().by_id.get_mut(id) {
             entry.task = Some(task);
             entry.log = log;
@@ -186,7 +196,7 @@ impl ResponseStore {
             .map(|entry| entry.response.clone())
     }
 
-    pub(super) fn log(&self, id: &str) -> Option<Arc<EventLog>> {
+    pub(super) fn event_log(&self, id: &str) -> Option<Arc<ResponseEventLog>> {
         self.0.lock().by_id.get(id)?.log.clone()
     }
 
@@ -214,12 +224,12 @@ impl ResponseStore {
             return CancelOutcome::Ended;
         }
         entry.response["status"] = "cancelled".into();
-        entry.stop();
+        entry.stop_background_task();
         CancelOutcome::Cancelled(entry.response.clone())
     }
 }
 
-fn id(response: &Value) -> String {
+fn response_id(response: &Value) -> String {
     response["id"].as_str().unwrap_or_default().to_owned()
 }
 
@@ -233,21 +243,21 @@ pub(super) struct StoreSlot {
 }
 
 impl StoreSlot {
-    pub(super) fn finish(&self, response: &Value) {
-        self.store.put(self, response);
+    pub(super) fn store_finished(&self, response: &Value) {
+        self.store.store_response(self, response);
     }
 }
 
 /// Records the events of a background Responses API response, so that clients can stream them
 /// later.
 #[derive(Default)]
-pub(super) struct EventLog {
+pub(super) struct ResponseEventLog {
     events: Mutex<(Vec<Bytes>, bool)>,
     changed: Notify,
 }
 
-impl EventLog {
-    pub(super) fn add(&self, frame: &[u8]) {
+impl ResponseEventLog {
+    pub(super) fn add_events(&self, frame: &[u8]) {
         let text = String::from_utf8_lossy(frame);
         let events = text.split_inclusive("\n\n");
         let events = events.map(|event| Bytes::copy_from_slice(event.as_bytes()));
@@ -255,7 +265,7 @@ impl EventLog {
         self.changed.notify_waiters();
     }
 
-    fn size(&self) -> usize {
+    fn size_bytes(&self) -> usize {
         self.events.lock().0.iter().map(Bytes::len).sum()
     }
 
@@ -265,7 +275,7 @@ impl EventLog {
     }
 
     /// Returns a stream of the recorded response events from number `from`; it ends with the log.
-    pub(super) fn body(self: Arc<Self>, from: usize) -> Body {
+    pub(super) fn stream_from(self: Arc<Self>, from: usize) -> Body {
         let next = |(log, at): (Arc<Self>, usize)| async move {
             loop {
                 let changed = log.changed.notified();
@@ -305,26 +315,26 @@ mod tests {
     #[test]
     fn the_oldest_responses_make_room_by_size() {
         let store = Arc::new(ResponseStore::default());
-        let slot = store.slot(Vec::new());
+        let slot = store.reserve_slot(Vec::new());
         for id in 0..6 {
-            store.put(&slot, &response(&id.to_string(), MAX_BYTES / 4));
+            store.store_response(&slot, &response(&id.to_string(), MAX_STORED_BYTES / 4));
         }
         let kept: Vec<bool> = (0..6)
             .map(|id| store.get(&id.to_string()).is_some())
             .collect();
         assert_eq!(kept, [false, false, false, true, true, true]);
         // A larger one takes the place of what was measured before.
-        store.put(&slot, &response("4", MAX_BYTES / 2));
+        store.store_response(&slot, &response("4", MAX_STORED_BYTES / 2));
         assert!(store.get("3").is_none() && store.get("4").is_some());
-        assert!(store.0.lock().bytes <= MAX_BYTES);
+        assert!(store.0.lock().bytes <= MAX_STORED_BYTES);
     }
 
     #[test]
     fn the_newest_response_stays_however_large() {
         let store = Arc::new(ResponseStore::default());
-        let slot = store.slot(Vec::new());
-        store.put(&slot, &response("a", 10));
-        store.put(&slot, &response("b", MAX_BYTES + 1));
+        let slot = store.reserve_slot(Vec::new());
+        store.store_response(&slot, &response("a", 10));
+        store.store_response(&slot, &response("b", MAX_STORED_BYTES + 1));
         assert!(store.get("a").is_none() && store.get("b").is_some());
     }
 }

@@ -7,17 +7,17 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::custom;
-use super::object::{Delivery, ResponseObjectBuilder, status, text_part};
+use super::object::{DeliveryMode, ResponseObjectBuilder, output_text_part, reply_status};
 use super::store::StoreSlot;
 use crate::json;
-use crate::stream::{ChoiceStep, Render};
+use crate::stream::{ChoiceStep, StreamRenderer};
 use vllm_sim_observe::metrics::ToolMode;
-use vllm_sim_service::generate::Channel;
+use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Choice, Reply};
-use vllm_sim_wire::Version;
+use vllm_sim_wire::VllmVersion;
 
 struct OpenItem {
-    channel: Channel,
+    channel: OutputChannel,
     id: String,
     text: String,
     /// Free text of a custom tool's call that was sent so far.
@@ -43,16 +43,16 @@ impl ResponseStream {
         }
     }
 
-    pub(super) fn head(&mut self, out: &mut String) {
-        let response = self.frame.object("in_progress", Vec::new(), None);
+    pub(super) fn write_head_events(&mut self, out: &mut String) {
+        let response = self.frame.response_object("in_progress", Vec::new(), None);
         for name in ["response.created", "response.in_progress"] {
-            self.event(out, name, json!({"response": response}));
+            self.write_event(out, name, json!({"response": response}));
         }
     }
 
     /// Appends one Responses API event with members in the SDK's order: `sequence_number`, `text`
     /// if any, `type`.
-    fn event(&mut self, out: &mut String, name: &str, mut members: Value) {
+    fn write_event(&mut self, out: &mut String, name: &str, mut members: Value) {
         let text = members
             .as_object_mut()
             .and_then(|members| members.shift_remove("text"));
@@ -65,12 +65,12 @@ impl ResponseStream {
         out.push_str("event: ");
         out.push_str(name);
         out.push_str("\ndata: ");
-        json::value(out, &members);
+        json::write_value(out, &members);
         out.push_str("\n\n");
     }
 
     /// Appends the events that open the output item of a channel, unless it is open already.
-    fn open(&mut self, out: &mut String, channel: Channel, choice: &Choice) {
+    fn open_item(&mut self, out: &mut String, channel: OutputChannel, choice: &Choice) {
         if self
             .open
             .as_ref()
@@ -78,27 +78,27 @@ impl ResponseStream {
         {
             return;
         }
-        self.finish(out, choice, "completed");
+        self.close_item(out, choice, "completed");
         let frame = self.frame.clone();
         let id = frame.item_id(choice, channel);
         let index = self.output_index;
         let (item, part) = match channel {
-            Channel::Reasoning => (
+            OutputChannel::Reasoning => (
                 frame.reasoning_item(None, Some("in_progress")),
                 Some(json!({"text": "", "type": "reasoning_text"})),
             ),
-            Channel::Call(call) => (frame.call_item(choice, call, "", "in_progress"), None),
+            OutputChannel::Call(call) => (frame.call_item(choice, call, "", "in_progress"), None),
             _ => (
                 frame.message_item("", None, "in_progress"),
-                Some(text_part("", Some(json!([])))),
+                Some(output_text_part("", Some(json!([])))),
             ),
         };
         let added = json!({"item": item, "output_index": index});
-        self.event(out, "response.output_item.added", added);
+        self.write_event(out, "response.output_item.added", added);
         if let Some(part) = part {
             let added =
                 json!({"content_index": 0, "item_id": id, "output_index": index, "part": part});
-            self.event(out, "response.content_part.added", added);
+            self.write_event(out, "response.content_part.added", added);
         }
         self.open = Some(OpenItem {
             channel,
@@ -110,7 +110,7 @@ impl ResponseStream {
 
     /// Appends the events that close the open output item; `status` is the status of the reply so
     /// far.
-    fn finish(&mut self, out: &mut String, choice: &Choice, status: &str) {
+    fn close_item(&mut self, out: &mut String, choice: &Choice, status: &str) {
         let Some(open) = self.open.take() else {
             return;
         };
@@ -124,34 +124,34 @@ impl ResponseStream {
         let index = self.output_index;
         self.output_index += 1;
         let (item, part) = match channel {
-            Channel::Reasoning => {
+            OutputChannel::Reasoning => {
                 let done =
                     json!({"content_index": 0, "item_id": id, "output_index": index, "text": text});
-                self.event(out, "response.reasoning_text.done", done);
+                self.write_event(out, "response.reasoning_text.done", done);
                 (
                     frame.reasoning_item(Some(&text), Some("completed")),
                     Some(json!({"text": text, "type": "reasoning_text"})),
                 )
             }
-            Channel::Call(call) if frame.is_custom(choice, call) => {
-                let whole = custom::input(&text);
+            OutputChannel::Call(call) if frame.is_custom(choice, call) => {
+                let whole = custom::input_of_arguments(&text);
                 // Text already sent that does not match cannot be revoked, so the whole text is
                 // sent again.
                 let delta = whole.strip_prefix(&*input).unwrap_or(&whole);
                 if !delta.is_empty() {
                     let delta = json!({"delta": delta, "item_id": id, "output_index": index});
-                    self.event(out, "response.custom_tool_call_input.delta", delta);
+                    self.write_event(out, "response.custom_tool_call_input.delta", delta);
                 }
                 let done = json!({"input": whole, "item_id": id, "output_index": index});
-                self.event(out, "response.custom_tool_call_input.done", done);
+                self.write_event(out, "response.custom_tool_call_input.done", done);
                 (frame.call_item(choice, call, &text, "completed"), None)
             }
-            Channel::Call(call) => {
+            OutputChannel::Call(call) => {
                 let name = choice.script.calls.get(usize::from(call));
                 let done = json!({
                     "arguments": text, "item_id": id, "name": name, "output_index": index,
                 });
-                self.event(out, "response.function_call_arguments.done", done);
+                self.write_event(out, "response.function_call_arguments.done", done);
                 (frame.call_item(choice, call, &text, "completed"), None)
             }
             _ => {
@@ -159,41 +159,41 @@ impl ResponseStream {
                     "content_index": 0, "item_id": id, "logprobs": [], "output_index": index,
                     "text": text,
                 });
-                self.event(out, "response.output_text.done", done);
+                self.write_event(out, "response.output_text.done", done);
                 (
-                    frame.message_item(&text, None, frame.state(status)),
-                    Some(text_part(&text, None)),
+                    frame.message_item(&text, None, frame.message_status(status)),
+                    Some(output_text_part(&text, None)),
                 )
             }
         };
         if let Some(part) = part {
             let done =
                 json!({"content_index": 0, "item_id": id, "output_index": index, "part": part});
-            self.event(out, "response.content_part.done", done);
+            self.write_event(out, "response.content_part.done", done);
         }
         let done = json!({"item": item, "output_index": index});
-        self.event(out, "response.output_item.done", done);
+        self.write_event(out, "response.output_item.done", done);
     }
 
     /// Appends the events for consecutive tokens of one channel: reasoning, text or a tool call.
-    fn write(&mut self, out: &mut String, group: &ChannelRun, choice: &Choice) {
+    fn write_run(&mut self, out: &mut String, group: &ChannelRun, choice: &Choice) {
         let shown = match group.channel {
-            Channel::Marker => false,
-            Channel::Reasoning => self.frame.request.include_reasoning,
+            OutputChannel::Marker => false,
+            OutputChannel::Reasoning => self.frame.request.include_reasoning,
             _ => true,
         };
         if !shown || group.text.is_empty() {
             return;
         }
-        self.open(out, group.channel, choice);
+        self.open_item(out, group.channel, choice);
         let index = self.output_index;
         let Some(open) = &mut self.open else { return };
         open.text.push_str(&group.text);
         let (id, delta) = (open.id.clone(), &group.text);
-        if let Channel::Call(call) = group.channel
+        if let OutputChannel::Call(call) = group.channel
             && self.frame.is_custom(choice, call)
         {
-            let begun = custom::begun(&open.text);
+            let begun = custom::partial_input(&open.text);
             let more = begun
                 .strip_prefix(&*open.input)
                 .unwrap_or_default()
@@ -201,16 +201,16 @@ impl ResponseStream {
             if !more.is_empty() {
                 open.input = begun;
                 let delta = json!({"delta": more, "item_id": id, "output_index": index});
-                self.event(out, "response.custom_tool_call_input.delta", delta);
+                self.write_event(out, "response.custom_tool_call_input.delta", delta);
             }
             return;
         }
         let (name, members) = match group.channel {
-            Channel::Reasoning => (
+            OutputChannel::Reasoning => (
                 "response.reasoning_text.delta",
                 json!({"content_index": 0, "delta": delta, "item_id": id, "output_index": index}),
             ),
-            Channel::Call(_) => (
+            OutputChannel::Call(_) => (
                 "response.function_call_arguments.delta",
                 json!({"delta": delta, "item_id": id, "output_index": index}),
             ),
@@ -218,7 +218,7 @@ impl ResponseStream {
                 let logprobs = self
                     .frame
                     .logprobs
-                    .map(|top| self.logprobs(group, choice, top));
+                    .map(|top| self.run_logprobs(group, choice, top));
                 let logprobs = logprobs.unwrap_or_default();
                 (
                     "response.output_text.delta",
@@ -229,10 +229,10 @@ impl ResponseStream {
                 )
             }
         };
-        self.event(out, name, members);
+        self.write_event(out, name, members);
     }
 
-    fn logprobs(&self, group: &ChannelRun, choice: &Choice, top: u32) -> Vec<Value> {
+    fn run_logprobs(&self, group: &ChannelRun, choice: &Choice, top: u32) -> Vec<Value> {
         let view = &self.frame.view;
         let tokens = group.tokens.iter();
         tokens
@@ -248,37 +248,37 @@ impl ResponseStream {
 }
 
 struct ChannelRun {
-    channel: Channel,
+    channel: OutputChannel,
     text: String,
     tokens: Vec<(usize, u32)>,
 }
 
-impl Render for ResponseStream {
+impl StreamRenderer for ResponseStream {
     // No event can report that a response failed (measured on vLLM 0.33).
-    fn fail(&mut self, _out: &mut String) -> bool {
+    fn write_failure(&mut self, _out: &mut String) -> bool {
         if let Some(keep) = self.keep.take() {
-            keep.finish(&self.frame.object("failed", Vec::new(), None));
+            keep.store_finished(&self.frame.response_object("failed", Vec::new(), None));
         }
         false
     }
 
-    fn garbled(&self) -> &'static str {
+    fn garbled_event(&self) -> &'static str {
         "event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"delta\":\n\n"
     }
 
-    fn open(&mut self, out: &mut String) {
-        self.head(out);
+    fn write_opening(&mut self, out: &mut String) {
+        self.write_head_events(out);
     }
 
-    fn step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
+    fn write_step(&mut self, out: &mut String, choice: &mut Choice, step: &ChoiceStep) {
         let from = (choice.sent - step.tokens) as usize;
         let mut called = false;
         let mut group: Option<ChannelRun> = None;
         for at in 0..step.tokens as usize {
-            let Some(token) = choice.script.next(&mut choice.cursor) else {
+            let Some(token) = choice.script.next_token(&mut choice.cursor) else {
                 break;
             };
-            called |= matches!(token.channel, Channel::Call(_));
+            called |= matches!(token.channel, OutputChannel::Call(_));
             let place = (from + at, token.id);
             match &mut group {
                 Some(group) if group.channel == token.channel => {
@@ -292,30 +292,30 @@ impl Render for ResponseStream {
                         tokens: vec![place],
                     };
                     if let Some(group) = group.replace(next) {
-                        self.write(out, &group, choice);
+                        self.write_run(out, &group, choice);
                     }
                 }
             }
         }
         if let Some(group) = group {
-            self.write(out, &group, choice);
+            self.write_run(out, &group, choice);
         }
-        self.frame.count_parsed(ToolMode::Streaming, called);
+        self.frame.count_parser_run(ToolMode::Streaming, called);
     }
 
-    fn close(&mut self, out: &mut String, reply: &Reply) {
+    fn write_closing(&mut self, out: &mut String, reply: &Reply) {
         let choice = &reply.choices[0];
-        let status = status(choice);
-        self.finish(out, choice, status);
-        let output = self.frame.output(choice, Delivery::Streamed);
-        let response = self.frame.object(status, output, Some(reply));
+        let status = reply_status(choice);
+        self.close_item(out, choice, status);
+        let output = self.frame.output_items(choice, DeliveryMode::Streamed);
+        let response = self.frame.response_object(status, output, Some(reply));
         if let Some(keep) = self.keep.take() {
-            keep.finish(&response);
+            keep.store_finished(&response);
         }
         let name = match status {
-            "incomplete" if self.frame.view.version >= Version::V033 => "response.incomplete",
+            "incomplete" if self.frame.view.version >= VllmVersion::V033 => "response.incomplete",
             _ => "response.completed",
         };
-        self.event(out, name, json!({"response": response}));
+        self.write_event(out, name, json!({"response": response}));
     }
 }

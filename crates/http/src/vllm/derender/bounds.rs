@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::json_list::list;
+use super::json_list::iter_list_member;
 use crate::app::App;
 use vllm_sim_wire::fault::Fault;
 
@@ -11,7 +11,7 @@ use vllm_sim_wire::fault::Fault;
 ///
 /// # Errors
 /// vLLM's 400 for the first count above its limit.
-pub(super) fn replies(app: &App, replies: &[Value]) -> Result<(), Fault> {
+pub(super) fn check_replies(app: &App, replies: &[Value]) -> Result<(), Fault> {
     let most = app.settings.answers.max_choices as usize;
     let longest = app.settings.model.max_model_len as usize;
     let widest = app.settings.answers.max_logprobs.map(|n| n as usize);
@@ -23,14 +23,14 @@ pub(super) fn replies(app: &App, replies: &[Value]) -> Result<(), Fault> {
         )));
     }
     for reply in replies {
-        let choices = list(reply, "choices").count();
+        let choices = iter_list_member(reply, "choices").count();
         if choices > most {
             let id = reply["request_id"].as_str().unwrap_or_default();
             return Err(Fault::bad_request(format!(
                 "choices count ({choices}) in response '{id}' exceeds server maximum ({most})."
             )));
         }
-        for (at, choice) in list(reply, "choices").enumerate() {
+        for (at, choice) in iter_list_member(reply, "choices").enumerate() {
             let index = choice.get("index").and_then(Value::as_u64);
             let index = index.unwrap_or(at as u64);
             let long = |what: &str, length: usize| {
@@ -39,8 +39,10 @@ pub(super) fn replies(app: &App, replies: &[Value]) -> Result<(), Fault> {
                 );
                 (length > longest).then(|| Fault::bad_request(text))
             };
-            let ids = list(choice, "token_ids").count();
-            let entries = choice.get("logprobs").map(|l| list(l, "content"));
+            let ids = iter_list_member(choice, "token_ids").count();
+            let entries = choice
+                .get("logprobs")
+                .map(|l| iter_list_member(l, "content"));
             let entries: Vec<&Value> = entries.into_iter().flatten().collect();
             let too_long =
                 long("token_ids", ids).or_else(|| long("logprobs.content", entries.len()));
@@ -49,7 +51,7 @@ pub(super) fn replies(app: &App, replies: &[Value]) -> Result<(), Fault> {
             }
             let tops = entries
                 .iter()
-                .map(|entry| list(entry, "top_logprobs").count());
+                .map(|entry| iter_list_member(entry, "top_logprobs").count());
             if let (Some(widest), Some(wide)) = (widest, tops.max())
                 && wide > widest
             {
@@ -66,7 +68,7 @@ pub(super) fn replies(app: &App, replies: &[Value]) -> Result<(), Fault> {
 ///
 /// # Errors
 /// vLLM's 400 for a prompt that is too long.
-pub(super) fn prompt(app: &App, ids: Option<&[u64]>) -> Result<(), Fault> {
+pub(super) fn check_prompt_length(app: &App, ids: Option<&[u64]>) -> Result<(), Fault> {
     let longest = app.settings.model.max_model_len as usize;
     match ids.map(<[u64]>::len).filter(|length| *length > longest) {
         None => Ok(()),

@@ -3,7 +3,10 @@
 use serde_json::Value;
 
 /// Iterates over the items of the list `key` in a JSON object; empty if the member is not a list.
-pub(super) fn list<'v>(value: &'v Value, key: &str) -> impl Iterator<Item = &'v Value> + use<'v> {
+pub(super) fn iter_list_member<'v>(
+    value: &'v Value,
+    key: &str,
+) -> impl Iterator<Item = &'v Value> + use<'v> {
     value
         .get(key)
         .and_then(Value::as_array)

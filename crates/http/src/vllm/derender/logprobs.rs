@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value, json};
 
-use super::json_list::list;
-use super::options::RequestOptions;
+use super::json_list::iter_list_member;
+use super::options::DerenderOptions;
 use super::token_choice::TokenChoice;
 use crate::app::App;
 use crate::openai::logprobs;
@@ -18,14 +18,14 @@ struct TextLogprob {
 }
 
 /// Returns the log probabilities of a token response in the form of a chat choice.
-pub(super) fn chat(
+pub(super) fn chat_logprobs(
     app: &App,
     choice: &TokenChoice<'_>,
-    options: &RequestOptions,
+    options: &DerenderOptions,
     before: &[u32],
 ) -> Option<Value> {
     let shown = |text: &str, logprob: f64| json!({"token": text, "logprob": logprob, "bytes": text.as_bytes()});
-    let entries = entries(app, choice, options, before)?.into_iter();
+    let entries = text_logprobs(app, choice, options, before)?.into_iter();
     let content = entries.map(|entry| {
         let top = entry
             .top
@@ -43,14 +43,14 @@ pub(super) fn chat(
 /// text offset after the last token.
 ///
 /// `offset` is the text offset of the first token, in characters.
-pub(super) fn completion(
+pub(super) fn completion_logprobs(
     app: &App,
     choice: &TokenChoice<'_>,
-    options: &RequestOptions,
+    options: &DerenderOptions,
     before: &[u32],
     offset: usize,
 ) -> (Option<Value>, Option<usize>) {
-    let Some(entries) = entries(app, choice, options, before) else {
+    let Some(entries) = text_logprobs(app, choice, options, before) else {
         return (None, None);
     };
     let mut at = offset;
@@ -77,40 +77,42 @@ pub(super) fn completion(
     (Some(lists), Some(at))
 }
 
-fn entries(
+fn text_logprobs(
     app: &App,
     choice: &TokenChoice<'_>,
-    options: &RequestOptions,
+    options: &DerenderOptions,
     before: &[u32],
 ) -> Option<Vec<TextLogprob>> {
     let logprobs = choice.json.get("logprobs").filter(|l| l.is_object())?;
     let mut context = before.to_vec();
     let tokenizer = app.service.generator.tokenizer();
-    let text = |id: u32, context: &[u32]| logprobs::text(tokenizer, id, &|| context.to_vec());
+    let text = |id: u32, context: &[u32]| {
+        logprobs::logprob_token_text(tokenizer, id, &|| context.to_vec())
+    };
     let logprob = |entry: &Value| {
         entry
             .get("logprob")
             .and_then(Value::as_f64)
             .unwrap_or(-9999.0)
     };
-    let entries = list(logprobs, "content").map(|entry| {
-        let all: Vec<&Value> = list(entry, "top_logprobs").collect();
+    let entries = iter_list_member(logprobs, "content").map(|entry| {
+        let all: Vec<&Value> = iter_list_member(entry, "top_logprobs").collect();
         let kept = options.top.unwrap_or(all.len()).min(all.len());
         let top = all[..kept].iter();
-        let top = top.map(|other| (text(id_of(other), &context), logprob(other)));
+        let top = top.map(|other| (text(token_id_of(other), &context), logprob(other)));
         let resolved = TextLogprob {
-            text: text(id_of(entry), &context),
+            text: text(token_id_of(entry), &context),
             logprob: logprob(entry),
             top: top.collect(),
             had_top: !all.is_empty(),
         };
-        context.push(id_of(entry));
+        context.push(token_id_of(entry));
         resolved
     });
     Some(entries.collect())
 }
 
-fn id_of(entry: &Value) -> u32 {
+fn token_id_of(entry: &Value) -> u32 {
     let id = entry.get("token_id").and_then(Value::as_u64);
     id.and_then(|id| u32::try_from(id).ok()).unwrap_or(u32::MAX)
 }

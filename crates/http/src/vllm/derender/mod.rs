@@ -19,51 +19,54 @@ use std::sync::Arc;
 use axum::extract::State;
 use serde_json::{Value, json};
 
-use super::ok;
+use super::ok_json;
 use crate::app::App;
 use crate::body::JsonRequest;
 use crate::error::HandlerResult;
-use crate::openai::ids::CallIds;
-use json_list::list;
-use options::RequestOptions;
+use crate::openai::ids::ToolCallIds;
+use json_list::iter_list_member;
+use options::DerenderOptions;
 use parsed_text::{OutputParsers, ParsedText, TextExtent};
-use reply::{finish_reason, model, output_tokens, token_count, usage, weight_versions};
+use reply::{
+    add_weight_versions, chat_finish_reason, clamped_token_count, count_output_tokens,
+    response_model, usage_json,
+};
 use token_choice::{TokenChoice, text_and_stop};
-use vllm_sim_engine::driver::unix_now;
+use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::derender::{
     DerenderChatRequest, DerenderCompletionRequest, DerenderStreamRequest,
 };
 
-pub(crate) async fn chat(
+pub(crate) async fn derender_chat(
     State(app): State<Arc<App>>,
     JsonRequest { value, .. }: JsonRequest,
 ) -> HandlerResult {
     if value["stream"] == true {
         let request = DerenderStreamRequest::parse(&value)?;
-        return stream::chat(&app, &request);
+        return stream::derender_chat_chunk(&app, &request);
     }
     let request = DerenderChatRequest::parse(&value)?;
     let reply = &request.generate_response;
-    let model = model(&app, request.model.as_deref(), reply)?;
-    bounds::replies(&app, std::slice::from_ref(reply))?;
+    let model = response_model(&app, request.model.as_deref(), reply)?;
+    bounds::check_replies(&app, std::slice::from_ref(reply))?;
     let prompt = request.prompt_token_ids.as_deref();
-    bounds::prompt(&app, prompt)?;
-    let options = RequestOptions::of(request.chat_request.as_ref());
-    let parsers = OutputParsers::of(&app, &options);
+    bounds::check_prompt_length(&app, prompt)?;
+    let options = DerenderOptions::from_request(request.chat_request.as_ref());
+    let parsers = OutputParsers::of_server(&app, &options);
     if parsers.is_some() && request.chat_request.is_none() {
-        return Err(Fault::bad_request(parsed_text::NEEDS_REQUEST));
+        return Err(Fault::bad_request(parsed_text::NEEDS_CHAT_REQUEST));
     }
     let prompt_ids = token_choice::prompt_ids(prompt, reply)?;
-    let ids = CallIds::fresh();
+    let ids = ToolCallIds::random_hex();
     let mut choices = Vec::new();
-    for (at, choice) in list(reply, "choices").enumerate() {
-        let choice = TokenChoice::of(choice)?;
+    for (at, choice) in iter_list_member(reply, "choices").enumerate() {
+        let choice = TokenChoice::parse_choice(choice)?;
         if choice.ids.is_empty() {
             return Err(Fault::bad_request(format!(
                 "choice {} has empty or null token_ids",
-                choice.index(at)
+                choice.choice_index(at)
             )));
         }
         let special = match &parsers {
@@ -72,35 +75,35 @@ pub(crate) async fn chat(
         };
         let (text, stop_reason) = text_and_stop(&app, &choice, &options, &prompt_ids, special);
         let parsed = match &parsers {
-            Some(parsers) => parsers.read(&text, TextExtent::Whole),
+            Some(parsers) => parsers.parse_text(&text, TextExtent::Whole),
             None => ParsedText::plain(text),
         };
-        let finish_reason = finish_reason(choice.finish().unwrap_or("stop"), &parsed);
-        let logprobs = (!options.hides(parsers.as_ref()))
-            .then(|| logprobs::chat(&app, &choice, &options, &[]))
+        let finish_reason = chat_finish_reason(choice.finish_reason().unwrap_or("stop"), &parsed);
+        let logprobs = (!options.hides_tokens(parsers.as_ref()))
+            .then(|| logprobs::chat_logprobs(&app, &choice, &options, &[]))
             .flatten();
         let mut shown = json!({
-            "index": choice.index(at),
-            "message": message(&app, &options, parsed, at, &ids),
+            "index": choice.choice_index(at),
+            "message": chat_message_json(&app, &options, parsed, at, &ids),
             "logprobs": logprobs,
             "finish_reason": finish_reason,
             "stop_reason": stop_reason,
             "token_ids": choice.shown_ids(&options, parsers.as_ref()),
             "routed_experts": null,
         });
-        weight_versions(&app, &mut shown, choice.json.get("weight_versions"));
+        add_weight_versions(&app, &mut shown, choice.json.get("weight_versions"));
         choices.push(shown);
     }
-    let prompt_tokens = token_count(request.prompt_tokens);
-    Ok(ok(&json!({
+    let prompt_tokens = clamped_token_count(request.prompt_tokens);
+    Ok(ok_json(&json!({
         "id": reply.get("request_id"),
         "object": "chat.completion",
-        "created": unix_now() as u64,
+        "created": unix_now_secs() as u64,
         "model": model,
         "choices": choices,
         "service_tier": null,
         "system_fingerprint": null,
-        "usage": usage(prompt_tokens, output_tokens(reply)),
+        "usage": usage_json(prompt_tokens, count_output_tokens(reply)),
         "prompt_logprobs": reply.get("prompt_logprobs"),
         "prompt_token_ids": reply.get("prompt_token_ids").filter(|_| options.return_token_ids),
         "prompt_text": null,
@@ -110,57 +113,57 @@ pub(crate) async fn chat(
     })))
 }
 
-pub(crate) async fn completions(
+pub(crate) async fn derender_completion(
     State(app): State<Arc<App>>,
     JsonRequest { value, .. }: JsonRequest,
 ) -> HandlerResult {
     if value["stream"] == true {
         let request = DerenderStreamRequest::parse(&value)?;
-        return stream::completion(&app, &request);
+        return stream::derender_completion_chunk(&app, &request);
     }
     let request = DerenderCompletionRequest::parse(&value)?;
     let replies = &request.generate_responses;
     let Some(first) = replies.first() else {
         return Err(Fault::bad_request("generate_responses must not be empty"));
     };
-    let model = model(&app, request.model.as_deref(), first)?;
-    bounds::replies(&app, replies)?;
-    let options = RequestOptions::of(request.completion_request.as_ref());
+    let model = response_model(&app, request.model.as_deref(), first)?;
+    bounds::check_replies(&app, replies)?;
+    let options = DerenderOptions::from_request(request.completion_request.as_ref());
     let seeds = request.prompt_token_ids.as_deref().unwrap_or_default();
     let mut choices = Vec::new();
     let (mut prompt, mut completion) = (0, 0);
     for (at, reply) in replies.iter().enumerate() {
         let prompt_tokens = request.prompt_tokens.as_ref().and_then(|p| p.get(at));
-        prompt = token_count(prompt_tokens.copied()).saturating_add(prompt);
-        completion += output_tokens(reply);
+        prompt = clamped_token_count(prompt_tokens.copied()).saturating_add(prompt);
+        completion += count_output_tokens(reply);
         let given = seeds.get(at).and_then(Option::as_deref);
-        bounds::prompt(&app, given)?;
+        bounds::check_prompt_length(&app, given)?;
         let prompt_ids = token_choice::prompt_ids(given, reply)?;
-        for (place, choice) in list(reply, "choices").enumerate() {
-            let choice = TokenChoice::of(choice)?;
+        for (place, choice) in iter_list_member(reply, "choices").enumerate() {
+            let choice = TokenChoice::parse_choice(choice)?;
             if choice.ids.is_empty() {
                 return Err(Fault::bad_request(format!(
                     "choice {} in response {} has empty or null token_ids",
-                    choice.index(place),
+                    choice.choice_index(place),
                     reply["request_id"].as_str().unwrap_or_default()
                 )));
             }
             let (text, stop_reason) =
                 text_and_stop(&app, &choice, &options, &prompt_ids, options.special);
-            let (logprobs, _) = logprobs::completion(&app, &choice, &options, &[], 0);
+            let (logprobs, _) = logprobs::completion_logprobs(&app, &choice, &options, &[], 0);
             let shown = reply.get("prompt_token_ids");
             let mut whole = json!({
                 "index": choices.len(),
                 "text": text,
                 "logprobs": logprobs,
-                "finish_reason": choice.finish(),
+                "finish_reason": choice.finish_reason(),
                 "stop_reason": stop_reason,
                 "token_ids": choice.shown_ids(&options, None),
                 "prompt_logprobs": reply.get("prompt_logprobs"),
                 "prompt_token_ids": shown.filter(|_| options.return_token_ids),
                 "routed_experts": null,
             });
-            weight_versions(&app, &mut whole, choice.json.get("weight_versions"));
+            add_weight_versions(&app, &mut whole, choice.json.get("weight_versions"));
             choices.push(whole);
         }
     }
@@ -169,27 +172,27 @@ pub(crate) async fn completions(
         let value = first.get(key);
         value.filter(|_| replies.iter().all(|reply| reply.get(key) == value))
     };
-    Ok(ok(&json!({
+    Ok(ok_json(&json!({
         "id": first.get("request_id"),
         "object": "text_completion",
-        "created": unix_now() as u64,
+        "created": unix_now_secs() as u64,
         "model": model,
         "choices": choices,
         "service_tier": null,
         "system_fingerprint": null,
-        "usage": usage(prompt, completion),
+        "usage": usage_json(prompt, completion),
         "kv_transfer_params": alike("kv_transfer_params"),
         "ec_transfer_params": alike("ec_transfer_params"),
         "metrics": first.get("metrics").filter(|_| replies.len() == 1),
     })))
 }
 
-fn message(
+fn chat_message_json(
     app: &App,
-    options: &RequestOptions,
+    options: &DerenderOptions,
     parsed: ParsedText,
     choice: usize,
-    ids: &CallIds,
+    ids: &ToolCallIds,
 ) -> Value {
     let mut message = json!({
         "role": app.settings.model.response_role,
@@ -204,7 +207,7 @@ fn message(
         message["tool_calls"] = calls
             .map(|(call, (name, arguments))| {
                 json!({
-                    "id": ids.of(choice, call),
+                    "id": ids.id_of_call(choice, call),
                     "type": "function",
                     "function": {"name": name, "arguments": arguments},
                 })

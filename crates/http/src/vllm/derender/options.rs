@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::json_list::list;
+use super::json_list::iter_list_member;
 use super::parsed_text::OutputParsers;
 use vllm_sim_tokenizer::SpecialTokens;
 
 #[derive(Debug, Clone)]
-pub(super) struct RequestOptions {
+pub(super) struct DerenderOptions {
     /// Treatment of special tokens in the text of the derendered response.
     pub(super) special: SpecialTokens,
     pub(super) include_reasoning: bool,
@@ -22,19 +22,19 @@ pub(super) struct RequestOptions {
     pub(super) top: Option<usize>,
 }
 
-impl RequestOptions {
+impl DerenderOptions {
     /// Reads the options of the original request; without one, returns vLLM's defaults.
-    pub(super) fn of(request: Option<&Value>) -> Self {
+    pub(super) fn from_request(request: Option<&Value>) -> Self {
         let none = json!({});
         let request = request.unwrap_or(&none);
         let flag = |key: &str| request.get(key).and_then(Value::as_bool);
         let stops = match request.get("stop") {
             Some(Value::String(stop)) => vec![stop.clone()],
-            _ => list(request, "stop")
+            _ => iter_list_member(request, "stop")
                 .filter_map(|stop| stop.as_str().map(str::to_owned))
                 .collect(),
         };
-        let offered = list(request, "tools").next().is_some();
+        let offered = iter_list_member(request, "tools").next().is_some();
         let chosen = request.get("tool_choice").and_then(Value::as_str);
         // `logprobs` is a boolean in chat requests and a number in completion requests.
         let top = match request.get("logprobs") {
@@ -43,12 +43,12 @@ impl RequestOptions {
             _ => None,
         };
         Self {
-            special: SpecialTokens::when(flag("skip_special_tokens") == Some(false)),
+            special: SpecialTokens::from_bool(flag("skip_special_tokens") == Some(false)),
             include_reasoning: flag("include_reasoning") != Some(false),
             return_token_ids: flag("return_token_ids") == Some(true),
             stops: stops.into_iter().filter(|stop| !stop.is_empty()).collect(),
             include_stop: flag("include_stop_str_in_output") == Some(true),
-            stop_ids: list(request, "stop_token_ids")
+            stop_ids: iter_list_member(request, "stop_token_ids")
                 .filter_map(|id| u32::try_from(id.as_u64()?).ok())
                 .collect(),
             ignore_eos: flag("ignore_eos") == Some(true),
@@ -59,7 +59,7 @@ impl RequestOptions {
 
     /// Returns whether token ids and log probabilities must be left out, because they would reveal
     /// hidden reasoning.
-    pub(super) fn hides(&self, parsers: Option<&OutputParsers>) -> bool {
+    pub(super) fn hides_tokens(&self, parsers: Option<&OutputParsers>) -> bool {
         parsers.is_some() && !self.include_reasoning
     }
 }

@@ -1,15 +1,15 @@
 //! Splits the text of a reply into reasoning, content and tool calls.
 
-use super::options::RequestOptions;
+use super::options::DerenderOptions;
 use crate::app::App;
 use vllm_sim_service::generate::hermes;
 
 /// vLLM's error for a derender request without the original chat request, in which parser markup
 /// would leak.
-pub(super) const NEEDS_REQUEST: &str = "chat_request is required when a tool or reasoning parser is configured because plain detokenization would leak raw parser markup into content.";
+pub(super) const NEEDS_CHAT_REQUEST: &str = "chat_request is required when a tool or reasoning parser is configured because plain detokenization would leak raw parser markup into content.";
 
-const THOUGHT: (&str, &str) = ("<think>", "</think>");
-const CALL: (&str, &str) = ("<tool_call>", "</tool_call>");
+const THINK_TAGS: (&str, &str) = ("<think>", "</think>");
+const TOOL_CALL_TAGS: (&str, &str) = ("<tool_call>", "</tool_call>");
 
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct ParsedText {
@@ -43,7 +43,7 @@ pub(super) enum TextExtent {
 
 impl OutputParsers {
     /// Returns the tool and reasoning parsers of the server; `None` if it has none.
-    pub(super) fn of(app: &App, options: &RequestOptions) -> Option<Self> {
+    pub(super) fn of_server(app: &App, options: &DerenderOptions) -> Option<Self> {
         let parsers = &app.settings.parsers;
         let configured = parsers.reasoning.is_some() || parsers.tools.is_some();
         configured.then(|| Self {
@@ -54,54 +54,55 @@ impl OutputParsers {
 
     /// Splits a reply text into reasoning, content and tool calls; the end of a prefix is held back
     /// while it may be part of a tag such as `</think>`.
-    pub(super) fn read(&self, text: &str, portion: TextExtent) -> ParsedText {
+    pub(super) fn parse_text(&self, text: &str, portion: TextExtent) -> ParsedText {
         let ended = portion == TextExtent::Whole;
         let mut parsed = ParsedText::default();
         let mut rest = text;
         if self.reasoning {
-            let inside = text.strip_prefix(THOUGHT.0).unwrap_or(text);
-            let Some((thought, behind)) = inside.split_once(THOUGHT.1) else {
-                parsed.reasoning = some(shown(inside, THOUGHT.1, portion));
+            let inside = text.strip_prefix(THINK_TAGS.0).unwrap_or(text);
+            let Some((thought, behind)) = inside.split_once(THINK_TAGS.1) else {
+                parsed.reasoning =
+                    nonempty_text(without_partial_tag(inside, THINK_TAGS.1, portion));
                 return parsed;
             };
-            parsed.reasoning = some(thought);
+            parsed.reasoning = nonempty_text(thought);
             rest = behind;
         }
         if !self.tools {
-            parsed.content = some(rest);
+            parsed.content = nonempty_text(rest);
             return parsed;
         }
-        let Some((content, calls)) = rest.split_once(CALL.0) else {
-            parsed.content = some(shown(rest, CALL.0, portion));
+        let Some((content, calls)) = rest.split_once(TOOL_CALL_TAGS.0) else {
+            parsed.content = nonempty_text(without_partial_tag(rest, TOOL_CALL_TAGS.0, portion));
             return parsed;
         };
-        let whole = match (ended, rest.rfind(CALL.1)) {
+        let whole = match (ended, rest.rfind(TOOL_CALL_TAGS.1)) {
             (true, _) => rest,
-            (false, Some(end)) => &rest[..end + CALL.1.len()],
+            (false, Some(end)) => &rest[..end + TOOL_CALL_TAGS.1.len()],
             // The first call is incomplete.
             (false, None) => "",
         };
-        match hermes::calls(whole) {
+        match hermes::parse_tool_calls(whole) {
             Some(found) => parsed.calls = found,
             // Text that does not parse as a call is content.
-            None if ended || calls.contains(CALL.1) => {
-                parsed.content = some(rest);
+            None if ended || calls.contains(TOOL_CALL_TAGS.1) => {
+                parsed.content = nonempty_text(rest);
                 return parsed;
             }
             None => {}
         }
-        parsed.content = some(content);
+        parsed.content = nonempty_text(content);
         parsed
     }
 }
 
-fn some(text: &str) -> Option<String> {
+fn nonempty_text(text: &str) -> Option<String> {
     (!text.is_empty()).then(|| text.to_owned())
 }
 
 /// Returns a complete text unchanged, or a prefix without a possible start of the tag `marker` at
 /// its end.
-fn shown<'t>(text: &'t str, marker: &str, portion: TextExtent) -> &'t str {
+fn without_partial_tag<'t>(text: &'t str, marker: &str, portion: TextExtent) -> &'t str {
     if portion == TextExtent::Whole {
         return text;
     }
@@ -121,15 +122,15 @@ mod tests {
     const TEXT: &str = "<think>Well.</think>Let me see. <tool_call>{\"name\": \"f\", \"arguments\": {\"x\": 1}}</tool_call>";
 
     #[test]
-    fn a_text_has_three_parts() {
-        let parsed = BOTH.read(TEXT, TextExtent::Whole);
+    fn text_splits_into_reasoning_content_and_calls() {
+        let parsed = BOTH.parse_text(TEXT, TextExtent::Whole);
         assert_eq!(parsed.reasoning.as_deref(), Some("Well."));
         assert_eq!(parsed.content.as_deref(), Some("Let me see. "));
         assert_eq!(parsed.calls, [("f".to_owned(), "{\"x\": 1}".to_owned())]);
     }
 
     #[test]
-    fn what_is_shown_of_a_beginning_stays() {
+    fn shown_prefix_text_is_never_taken_back() {
         let mut before = ParsedText::default();
         let grows = |a: &Option<String>, b: &Option<String>| {
             b.clone()
@@ -137,15 +138,15 @@ mod tests {
                 .starts_with(a.as_deref().unwrap_or_default())
         };
         for end in 0..=TEXT.len() {
-            let parsed = BOTH.read(&TEXT[..end], TextExtent::Beginning);
+            let parsed = BOTH.parse_text(&TEXT[..end], TextExtent::Beginning);
             // Text that resembles an opening marker is content once the text is complete.
-            if end >= THOUGHT.0.len() {
+            if end >= THINK_TAGS.0.len() {
                 assert!(grows(&before.reasoning, &parsed.reasoning), "{end}");
                 assert!(grows(&before.content, &parsed.content), "{end}");
                 assert!(parsed.calls.starts_with(&before.calls), "{end}");
                 before = parsed;
             }
         }
-        assert_eq!(before, BOTH.read(TEXT, TextExtent::Whole));
+        assert_eq!(before, BOTH.parse_text(TEXT, TextExtent::Whole));
     }
 }

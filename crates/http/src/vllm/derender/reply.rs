@@ -2,15 +2,15 @@
 
 use serde_json::{Value, json};
 
-use super::json_list::list;
+use super::json_list::iter_list_member;
 use super::parsed_text::ParsedText;
 use crate::app::App;
 use crate::generation;
-use vllm_sim_wire::Version;
+use vllm_sim_wire::VllmVersion;
 use vllm_sim_wire::fault::Fault;
 
 /// Returns the finish reason of a chat choice; a stop with tool calls is `tool_calls`.
-pub(super) fn finish_reason<'r>(reason: &'r str, parsed: &ParsedText) -> &'r str {
+pub(super) fn chat_finish_reason<'r>(reason: &'r str, parsed: &ParsedText) -> &'r str {
     let called = !parsed.calls.is_empty() && reason == "stop";
     if called { "tool_calls" } else { reason }
 }
@@ -20,33 +20,38 @@ pub(super) fn finish_reason<'r>(reason: &'r str, parsed: &ParsedText) -> &'r str
 ///
 /// # Errors
 /// vLLM's 404 for a model that is not served.
-pub(super) fn model(app: &App, named: Option<&str>, reply: &Value) -> Result<String, Fault> {
+pub(super) fn response_model(
+    app: &App,
+    named: Option<&str>,
+    reply: &Value,
+) -> Result<String, Fault> {
     let asked = named.or_else(|| reply.get("model")?.as_str());
-    let target = generation::target(app, asked)?;
+    let target = generation::resolve_target(app, asked)?;
     Ok(match named.filter(|name| !name.is_empty()) {
         Some(name) => name.to_owned(),
-        None => app.service.models.shown(&target).to_string(),
+        None => app.service.models.name_in_responses(&target).to_string(),
     })
 }
 
 /// Adds the member `weight_versions` to a choice, which vLLM 0.32 does not have.
-pub(super) fn weight_versions(app: &App, choice: &mut Value, versions: Option<&Value>) {
-    if app.rules.limits.version >= Version::V033 {
+pub(super) fn add_weight_versions(app: &App, choice: &mut Value, versions: Option<&Value>) {
+    if app.rules.limits.version >= VllmVersion::V033 {
         choice["weight_versions"] = versions.cloned().unwrap_or(Value::Null);
     }
 }
 
-pub(super) fn output_tokens(reply: &Value) -> u64 {
-    let each = list(reply, "choices").map(|choice| list(choice, "token_ids").count() as u64);
+pub(super) fn count_output_tokens(reply: &Value) -> u64 {
+    let each = iter_list_member(reply, "choices")
+        .map(|choice| iter_list_member(choice, "token_ids").count() as u64);
     each.sum()
 }
 
 /// Returns a token count from the client, clamped to 64 bits.
-pub(super) fn token_count(given: Option<i128>) -> u64 {
+pub(super) fn clamped_token_count(given: Option<i128>) -> u64 {
     u64::try_from(given.unwrap_or(0).max(0)).unwrap_or(u64::MAX)
 }
 
-pub(super) fn usage(prompt: u64, completion: u64) -> Value {
+pub(super) fn usage_json(prompt: u64, completion: u64) -> Value {
     json!({
         "prompt_tokens": prompt,
         "total_tokens": prompt.saturating_add(completion),

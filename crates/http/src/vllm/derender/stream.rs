@@ -2,29 +2,31 @@
 
 use serde_json::{Value, json};
 
-use super::json_list::list;
-use super::options::RequestOptions;
-use super::parsed_text::{NEEDS_REQUEST, OutputParsers, ParsedText, TextExtent};
-use super::reply::{finish_reason, model, token_count, usage, weight_versions};
-use super::token_choice::{TokenChoice, prompt_ids, text};
+use super::json_list::iter_list_member;
+use super::options::DerenderOptions;
+use super::parsed_text::{NEEDS_CHAT_REQUEST, OutputParsers, ParsedText, TextExtent};
+use super::reply::{
+    add_weight_versions, chat_finish_reason, clamped_token_count, response_model, usage_json,
+};
+use super::token_choice::{TokenChoice, detokenize_output, prompt_ids};
 use super::{bounds, logprobs};
 use crate::app::App;
 use crate::error::HandlerResult;
-use crate::openai::ids::CallIds;
-use crate::token_ids::decodable;
-use crate::vllm::ok;
-use vllm_sim_engine::driver::unix_now;
+use crate::openai::ids::ToolCallIds;
+use crate::token_ids::to_decodable_id;
+use crate::vllm::ok_json;
+use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::fault::Fault;
-use vllm_sim_wire::vllm::derender::{DerenderStreamRequest, StreamState};
+use vllm_sim_wire::vllm::derender::{DerenderStreamRequest, DerenderStreamState};
 
 /// Number of earlier tokens that detokenizing a chunk may need.
-const WINDOW: usize = 8;
+const DETOKENIZE_WINDOW_TOKENS: usize = 8;
 /// Number of earlier tokens on which the text of a token in log probabilities may depend.
-const CONTEXT: usize = 4;
+const LOGPROB_CONTEXT_TOKENS: usize = 4;
 
-const STOPS: &str = "stop strings are not supported by streaming derender because text already sent cannot be cut. Use non-streaming derender or output_mode=text on /inference/v1/generate which holds stop strings back.";
-const NEEDS_PROMPT: &str = "prompt_token_ids is required when a tool or reasoning parser is configured. Without it parse_delta cannot tell whether the prompt left reasoning open (e.g. a chat template that pre-opens <think>) and would misclassify reasoning content as plain content.";
+const STOPS_UNSUPPORTED: &str = "stop strings are not supported by streaming derender because text already sent cannot be cut. Use non-streaming derender or output_mode=text on /inference/v1/generate which holds stop strings back.";
+const NEEDS_PROMPT_IDS: &str = "prompt_token_ids is required when a tool or reasoning parser is configured. Without it parse_delta cannot tell whether the prompt left reasoning open (e.g. a chat template that pre-opens <think>) and would misclassify reasoning content as plain content.";
 
 /// State of a derendered stream, which the client sends with each chunk.
 #[derive(Debug, Clone, Default)]
@@ -41,11 +43,16 @@ struct DerenderState {
 }
 
 impl DerenderState {
-    fn of(wire: Option<&StreamState>) -> Result<Self, Fault> {
+    fn from_wire(wire: Option<&DerenderStreamState>) -> Result<Self, Fault> {
         let Some(wire) = wire else {
             return Ok(Self::default());
         };
-        let ids = |ids: &[u64]| ids.iter().copied().map(decodable).collect::<Result<_, _>>();
+        let ids = |ids: &[u64]| {
+            ids.iter()
+                .copied()
+                .map(to_decodable_id)
+                .collect::<Result<_, _>>()
+        };
         let small = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
         Ok(Self {
             prev_tokens: wire.prev_tokens.clone(),
@@ -77,51 +84,51 @@ impl DerenderState {
     }
 }
 
-pub(super) fn chat(app: &App, request: &DerenderStreamRequest) -> HandlerResult {
+pub(super) fn derender_chat_chunk(app: &App, request: &DerenderStreamRequest) -> HandlerResult {
     let chunk = &request.generate_chunk;
-    let model = model(app, request.model.as_deref(), &Value::Null)?;
-    let options = RequestOptions::of(request.chat_request.as_ref());
-    let parsers = OutputParsers::of(app, &options);
+    let model = response_model(app, request.model.as_deref(), &Value::Null)?;
+    let options = DerenderOptions::from_request(request.chat_request.as_ref());
+    let parsers = OutputParsers::of_server(app, &options);
     if !options.stops.is_empty() {
-        return Err(Fault::bad_request(STOPS));
+        return Err(Fault::bad_request(STOPS_UNSUPPORTED));
     }
     if parsers.is_some() && request.chat_request.is_none() {
-        return Err(Fault::bad_request(NEEDS_REQUEST));
+        return Err(Fault::bad_request(NEEDS_CHAT_REQUEST));
     }
     if parsers.is_some() && request.prompt_token_ids.is_none() {
-        return Err(Fault::bad_request(NEEDS_PROMPT));
+        return Err(Fault::bad_request(NEEDS_PROMPT_IDS));
     }
-    single(chunk, "derender_chat_stream")?;
-    let mut state = DerenderState::of(request.stream_state.as_ref())?;
-    fits(app, request, &state)?;
+    check_single_choice(chunk, "derender_chat_stream")?;
+    let mut state = DerenderState::from_wire(request.stream_state.as_ref())?;
+    check_context_length(app, request, &state)?;
     let mut choices = Vec::new();
-    for choice in list(chunk, "choices") {
-        let choice = TokenChoice::of(choice)?;
+    for choice in iter_list_member(chunk, "choices") {
+        let choice = TokenChoice::parse_choice(choice)?;
         let (delta, finish_reason, stop_reason) = match &parsers {
-            Some(parsers) => parsed(app, request, &mut state, &choice, (&options, parsers)),
-            None => plain(app, request, &mut state, &choice, &options),
+            Some(parsers) => parsed_delta(app, request, &mut state, &choice, (&options, parsers)),
+            None => plain_delta(app, request, &mut state, &choice, &options),
         }?;
-        let hidden = options.hides(parsers.as_ref());
+        let hidden = options.hides_tokens(parsers.as_ref());
         let before = state.logprob_context_token_ids.clone();
-        let logprobs = logprobs::chat(app, &choice, &options, &before).filter(|_| !hidden);
-        remember(&mut state, &choice);
+        let logprobs = logprobs::chat_logprobs(app, &choice, &options, &before).filter(|_| !hidden);
+        remember_context(&mut state, &choice);
         let mut shown_choice = json!({
-            "index": choice.index(0),
+            "index": choice.choice_index(0),
             "delta": delta,
             "logprobs": logprobs,
             "finish_reason": finish_reason,
             "stop_reason": stop_reason,
             "token_ids": choice.shown_ids(&options, parsers.as_ref()),
         });
-        weight_versions(app, &mut shown_choice, None);
+        add_weight_versions(app, &mut shown_choice, None);
         choices.push(shown_choice);
     }
     let shown = chunk.get("prompt_token_ids");
-    Ok(ok(&json!({
+    Ok(ok_json(&json!({
         "chunk": {
             "id": chunk.get("request_id"),
             "object": "chat.completion.chunk",
-            "created": unix_now() as u64,
+            "created": unix_now_secs() as u64,
             "model": model,
             "choices": choices,
             "usage": chunk_usage(request),
@@ -135,45 +142,49 @@ pub(super) fn chat(app: &App, request: &DerenderStreamRequest) -> HandlerResult 
     })))
 }
 
-pub(super) fn completion(app: &App, request: &DerenderStreamRequest) -> HandlerResult {
+pub(super) fn derender_completion_chunk(
+    app: &App,
+    request: &DerenderStreamRequest,
+) -> HandlerResult {
     let chunk = &request.generate_chunk;
-    let model = model(app, request.model.as_deref(), &Value::Null)?;
-    let options = RequestOptions::of(request.completion_request.as_ref());
+    let model = response_model(app, request.model.as_deref(), &Value::Null)?;
+    let options = DerenderOptions::from_request(request.completion_request.as_ref());
     if !options.stops.is_empty() {
-        return Err(Fault::bad_request(STOPS));
+        return Err(Fault::bad_request(STOPS_UNSUPPORTED));
     }
-    bounds::prompt(app, request.prompt_token_ids.as_deref())?;
-    single(chunk, "derender_completion_stream")?;
-    bounds::replies(app, std::slice::from_ref(chunk))?;
-    let mut state = DerenderState::of(request.stream_state.as_ref())?;
+    bounds::check_prompt_length(app, request.prompt_token_ids.as_deref())?;
+    check_single_choice(chunk, "derender_completion_stream")?;
+    bounds::check_replies(app, std::slice::from_ref(chunk))?;
+    let mut state = DerenderState::from_wire(request.stream_state.as_ref())?;
     let mut choices = Vec::new();
-    for choice in list(chunk, "choices") {
-        let choice = TokenChoice::of(choice)?;
+    for choice in iter_list_member(chunk, "choices") {
+        let choice = TokenChoice::parse_choice(choice)?;
         let (ids, stop_reason) = choice.output_ids(app, &options);
-        let text = resume(app, request, &mut state, ids, options.special)?;
+        let text = detokenize_chunk(app, request, &mut state, ids, options.special)?;
         let before = state.logprob_context_token_ids.clone();
         let offset = state.logprob_text_offset;
-        let (logprobs, next) = logprobs::completion(app, &choice, &options, &before, offset);
+        let (logprobs, next) =
+            logprobs::completion_logprobs(app, &choice, &options, &before, offset);
         state.logprob_text_offset = next.unwrap_or(offset + text.chars().count());
-        remember(&mut state, &choice);
+        remember_context(&mut state, &choice);
         let shown = chunk.get("prompt_token_ids");
         let mut shown_choice = json!({
-            "index": choice.index(0),
+            "index": choice.choice_index(0),
             "text": text,
             "logprobs": logprobs,
-            "finish_reason": choice.finish(),
+            "finish_reason": choice.finish_reason(),
             "stop_reason": stop_reason,
             "prompt_token_ids": shown.filter(|_| options.return_token_ids),
             "token_ids": choice.shown_ids(&options, None),
         });
-        weight_versions(app, &mut shown_choice, None);
+        add_weight_versions(app, &mut shown_choice, None);
         choices.push(shown_choice);
     }
-    Ok(ok(&json!({
+    Ok(ok_json(&json!({
         "chunk": {
             "id": chunk.get("request_id"),
             "object": "text_completion",
-            "created": unix_now() as u64,
+            "created": unix_now_secs() as u64,
             "model": model,
             "choices": choices,
             "usage": chunk_usage(request),
@@ -185,50 +196,57 @@ pub(super) fn completion(app: &App, request: &DerenderStreamRequest) -> HandlerR
     })))
 }
 
-fn plain(
+fn plain_delta(
     app: &App,
     request: &DerenderStreamRequest,
     state: &mut DerenderState,
     choice: &TokenChoice<'_>,
-    options: &RequestOptions,
+    options: &DerenderOptions,
 ) -> Result<(Value, Option<String>, Value), Fault> {
     let (ids, stop_reason) = choice.output_ids(app, options);
-    let text = resume(app, request, state, ids, options.special)?;
+    let text = detokenize_chunk(app, request, state, ids, options.special)?;
     let content = (!text.is_empty()).then_some(text);
-    let delta = json!({"role": role(state), "content": content, "reasoning": null});
-    Ok((delta, choice.finish().map(str::to_owned), stop_reason))
+    let delta = json!({"role": first_delta_role(state), "content": content, "reasoning": null});
+    Ok((
+        delta,
+        choice.finish_reason().map(str::to_owned),
+        stop_reason,
+    ))
 }
 
 /// Returns the delta of a chat chunk with parsers: all parsed text so far, without what was sent
 /// before.
-fn parsed(
+fn parsed_delta(
     app: &App,
     request: &DerenderStreamRequest,
     state: &mut DerenderState,
     choice: &TokenChoice<'_>,
-    (options, parsers): (&RequestOptions, &OutputParsers),
+    (options, parsers): (&DerenderOptions, &OutputParsers),
 ) -> Result<(Value, Option<String>, Value), Fault> {
     let prompt = prompt_ids(request.prompt_token_ids.as_deref(), &request.generate_chunk)?;
     let (ids, stop_reason) = choice.output_ids(app, options);
-    let before = text(app, &state.output_token_ids, &prompt, SpecialTokens::With);
+    let before = detokenize_output(app, &state.output_token_ids, &prompt, SpecialTokens::With);
     let whole = [&state.output_token_ids[..], ids].concat();
-    let before = parsers.read(&before, TextExtent::Beginning);
-    let portion = match choice.finish() {
+    let before = parsers.parse_text(&before, TextExtent::Beginning);
+    let portion = match choice.finish_reason() {
         Some(_) => TextExtent::Whole,
         None => TextExtent::Beginning,
     };
-    let now = parsers.read(&text(app, &whole, &prompt, SpecialTokens::With), portion);
-    let reasoning = behind(&before.reasoning, &now.reasoning);
+    let now = parsers.parse_text(
+        &detokenize_output(app, &whole, &prompt, SpecialTokens::With),
+        portion,
+    );
+    let reasoning = text_after(&before.reasoning, &now.reasoning);
     let mut delta = json!({
-        "role": role(state),
-        "content": behind(&before.content, &now.content),
+        "role": first_delta_role(state),
+        "content": text_after(&before.content, &now.content),
         "reasoning": reasoning.filter(|_| options.include_reasoning),
     });
-    let ids = CallIds::fresh();
+    let ids = ToolCallIds::random_hex();
     let mut calls = Vec::new();
     for (index, (name, arguments)) in now.calls.iter().enumerate().skip(before.calls.len()) {
         while state.last_tool_call_ids.len() <= index {
-            state.last_tool_call_ids.push(ids.of(0, index));
+            state.last_tool_call_ids.push(ids.id_of_call(0, index));
         }
         calls.push(json!({
             "id": state.last_tool_call_ids[index],
@@ -246,8 +264,8 @@ fn parsed(
         ..ParsedText::default()
     };
     let finish_reason = choice
-        .finish()
-        .map(|reason| finish_reason(reason, &text).to_owned());
+        .finish_reason()
+        .map(|reason| chat_finish_reason(reason, &text).to_owned());
     if !choice.ids.is_empty() {
         state.output_token_ids.extend(&choice.ids);
         state.output_chunk_lens.push(choice.ids.len() as u64);
@@ -256,14 +274,14 @@ fn parsed(
 }
 
 /// Returns the part of the text `now` after its prefix `before`; `None` if there is no more.
-fn behind(before: &Option<String>, now: &Option<String>) -> Option<String> {
+fn text_after(before: &Option<String>, now: &Option<String>) -> Option<String> {
     let before = before.as_deref().unwrap_or_default();
     let rest = now.as_deref()?.strip_prefix(before)?;
     (!rest.is_empty()).then(|| rest.to_owned())
 }
 
 /// Returns the role `assistant` for the first delta of a stream, and `None` for all others.
-fn role(state: &mut DerenderState) -> Option<&'static str> {
+fn first_delta_role(state: &mut DerenderState) -> Option<&'static str> {
     let first = !std::mem::replace(&mut state.role_sent, true);
     first.then_some("assistant")
 }
@@ -272,7 +290,7 @@ fn role(state: &mut DerenderState) -> Option<&'static str> {
 ///
 /// The state holds recent tokens. The text of the first `read_offset` was sent; later ones wait for
 /// the rest of a character.
-fn resume(
+fn detokenize_chunk(
     app: &App,
     request: &DerenderStreamRequest,
     state: &mut DerenderState,
@@ -283,11 +301,11 @@ fn resume(
     let mut window: Vec<u32> = match &request.stream_state {
         Some(_) => {
             let pieces = state.prev_tokens.iter();
-            pieces.map(|piece| id_of(app, piece)).collect()
+            pieces.map(|piece| id_of_piece(app, piece)).collect()
         }
         None => {
             let prompt = prompt_ids(request.prompt_token_ids.as_deref(), &request.generate_chunk)?;
-            let tail = prompt.len().saturating_sub(WINDOW);
+            let tail = prompt.len().saturating_sub(DETOKENIZE_WINDOW_TOKENS);
             state.read_offset = prompt.len() - tail;
             prompt[tail..].to_vec()
         }
@@ -296,43 +314,43 @@ fn resume(
     let mut decoder = tokenizer.detokenizer_after(&window[..read], special);
     for id in &window[read..] {
         // The text appears once its character is complete.
-        let _ = decoder.push(*id);
+        let _ = decoder.decode_token(*id);
     }
     let mut out = String::new();
     let mut shown = read;
     for id in ids {
         let length = out.len();
-        decoder.push_to(*id, &mut out);
+        decoder.decode_token_into(*id, &mut out);
         window.push(*id);
         if out.len() > length {
             shown = window.len();
         }
     }
     let from = shown
-        .saturating_sub(WINDOW)
-        .max(window.len().saturating_sub(2 * WINDOW));
+        .saturating_sub(DETOKENIZE_WINDOW_TOKENS)
+        .max(window.len().saturating_sub(2 * DETOKENIZE_WINDOW_TOKENS));
     state.read_offset = shown.saturating_sub(from);
     let kept = window[from..].iter();
-    state.prev_tokens = kept.map(|id| piece_of(app, *id)).collect();
+    state.prev_tokens = kept.map(|id| piece_of_id(app, *id)).collect();
     Ok(out)
 }
 
 /// Returns the vocabulary entry of a token id, else `token_id:N`.
-fn piece_of(app: &App, id: u32) -> String {
+fn piece_of_id(app: &App, id: u32) -> String {
     let piece = app.service.generator.tokenizer().piece(id);
     piece.unwrap_or_else(|| format!("token_id:{id}"))
 }
 
-fn id_of(app: &App, piece: &str) -> u32 {
+fn id_of_piece(app: &App, piece: &str) -> u32 {
     let known = app.service.generator.tokenizer().id_of(piece);
     let numbered = || piece.strip_prefix("token_id:")?.parse().ok();
     known.or_else(numbered).unwrap_or(u32::MAX)
 }
 
 /// Stores the last tokens of a chunk in the state, as context for the next log probabilities.
-fn remember(state: &mut DerenderState, choice: &TokenChoice<'_>) {
+fn remember_context(state: &mut DerenderState, choice: &TokenChoice<'_>) {
     let all = [&state.logprob_context_token_ids[..], &choice.ids].concat();
-    let from = all.len().saturating_sub(CONTEXT);
+    let from = all.len().saturating_sub(LOGPROB_CONTEXT_TOKENS);
     state.logprob_context_token_ids = all[from..].to_vec();
 }
 
@@ -344,14 +362,14 @@ fn chunk_usage(request: &DerenderStreamRequest) -> Option<Value> {
         .filter(|u| u.is_object())?;
     let count = |key: &str| given.get(key).and_then(Value::as_u64).unwrap_or(0);
     let prompt = match request.prompt_tokens {
-        Some(_) => token_count(request.prompt_tokens),
+        Some(_) => clamped_token_count(request.prompt_tokens),
         None => count("prompt_tokens"),
     };
-    Some(usage(prompt, count("completion_tokens")))
+    Some(usage_json(prompt, count("completion_tokens")))
 }
 
-fn single(chunk: &Value, what: &str) -> Result<(), Fault> {
-    match list(chunk, "choices").count() {
+fn check_single_choice(chunk: &Value, what: &str) -> Result<(), Fault> {
+    match iter_list_member(chunk, "choices").count() {
         0 | 1 => Ok(()),
         many => Err(Fault::bad_request(format!(
             "{what} expects at most one choice per chunk (got {many})."
@@ -360,11 +378,17 @@ fn single(chunk: &Value, what: &str) -> Result<(), Fault> {
 }
 
 /// Checks that prompt and output tokens of a derendered stream fit the context length.
-fn fits(app: &App, request: &DerenderStreamRequest, state: &DerenderState) -> Result<(), Fault> {
+fn check_context_length(
+    app: &App,
+    request: &DerenderStreamRequest,
+    state: &DerenderState,
+) -> Result<(), Fault> {
     let prompt = request.prompt_token_ids.as_ref().map_or(0, Vec::len);
     let before = state.output_token_ids.len();
-    let choices = list(&request.generate_chunk, "choices");
-    let delta: usize = choices.map(|c| list(c, "token_ids").count()).sum();
+    let choices = iter_list_member(&request.generate_chunk, "choices");
+    let delta: usize = choices
+        .map(|c| iter_list_member(c, "token_ids").count())
+        .sum();
     let longest = app.settings.model.max_model_len as usize;
     if prompt + before + delta <= longest {
         return Ok(());

@@ -2,11 +2,11 @@
 
 use serde_json::Value;
 
-use super::json_list::list;
-use super::options::RequestOptions;
+use super::json_list::iter_list_member;
+use super::options::DerenderOptions;
 use super::parsed_text::OutputParsers;
 use crate::app::App;
-use crate::token_ids::decodable;
+use crate::token_ids::to_decodable_id;
 use vllm_sim_tokenizer::SpecialTokens;
 use vllm_sim_wire::fault::Fault;
 
@@ -21,19 +21,20 @@ impl<'v> TokenChoice<'v> {
     ///
     /// # Errors
     /// Returns a 400 for an id of more than 32 bits.
-    pub(super) fn of(json: &'v Value) -> Result<Self, Fault> {
-        let ids = list(json, "token_ids").map(|id| id.as_u64().map_or(Ok(u32::MAX), decodable));
+    pub(super) fn parse_choice(json: &'v Value) -> Result<Self, Fault> {
+        let ids = iter_list_member(json, "token_ids")
+            .map(|id| id.as_u64().map_or(Ok(u32::MAX), to_decodable_id));
         let ids = ids.collect::<Result<_, _>>()?;
         Ok(Self { json, ids })
     }
 
     /// Returns the `index` member of the choice, else its position in the list.
-    pub(super) fn index(&self, place: usize) -> u64 {
+    pub(super) fn choice_index(&self, place: usize) -> u64 {
         let own = self.json.get("index").and_then(Value::as_u64);
         own.unwrap_or(place as u64)
     }
 
-    pub(super) fn finish(&self) -> Option<&'v str> {
+    pub(super) fn finish_reason(&self) -> Option<&'v str> {
         self.json.get("finish_reason").and_then(Value::as_str)
     }
 
@@ -43,18 +44,18 @@ impl<'v> TokenChoice<'v> {
     }
 
     /// Returns the token ids of the choice without the stop token, and the stop reason to report.
-    pub(super) fn output_ids(&self, app: &App, options: &RequestOptions) -> (&[u32], Value) {
+    pub(super) fn output_ids(&self, app: &App, options: &DerenderOptions) -> (&[u32], Value) {
         let named = self.stop_reason();
         let Some((last, before)) = self.ids.split_last() else {
             return (&self.ids, named);
         };
-        if self.finish() != Some("stop") || named.is_string() {
+        if self.finish_reason() != Some("stop") || named.is_string() {
             return (&self.ids, named);
         }
         let tokenizer = app.service.generator.tokenizer();
         let (stopped, reason) = match named.as_u64() {
             Some(id) => (id == u64::from(*last), named),
-            None if !options.ignore_eos && tokenizer.eos() == Some(*last) => (true, named),
+            None if !options.ignore_eos && tokenizer.eos_id() == Some(*last) => (true, named),
             None => {
                 let own = !options.ignore_eos && tokenizer.stop_ids().contains(last);
                 match own || options.stop_ids.contains(last) {
@@ -72,10 +73,10 @@ impl<'v> TokenChoice<'v> {
     /// Returns the token ids of the choice if the derendered response includes them.
     pub(super) fn shown_ids(
         &self,
-        options: &RequestOptions,
+        options: &DerenderOptions,
         parsers: Option<&OutputParsers>,
     ) -> Option<Vec<u32>> {
-        (options.return_token_ids && !options.hides(parsers)).then(|| self.ids.clone())
+        (options.return_token_ids && !options.hides_tokens(parsers)).then(|| self.ids.clone())
     }
 }
 
@@ -85,9 +86,9 @@ impl<'v> TokenChoice<'v> {
 /// Returns a 400 for an id of more than 32 bits.
 pub(super) fn prompt_ids(given: Option<&[u64]>, reply: &Value) -> Result<Vec<u32>, Fault> {
     match given {
-        Some(ids) => ids.iter().copied().map(decodable).collect(),
-        None => list(reply, "prompt_token_ids")
-            .map(|id| decodable(id.as_u64().unwrap_or(u64::MAX)))
+        Some(ids) => ids.iter().copied().map(to_decodable_id).collect(),
+        None => iter_list_member(reply, "prompt_token_ids")
+            .map(|id| to_decodable_id(id.as_u64().unwrap_or(u64::MAX)))
             .collect(),
     }
 }
@@ -96,14 +97,14 @@ pub(super) fn prompt_ids(given: Option<&[u64]>, reply: &Value) -> Result<Vec<u32
 pub(super) fn text_and_stop(
     app: &App,
     choice: &TokenChoice<'_>,
-    options: &RequestOptions,
+    options: &DerenderOptions,
     prompt_ids: &[u32],
     special: SpecialTokens,
 ) -> (String, Value) {
     let (ids, stop_reason) = choice.output_ids(app, options);
-    let mut text = text(app, ids, prompt_ids, special);
+    let mut text = detokenize_output(app, ids, prompt_ids, special);
     let named = choice.stop_reason();
-    let stops: &[String] = match (&named, choice.finish()) {
+    let stops: &[String] = match (&named, choice.finish_reason()) {
         (Value::String(stop), Some("stop")) => std::slice::from_ref(stop),
         (Value::Null, Some("stop")) => &options.stops,
         _ => &[],
@@ -124,13 +125,19 @@ pub(super) fn text_and_stop(
 }
 
 /// Detokenizes the output tokens `ids`, which follow the tokens of a prompt.
-pub(super) fn text(app: &App, ids: &[u32], prompt_ids: &[u32], special: SpecialTokens) -> String {
+pub(super) fn detokenize_output(
+    app: &App,
+    ids: &[u32],
+    prompt_ids: &[u32],
+    special: SpecialTokens,
+) -> String {
     let mut decoder = app
         .service
         .generator
         .tokenizer()
         .detokenizer_after(prompt_ids, special);
     let mut text = String::new();
-    ids.iter().for_each(|id| decoder.push_to(*id, &mut text));
+    ids.iter()
+        .for_each(|id| decoder.decode_token_into(*id, &mut text));
     text
 }

@@ -56,10 +56,10 @@ impl FakeGauge {
             start: start.parse().ok()?,
             end: end.parse().ok()?,
             // In Go a number without unit is only valid if it is zero, which is not a valid period.
-            period: duration::parse(period, 1)
+            period: duration::parse_signed_duration(period, 1)
                 .ok()
                 .filter(|typed| !typed.bare && typed.nanos > 0)?
-                .positive()?,
+                .non_negative()?,
         })
     }
 

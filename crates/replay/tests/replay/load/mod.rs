@@ -8,9 +8,11 @@ use std::path::PathBuf;
 
 use tempfile::TempDir;
 use vllm_sim_engine::SimTime;
-use vllm_sim_replay::load::{self, Format, LoadOptions, SessionOrder};
-use vllm_sim_replay::synth::{Arrivals, Lengths, RescheduledSource, SyntheticWorkload};
-use vllm_sim_replay::workload::{Prompt, Session, TurnEvent, WorkloadSource};
+use vllm_sim_replay::load::{self, SessionOrder, WorkloadFormat, WorkloadReadOptions};
+use vllm_sim_replay::synth::{
+    ArrivalProcess, RescheduledSource, SyntheticWorkload, TokenLengthDistribution,
+};
+use vllm_sim_replay::workload::{ClientSession, TurnLifecycleEvent, TurnPrompt, WorkloadSource};
 
 fn file(name: &str, text: &str) -> (TempDir, PathBuf) {
     let dir = TempDir::new().expect("a folder");
@@ -19,26 +21,26 @@ fn file(name: &str, text: &str) -> (TempDir, PathBuf) {
     (dir, path)
 }
 
-fn all(mut source: impl WorkloadSource) -> Vec<Session> {
+fn all(mut source: impl WorkloadSource) -> Vec<ClientSession> {
     let mut sessions = Vec::new();
-    while let Some(session) = source.next().expect("is a session") {
+    while let Some(session) = source.next_session().expect("is a session") {
         sessions.push(session);
     }
     sessions
 }
 
-fn read(text: &str, options: &LoadOptions) -> Result<Vec<Session>, String> {
+fn read(text: &str, options: &WorkloadReadOptions) -> Result<Vec<ClientSession>, String> {
     let (_dir, path) = file("trace", text);
-    let source = load::open(&[path], options).map_err(|error| error.to_string())?;
+    let source = load::open_workload_files(&[path], options).map_err(|error| error.to_string())?;
     Ok(all(source))
 }
 
-fn auto(text: &str) -> Vec<Session> {
-    read(text, &LoadOptions::default()).expect("is a trace")
+fn auto(text: &str) -> Vec<ClientSession> {
+    read(text, &WorkloadReadOptions::default()).expect("is a trace")
 }
 
 /// Returns the error message of a rejected text, without the path of its folder.
-fn refusal(text: &str, options: &LoadOptions) -> String {
+fn load_error_message(text: &str, options: &WorkloadReadOptions) -> String {
     let error = read(text, options).expect_err("is refused");
     error[error.find("trace").unwrap_or(0)..].to_owned()
 }
@@ -47,16 +49,16 @@ fn refusal(text: &str, options: &LoadOptions) -> String {
 /// grows.
 type Shown = (f64, Vec<(u32, u32, f64, bool)>);
 
-fn shown(sessions: &[Session]) -> Vec<Shown> {
-    let turn = |turn: &vllm_sim_replay::workload::Turn| {
+fn shown(sessions: &[ClientSession]) -> Vec<Shown> {
+    let turn = |turn: &vllm_sim_replay::workload::SessionTurn| {
         let (runs, grown) = match &turn.prompt {
-            Prompt::Whole(runs) => (runs, false),
-            Prompt::Grown(runs) => (runs, true),
+            TurnPrompt::Whole(runs) => (runs, false),
+            TurnPrompt::Grown(runs) => (runs, true),
         };
         let tokens = runs.iter().map(|run| run.len).sum();
         (tokens, turn.output, turn.delay_ns as f64 / 1e6, grown)
     };
-    let session = |session: &Session| {
+    let session = |session: &ClientSession| {
         let turns = session.turns.iter().map(turn).collect();
         (session.start.nanos() as f64 / 1e6, turns)
     };
@@ -75,14 +77,17 @@ fn bailian_rows_have_seconds_and_blocks_of_16_tokens() {
         (60_500.0, vec![(60, 6, 0.0, false)]),
     ];
     assert_eq!(shown(&sessions), expected);
-    let blocks = |session: &Session| match &session.turns[0].prompt {
-        Prompt::Whole(runs) | Prompt::Grown(runs) => runs.clone(),
+    let blocks = |session: &ClientSession| match &session.turns[0].prompt {
+        TurnPrompt::Whole(runs) | TurnPrompt::Grown(runs) => runs.clone(),
     };
     assert_eq!(blocks(&sessions[0])[..2], blocks(&sessions[1])[..2]);
     let (_dir, path) = file("trace", text);
-    assert_eq!(load::detect(&path).expect("is detected"), Format::Bailian);
+    assert_eq!(
+        load::detect_workload_format(&path).expect("is detected"),
+        WorkloadFormat::Bailian
+    );
     let far = text.replace("61.0", "1e10");
-    let error = refusal(&far, &LoadOptions::default());
+    let error = load_error_message(&far, &WorkloadReadOptions::default());
     assert!(error.starts_with("trace:3: timestamp"), "{error}");
 }
 
@@ -111,18 +116,18 @@ fn mooncake_rows_are_requests_and_sessions() {
     ];
     assert_eq!(shown(&sessions), expected);
     assert_eq!(sessions[2].turns[0].priority, -2);
-    let first = |session: &Session| match &session.turns[0].prompt {
-        Prompt::Whole(runs) => runs[0].id,
-        Prompt::Grown(_) => unreachable!("first turns are whole"),
+    let first = |session: &ClientSession| match &session.turns[0].prompt {
+        TurnPrompt::Whole(runs) => runs[0].id,
+        TurnPrompt::Grown(_) => unreachable!("first turns are whole"),
     };
     assert_eq!(
         first(&sessions[0]),
         first(&sessions[1]),
         "equal ids, equal content"
     );
-    let in_file_order = LoadOptions {
+    let in_file_order = WorkloadReadOptions {
         session_order: SessionOrder::AsListed,
-        ..LoadOptions::default()
+        ..WorkloadReadOptions::default()
     };
     let starts: Vec<f64> = shown(&read(text, &in_file_order).expect("is a trace"))
         .iter()
@@ -132,7 +137,7 @@ fn mooncake_rows_are_requests_and_sessions() {
 }
 
 #[test]
-fn delta_rows_grow_and_gzip_is_found_by_content() {
+fn delta_rows_grow_prompt_and_gzip_is_detected() {
     let text = "{\"timestamp\":0,\"output_length\":5,\"hash_ids\":[1],\"session_id\":\"a\"}\n\
                 {\"delay\":2,\"input_length\":4,\"output_length\":5,\"hash_ids\":[2],\"session_id\":\"a\"}\n";
     let dir = TempDir::new().expect("a folder");
@@ -141,12 +146,12 @@ fn delta_rows_grow_and_gzip_is_found_by_content() {
     let mut packed = flate2::write::GzEncoder::new(packed, flate2::Compression::fast());
     packed.write_all(text.as_bytes()).expect("is written");
     packed.finish().expect("is written");
-    let options = LoadOptions {
+    let options = WorkloadReadOptions {
         format: "mooncake_delta".parse().expect("is known"),
         trace_block_size: 16,
-        ..LoadOptions::default()
+        ..WorkloadReadOptions::default()
     };
-    let sessions = all(load::open(&[path], &options).expect("is a trace"));
+    let sessions = all(load::open_workload_files(&[path], &options).expect("is a trace"));
     let expected: Vec<Shown> = vec![(0.0, vec![(16, 5, 0.0, false), (4, 5, 2.0, true)])];
     assert_eq!(shown(&sessions), expected);
 }
@@ -158,12 +163,12 @@ fn limited_sessions_have_at_least_the_reported_requests() {
     };
     let text: String = [1, 1, 1, 2].map(row).concat();
     let (_dir, path) = file("t", &text);
-    let options = LoadOptions {
+    let options = WorkloadReadOptions {
         limit: Some(1),
-        ..LoadOptions::default()
+        ..WorkloadReadOptions::default()
     };
-    let source = load::open(&[path], &options).expect("is a trace");
-    let told = source.requests().expect("is known");
+    let source = load::open_workload_files(&[path], &options).expect("is a trace");
+    let told = source.max_requests().expect("is known");
     let turns: usize = all(source).iter().map(|session| session.turns.len()).sum();
     assert_eq!(turns, 3);
     assert!(told >= 3, "{told}");
@@ -174,22 +179,23 @@ fn sorted_rows_are_streamed_and_counted() {
     let row = |i: u32| format!("{{\"timestamp\":{i},\"output_length\":1,\"hash_ids\":[{i}]}}\n");
     let text: String = (10..1010).map(row).collect();
     let (_dir, path) = file("t", &text);
-    let mut source = load::open(&[path], &LoadOptions::default()).expect("is a trace");
-    assert_eq!(source.requests(), Some(1000));
+    let mut source =
+        load::open_workload_files(&[path], &WorkloadReadOptions::default()).expect("is a trace");
+    assert_eq!(source.max_requests(), Some(1000));
     let mut last = SimTime::ZERO;
-    while let Some(session) = source.next().expect("is a session") {
+    while let Some(session) = source.next_session().expect("is a session") {
         last = session.start;
     }
     assert_eq!(last, SimTime::from_millis(999));
 }
 
 #[test]
-fn broken_lines_are_named_with_field_and_value() {
+fn invalid_line_error_names_field_and_value() {
     let good = "{\"timestamp\":0,\"output_length\":1,\"hash_ids\":[1]}\n";
     let with = |bad: &str| format!("{good}\n{good}{bad}\n{good}");
-    let mooncake = LoadOptions {
-        format: Format::Mooncake,
-        ..LoadOptions::default()
+    let mooncake = WorkloadReadOptions {
+        format: WorkloadFormat::Mooncake,
+        ..WorkloadReadOptions::default()
     };
     for (bad, problem) in [
         ("{\"timestamp\":0,", "is not JSON: EOF"),
@@ -217,13 +223,13 @@ fn broken_lines_are_named_with_field_and_value() {
             "output_token_ids has 1 entries, must have output_length = 2",
         ),
     ] {
-        let found = refusal(&with(bad), &mooncake);
+        let found = load_error_message(&with(bad), &mooncake);
         assert!(found.starts_with(&format!("trace:4: {problem}")), "{found}");
     }
 }
 
 #[test]
-fn times_out_of_range_are_named() {
+fn out_of_range_times_are_rejected() {
     let row = |field: &str, ms: &str| {
         format!("{{\"{field}\":{ms},\"session_id\":\"a\",\"output_length\":1,\"hash_ids\":[1]}}\n")
     };
@@ -235,7 +241,10 @@ fn times_out_of_range_are_named() {
         ("timestamp", "1732660000000000", "1732660000000000"),
         ("delay", "9.3e12", "9300000000000.0"),
     ] {
-        let found = refusal(&(first.clone() + &row(field, ms)), &LoadOptions::default());
+        let found = load_error_message(
+            &(first.clone() + &row(field, ms)),
+            &WorkloadReadOptions::default(),
+        );
         let expected = format!("trace:2: {field} is {shown}, must be {allowed}");
         assert!(found.starts_with(&expected), "{found}");
     }
@@ -243,13 +252,13 @@ fn times_out_of_range_are_named() {
         assert_eq!(auto(&(first.clone() + &row("timestamp", ms))).len(), 1);
     }
     let burst = "Timestamp,Model,Request tokens,Response tokens\n5,m,1,1\n1e300,m,1,1\n";
-    let found = refusal(burst, &LoadOptions::default());
+    let found = load_error_message(burst, &WorkloadReadOptions::default());
     let expected = "trace:3: Timestamp is \"1e300\", must be seconds, at most 9200000000 of them";
     assert!(found.starts_with(expected), "{found}");
 }
 
 #[test]
-fn agents_wait_for_their_dependencies() {
+fn agent_requests_wait_for_dependencies() {
     let text = r#"{"schema":"dynamo.agentic_mooncake","version":2,"block_size":64,"hash_id_scope":"local","source":{"format":"t","digest":"d"}}
 {"request_id":"late","play_id":"p","session_id":"x","input_length":64,"output_length":2,"hash_ids":[1],"not_before_ms":0,"dependencies":[{"request_id":"root","trigger":"completion","delay_ms":5,"relation":"join"},{"request_id":"child","trigger":"dispatch"}]}
 {"request_id":"root","play_id":"p","session_id":"r","input_length":64,"output_length":2,"hash_ids":[1],"not_before_ms":10}
@@ -262,8 +271,8 @@ fn agents_wait_for_their_dependencies() {
         .map(|s| s.turns[0].request_id.as_deref().expect("has a name"))
         .collect();
     assert_eq!(names, ["root", "other", "child", "late"]);
-    use TurnEvent::{Completion, Dispatch};
-    let after: Vec<Vec<(u64, TurnEvent, u64)>> = sessions
+    use TurnLifecycleEvent::{Completion, Dispatch};
+    let after: Vec<Vec<(u64, TurnLifecycleEvent, u64)>> = sessions
         .iter()
         .map(|s| {
             s.after
@@ -275,20 +284,20 @@ fn agents_wait_for_their_dependencies() {
     assert_eq!(after[2], [(0, Dispatch, 1_000_000)]);
     assert_eq!(after[3], [(0, Completion, 5_000_000), (2, Dispatch, 0)]);
     let run = |i: usize| match &sessions[i].turns[0].prompt {
-        Prompt::Whole(runs) => runs[0].id,
-        Prompt::Grown(_) => unreachable!("they are whole"),
+        TurnPrompt::Whole(runs) => runs[0].id,
+        TurnPrompt::Grown(_) => unreachable!("they are whole"),
     };
     assert_eq!(run(0), run(2), "one play");
     assert_ne!(run(0), run(1), "two plays");
     let ring = r#"{"request_id":"a","output_length":1,"hash_ids":[1],"wait_for":["b"],"tool_wait_ms":4}
 {"request_id":"b","output_length":1,"hash_ids":[1],"wait_for":["a"]}"#;
     assert_eq!(
-        refusal(ring, &LoadOptions::default()),
+        load_error_message(ring, &WorkloadReadOptions::default()),
         "trace:1: waits for itself through others"
     );
     let unknown = r#"{"request_id":"a","output_length":1,"hash_ids":[1],"wait_for":["b"]}"#;
     assert_eq!(
-        refusal(unknown, &LoadOptions::default()),
+        load_error_message(unknown, &WorkloadReadOptions::default()),
         "trace:1: waits for \"b\", which does not exist"
     );
 }
@@ -297,8 +306,9 @@ fn agents_wait_for_their_dependencies() {
 fn applied_compute_rows_become_growing_sessions() {
     let text = r#"{"num_turns":2,"input_prompt_length":100,"assistant_response_length":[10,20],"tool_call_output_length":[30,40],"tool_call_latency":[0.5,1.25],"final_assistant_response_length":50}"#;
     let (_dir, path) = file("t", text);
-    let source = load::open(&[path], &LoadOptions::default()).expect("is a trace");
-    assert!(source.untimed());
+    let source =
+        load::open_workload_files(&[path], &WorkloadReadOptions::default()).expect("is a trace");
+    assert!(source.has_no_start_times());
     let expected: Vec<Shown> = vec![(
         0.0,
         vec![
@@ -310,7 +320,7 @@ fn applied_compute_rows_become_growing_sessions() {
     assert_eq!(shown(&all(source)), expected);
     let short = text.replace("[10,20]", "[10]");
     assert_eq!(
-        refusal(&short, &LoadOptions::default()),
+        load_error_message(&short, &WorkloadReadOptions::default()),
         "trace:1: assistant_response_length has 1 entries, must have num_turns = 2"
     );
 }
@@ -336,7 +346,7 @@ fn dynamo_request_traces_become_requests_or_sessions() {
     let expected: Vec<Shown> = vec![(0.0, vec![(70, 3, 0.0, false), (70, 3, 600.0, false)])];
     assert_eq!(shown(&auto(&agents)), expected);
     assert_eq!(
-        refusal(&(plain + &agents), &LoadOptions::default()),
+        load_error_message(&(plain + &agents), &WorkloadReadOptions::default()),
         "trace:3: agent_context must be in every record or in none"
     );
 }
@@ -370,14 +380,17 @@ fn tables_of_public_traces_are_read() {
             "trace:3: TIMESTAMP is \"noon\", must be a time such as 2023-11-16 18:15:46.6805900",
         ),
     ] {
-        assert_eq!(refusal(&bad, &LoadOptions::default()), problem);
+        assert_eq!(
+            load_error_message(&bad, &WorkloadReadOptions::default()),
+            problem
+        );
     }
-    let headless = LoadOptions {
-        format: Format::Azure,
-        ..LoadOptions::default()
+    let headless = WorkloadReadOptions {
+        format: WorkloadFormat::Azure,
+        ..WorkloadReadOptions::default()
     };
     assert_eq!(
-        refusal("a,b\n1,2\n", &headless),
+        load_error_message("a,b\n1,2\n", &headless),
         "trace:1: has no column \"Timestamp\""
     );
 }
@@ -392,47 +405,53 @@ fn conversations_are_sessions_that_grow() {
     assert_eq!(shown(&sessions), expected);
     assert_eq!(sessions[0].turns[1].text.as_deref(), Some("1234"));
     let (_dir, path) = file("t", text);
-    let source = load::open(&[path], &LoadOptions::default()).expect("is a trace");
-    assert!(source.untimed());
-    let timed = all(RescheduledSource::new(source, Arrivals::Interval(20.0), 1));
+    let source =
+        load::open_workload_files(&[path], &WorkloadReadOptions::default()).expect("is a trace");
+    assert!(source.has_no_start_times());
+    let timed = all(RescheduledSource::new(
+        source,
+        ArrivalProcess::Interval(20.0),
+        1,
+    ));
     assert_eq!(timed[0].start, SimTime::ZERO);
 }
 
 #[test]
 fn an_unknown_format_is_an_error() {
     for text in ["", "hello", "{\"a\":1}", "[3]", "a,b\n"] {
-        let error = refusal(text, &LoadOptions::default());
+        let error = load_error_message(text, &WorkloadReadOptions::default());
         assert!(
             error.contains("has none of the formats") || error.contains("is empty"),
             "{error}"
         );
     }
-    let error = load::open(&[PathBuf::from("nowhere")], &LoadOptions::default())
-        .err()
-        .expect("there is none");
+    let error =
+        load::open_workload_files(&[PathBuf::from("nowhere")], &WorkloadReadOptions::default())
+            .err()
+            .expect("there is none");
     assert!(error.to_string().starts_with("nowhere: "), "{error}");
-    let error = "zip".parse::<Format>().expect_err("is unknown");
+    let error = "zip".parse::<WorkloadFormat>().expect_err("is unknown");
     assert!(error.contains("mooncake-delta"), "{error}");
 }
 
 #[test]
-fn synthetic_workloads_equal_those_of_dynamo() {
+fn synthetic_workloads_match_dynamo() {
     let synthetic = SyntheticWorkload {
         sessions: 3,
-        input: Lengths::Constant(100),
-        output: Lengths::Constant(10),
-        arrivals: Arrivals::Poisson(12.0),
+        input: TokenLengthDistribution::Constant(100),
+        output: TokenLengthDistribution::Constant(10),
+        arrivals: ArrivalProcess::Poisson(12.0),
         shared_prefix_ratio: 0.5,
         prefix_groups: 8,
         block: 16,
         ..SyntheticWorkload::default()
     };
-    let sessions = all(synthetic.clone().source().expect("makes sense"));
+    let sessions = all(synthetic.clone().into_source().expect("makes sense"));
     let starts: Vec<u64> = sessions.iter().map(|s| s.start.nanos()).collect();
     assert_eq!(starts, [0, 62_310_385, 127_516_283]);
     let runs = |i: usize| match &sessions[i].turns[0].prompt {
-        Prompt::Whole(runs) => runs.iter().map(|run| (run.id, run.len)).collect::<Vec<_>>(),
-        Prompt::Grown(_) => unreachable!("they are whole"),
+        TurnPrompt::Whole(runs) => runs.iter().map(|run| (run.id, run.len)).collect::<Vec<_>>(),
+        TurnPrompt::Grown(_) => unreachable!("they are whole"),
     };
     // Groups 1, 4, 1: seven blocks, round(3.5) = 4 of them shared; the other ids are consecutive.
     let shared = |group: u64, b: u64| (0xD00D << 48 | group << 32 | b, 16);
@@ -450,7 +469,7 @@ fn synthetic_workloads_equal_those_of_dynamo() {
         shared_prefix_ratio: 1.5,
         ..synthetic
     };
-    let error = error.source().expect_err("makes no sense");
+    let error = error.into_source().expect_err("makes no sense");
     assert_eq!(
         error.to_string(),
         "shared prefix ratio: 1.5, must be from 0 to 1"
@@ -458,18 +477,18 @@ fn synthetic_workloads_equal_those_of_dynamo() {
 }
 
 #[test]
-fn synthetic_sessions_grow_and_pause() {
+fn synthetic_sessions_grow_and_have_think_time() {
     let synthetic = SyntheticWorkload {
         sessions: 2,
         input: "normal:200:20".parse().expect("is known"),
-        turns: Lengths::Constant(3),
-        grows_by: Some(Lengths::Uniform(10, 20)),
+        turns: TokenLengthDistribution::Constant(3),
+        grows_by: Some(TokenLengthDistribution::Uniform(10, 20)),
         think_ms: 50.0,
         think_varies: true,
         ..SyntheticWorkload::default()
     };
-    let sessions = all(synthetic.clone().source().expect("makes sense"));
-    let again = all(synthetic.source().expect("makes sense"));
+    let sessions = all(synthetic.clone().into_source().expect("makes sense"));
+    let again = all(synthetic.into_source().expect("makes sense"));
     assert_eq!(sessions, again, "one seed, one workload");
     for (_, turns) in shown(&sessions) {
         assert!(!turns[0].3 && turns[0].2 == 0.0);

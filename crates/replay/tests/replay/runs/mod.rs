@@ -10,30 +10,31 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use vllm_sim_engine::Delays;
 use vllm_sim_engine::SimTime;
-use vllm_sim_engine::latency::{LatencyModel, Polynomial};
-use vllm_sim_engine::sched::EngineSpec;
+use vllm_sim_engine::TokenDelays;
+use vllm_sim_engine::latency::{LatencyModel, PolynomialStepTime};
+use vllm_sim_engine::sched::SchedulerSpec;
 use vllm_sim_engine::sched::mocker::MockerConfig;
-use vllm_sim_engine::sched::pool::PoolConfig;
+use vllm_sim_engine::sched::pool::SlotSchedulerConfig;
 use vllm_sim_engine::sched::sglang::SglangConfig;
 use vllm_sim_engine::sched::vllm::VllmConfig;
-use vllm_sim_replay::outcome::{Outcome, PoolRole, Sink, Status, WorkerChange};
-use vllm_sim_replay::synth::{Arrivals, Lengths, SyntheticWorkload};
+use vllm_sim_replay::outcome::{PoolRole, ReplaySink, RequestOutcome, RequestStatus, WorkerChange};
+use vllm_sim_replay::synth::{ArrivalProcess, SyntheticWorkload, TokenLengthDistribution};
 use vllm_sim_replay::workload::{
-    Dependency, Prompt, Session, TokenRun, Turn, TurnEvent, WorkloadError, WorkloadSource,
+    ClientSession, PromptTokenRun, SessionTurn, TurnDependency, TurnLifecycleEvent, TurnPrompt,
+    WorkloadError, WorkloadSource,
 };
 use vllm_sim_replay::{
-    KvConfig, PoolSpec, QueuePolicy, RouterConfig, ScorersConfig, Settings, Totals, TransferTime,
-    run,
+    EndpointPickerConfig, KvAwareRouterConfig, PoolSpec, QueuePolicy, ReplaySettings, ReplayTotals,
+    RouterConfig, TransferTime, run_replay,
 };
 
 #[derive(Debug, Clone, PartialEq)]
-struct Seen {
+struct SeenOutcome {
     number: u64,
     session: u64,
     turn: u32,
-    status: Status,
+    status: RequestStatus,
     arrival: u64,
     ended: u64,
     worker: Option<u32>,
@@ -45,19 +46,19 @@ struct Seen {
 
 /// Records all outcomes, gaps and worker changes.
 #[derive(Default)]
-struct Notes {
-    seen: Vec<Seen>,
+struct RecordingSink {
+    seen: Vec<SeenOutcome>,
     gaps: HashMap<u64, u64>,
     workers: Vec<(u64, u32, WorkerChange)>,
 }
 
-impl Sink for Notes {
-    fn request(&mut self, outcome: &Outcome<'_>) {
+impl ReplaySink for RecordingSink {
+    fn on_request_finished(&mut self, outcome: &RequestOutcome<'_>) {
         assert_eq!(outcome.tokens.len(), outcome.output as usize);
         assert_eq!(outcome.first, outcome.tokens.first().copied());
         assert_eq!(outcome.second, outcome.tokens.get(1).copied());
         assert_eq!(outcome.last, outcome.tokens.last().copied());
-        self.seen.push(Seen {
+        self.seen.push(SeenOutcome {
             number: outcome.number,
             session: outcome.session,
             turn: outcome.turn,
@@ -77,39 +78,39 @@ impl Sink for Notes {
         });
     }
 
-    fn gaps(&mut self, nanos: u64, times: u64) {
+    fn on_token_gaps(&mut self, nanos: u64, times: u64) {
         *self.gaps.entry(nanos).or_insert(0) += times;
     }
 
-    fn wants_tokens(&self) -> bool {
+    fn wants_token_times(&self) -> bool {
         true
     }
 
-    fn worker(&mut self, at: SimTime, worker: u32, _: PoolRole, change: WorkerChange) {
+    fn on_worker_change(&mut self, at: SimTime, worker: u32, _: PoolRole, change: WorkerChange) {
         self.workers.push((at.nanos(), worker, change));
     }
 }
 
-impl Notes {
-    fn sorted(mut self) -> Vec<Seen> {
+impl RecordingSink {
+    fn sorted(mut self) -> Vec<SeenOutcome> {
         self.seen.sort_by_key(|seen| seen.number);
         self.seen
     }
 }
 
 /// Engine with few blocks, so that it preempts.
-fn vllm(blocks: u32) -> EngineSpec {
-    EngineSpec::Vllm(Box::new(VllmConfig {
-        latency: LatencyModel::Polynomial(Polynomial::new(u64::from(blocks) * 16)),
+fn vllm(blocks: u32) -> SchedulerSpec {
+    SchedulerSpec::Vllm(Box::new(VllmConfig {
+        latency: LatencyModel::Polynomial(PolynomialStepTime::new(u64::from(blocks) * 16)),
         num_gpu_blocks: blocks,
         max_num_batched_tokens: 512,
         ..VllmConfig::default()
     }))
 }
 
-fn sglang() -> EngineSpec {
-    EngineSpec::Sglang(Box::new(SglangConfig {
-        latency: LatencyModel::Polynomial(Polynomial::new(8192)),
+fn sglang() -> SchedulerSpec {
+    SchedulerSpec::Sglang(Box::new(SglangConfig {
+        latency: LatencyModel::Polynomial(PolynomialStepTime::new(8192)),
         num_pages: 512,
         page_size: 16,
         chunked_prefill_size: 512,
@@ -117,23 +118,23 @@ fn sglang() -> EngineSpec {
     }))
 }
 
-fn slots() -> EngineSpec {
-    let delays = Delays {
+fn slots() -> SchedulerSpec {
+    let delays = TokenDelays {
         ttft: (Duration::from_millis(20), Duration::ZERO),
         itl: (Duration::from_millis(3), Duration::ZERO),
-        ..Delays::default()
+        ..TokenDelays::default()
     };
-    EngineSpec::Pool(Box::new(PoolConfig {
+    SchedulerSpec::Pool(Box::new(SlotSchedulerConfig {
         slots: 4,
         delays,
-        ..PoolConfig::default()
+        ..SlotSchedulerConfig::default()
     }))
 }
 
-fn settings(pool: PoolSpec) -> Settings {
-    Settings {
+fn settings(pool: PoolSpec) -> ReplaySettings {
+    ReplaySettings {
         seed: 7,
-        ..Settings::new(pool)
+        ..ReplaySettings::new(pool)
     }
 }
 
@@ -141,21 +142,24 @@ fn settings(pool: PoolSpec) -> Settings {
 fn chats(sessions: u64) -> SyntheticWorkload {
     SyntheticWorkload {
         sessions,
-        input: Lengths::Uniform(40, 300),
-        output: Lengths::Uniform(1, 60),
-        arrivals: Arrivals::Poisson(40.0),
+        input: TokenLengthDistribution::Uniform(40, 300),
+        output: TokenLengthDistribution::Uniform(1, 60),
+        arrivals: ArrivalProcess::Poisson(40.0),
         shared_prefix_ratio: 0.5,
         prefix_groups: 3,
-        turns: Lengths::Constant(3),
-        grows_by: Some(Lengths::Uniform(5, 50)),
+        turns: TokenLengthDistribution::Constant(3),
+        grows_by: Some(TokenLengthDistribution::Uniform(5, 50)),
         think_ms: 30.0,
         ..SyntheticWorkload::default()
     }
 }
 
-fn play(settings: &Settings, mut source: impl WorkloadSource) -> (Notes, Totals) {
-    let mut notes = Notes::default();
-    let totals = run(settings, &mut source, &mut notes).unwrap();
+fn play(
+    settings: &ReplaySettings,
+    mut source: impl WorkloadSource,
+) -> (RecordingSink, ReplayTotals) {
+    let mut notes = RecordingSink::default();
+    let totals = run_replay(settings, &mut source, &mut notes).unwrap();
     (notes, totals)
 }
 
@@ -165,15 +169,15 @@ fn routers() -> Vec<RouterConfig> {
         RouterConfig::Random,
         RouterConfig::LeastLoaded,
         RouterConfig::PowerOfTwo,
-        RouterConfig::Kv(KvConfig::default()),
-        RouterConfig::Kv(KvConfig {
+        RouterConfig::Kv(KvAwareRouterConfig::default()),
+        RouterConfig::Kv(KvAwareRouterConfig {
             queue_threshold: Some(0.2),
             policy: QueuePolicy::Wspt,
             temperature: 0.5,
             event_lag: Duration::from_millis(50),
-            ..KvConfig::default()
+            ..KvAwareRouterConfig::default()
         }),
-        RouterConfig::Scorers(ScorersConfig::default()),
+        RouterConfig::Scorers(EndpointPickerConfig::default()),
     ]
 }
 
@@ -184,7 +188,7 @@ fn every_turn_ends_once_with_every_router_and_scheduler() {
             for concurrency in [None, Some(5)] {
                 let mut settings = settings(PoolSpec::new(engine.clone(), 3, router.clone()));
                 settings.pace.concurrency = concurrency;
-                let (notes, totals) = play(&settings, chats(40).source().unwrap());
+                let (notes, totals) = play(&settings, chats(40).into_source().unwrap());
                 assert_eq!(totals.requests, 120);
                 let gaps = notes.gaps.clone();
                 let seen = notes.sorted();
@@ -192,7 +196,7 @@ fn every_turn_ends_once_with_every_router_and_scheduler() {
                 assert_eq!(numbers, (0..120).collect::<Vec<_>>());
                 let mut expected = HashMap::new();
                 for seen in &seen {
-                    assert_eq!(seen.status, Status::Completed, "{seen:?}");
+                    assert_eq!(seen.status, RequestStatus::Completed, "{seen:?}");
                     assert!(seen.tokens.is_sorted() && seen.tokens[0] > seen.arrival);
                     for pair in seen.tokens.windows(2) {
                         *expected.entry(pair[1] - pair[0]).or_insert(0) += 1;
@@ -205,12 +209,12 @@ fn every_turn_ends_once_with_every_router_and_scheduler() {
 }
 
 #[test]
-fn a_replay_is_deterministic() {
+fn replay_is_deterministic() {
     for router in routers() {
         let settings = settings(PoolSpec::new(vllm(80), 4, router));
         let (a, b) = (
-            play(&settings, chats(60).source().unwrap()),
-            play(&settings, chats(60).source().unwrap()),
+            play(&settings, chats(60).into_source().unwrap()),
+            play(&settings, chats(60).into_source().unwrap()),
         );
         assert_eq!(a.1, b.1);
         assert_eq!(a.0.seen, b.0.seen);
@@ -218,9 +222,9 @@ fn a_replay_is_deterministic() {
 }
 
 #[test]
-fn turns_wait_for_the_turn_before_and_their_pause() {
+fn next_turn_waits_for_previous_end_and_delay() {
     let settings = settings(PoolSpec::new(vllm(400), 2, RouterConfig::RoundRobin));
-    let seen = play(&settings, chats(30).source().unwrap()).0.sorted();
+    let seen = play(&settings, chats(30).into_source().unwrap()).0.sorted();
     let of = |session: u64, turn: u32| {
         let found = seen.iter().find(|s| (s.session, s.turn) == (session, turn));
         found.unwrap()
@@ -235,10 +239,10 @@ fn turns_wait_for_the_turn_before_and_their_pause() {
     }
 }
 
-struct Listed(std::vec::IntoIter<Session>, bool);
+struct Listed(std::vec::IntoIter<ClientSession>, bool);
 
 impl WorkloadSource for Listed {
-    fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
+    fn next_session(&mut self) -> Result<Option<ClientSession>, WorkloadError> {
         Ok(self.0.next())
     }
 
@@ -250,15 +254,15 @@ impl WorkloadSource for Listed {
 /// Single requests: start in ms, content and length of the prompt, output.
 fn requests(of: &[(u64, u64, u32, u32)]) -> Listed {
     let sessions = of.iter().map(|&(at, id, len, output)| {
-        let run = TokenRun {
+        let run = PromptTokenRun {
             id,
             len,
             same: false,
         };
-        Session {
+        ClientSession {
             id: None,
             start: SimTime::from_millis(at),
-            turns: vec![Turn::new(Prompt::Whole(vec![run]), output)],
+            turns: vec![SessionTurn::new(TurnPrompt::Whole(vec![run]), output)],
             after: Vec::new(),
             play: None,
         }
@@ -270,8 +274,8 @@ fn requests(of: &[(u64, u64, u32, u32)]) -> Listed {
 fn equal_prompts_are_routed_to_the_worker_that_cached_them() {
     let asks: Vec<_> = (0..40).map(|i| (i * 400, i % 4, 640, 4)).collect();
     for router in [
-        RouterConfig::Kv(KvConfig::default()),
-        RouterConfig::Scorers(ScorersConfig::default()),
+        RouterConfig::Kv(KvAwareRouterConfig::default()),
+        RouterConfig::Scorers(EndpointPickerConfig::default()),
     ] {
         let settings = settings(PoolSpec::new(vllm(1000), 4, router));
         let seen = play(&settings, requests(&asks)).0.sorted();
@@ -283,11 +287,11 @@ fn equal_prompts_are_routed_to_the_worker_that_cached_them() {
     }
 }
 
-fn seen_list(settings: &Settings, asks: &[(u64, u64, u32, u32)]) -> Vec<Seen> {
+fn seen_list(settings: &ReplaySettings, asks: &[(u64, u64, u32, u32)]) -> Vec<SeenOutcome> {
     play(settings, requests(asks)).0.sorted()
 }
 
-fn seen_with(asks: &[(u64, u64, u32, u32)], seen: &[Seen], content: u64) -> Seen {
+fn seen_with(asks: &[(u64, u64, u32, u32)], seen: &[SeenOutcome], content: u64) -> SeenOutcome {
     let at = asks.iter().position(|ask| ask.1 == content).unwrap();
     seen[at].clone()
 }
@@ -296,9 +300,9 @@ fn seen_with(asks: &[(u64, u64, u32, u32)], seen: &[Seen], content: u64) -> Seen
 fn a_busy_pool_keeps_requests_at_the_router() {
     let asks: Vec<_> = (0..12).map(|i| (0, i, 2000, 2)).collect();
     let queue = |threshold| {
-        let router = RouterConfig::Kv(KvConfig {
+        let router = RouterConfig::Kv(KvAwareRouterConfig {
             queue_threshold: threshold,
-            ..KvConfig::default()
+            ..KvAwareRouterConfig::default()
         });
         let settings = settings(PoolSpec::new(vllm(2000), 2, router));
         let seen = play(&settings, requests(&asks)).0.sorted();
@@ -309,18 +313,18 @@ fn a_busy_pool_keeps_requests_at_the_router() {
 }
 
 #[test]
-fn a_session_waits_for_what_it_depends_on() {
-    let mut list: Vec<Session> = requests(&[(0, 1, 100, 20), (0, 2, 100, 5), (0, 3, 100, 5)])
+fn session_waits_for_its_dependencies() {
+    let mut list: Vec<ClientSession> = requests(&[(0, 1, 100, 20), (0, 2, 100, 5), (0, 3, 100, 5)])
         .0
         .collect();
-    let after = |session, trigger| Dependency {
+    let after = |session, trigger| TurnDependency {
         session,
         turn: 0,
         trigger,
         delay_ns: 1_000,
     };
-    list[1].after = vec![after(0, TurnEvent::Completion)];
-    list[2].after = vec![after(1, TurnEvent::Dispatch)];
+    list[1].after = vec![after(0, TurnLifecycleEvent::Completion)];
+    list[2].after = vec![after(1, TurnLifecycleEvent::Dispatch)];
     list[2].id = Some(Arc::from("last"));
     let settings = settings(PoolSpec::new(vllm(100), 1, RouterConfig::RoundRobin));
     let source = Listed(list.clone().into_iter(), true);
@@ -329,7 +333,7 @@ fn a_session_waits_for_what_it_depends_on() {
     assert_eq!(by(1).arrival, by(0).ended + 1_000);
     assert_eq!(by(2).arrival, by(1).arrival + 1_000);
     // A dependency cycle never starts, and is reported by name.
-    list[0].after = vec![after(2, TurnEvent::Completion)];
+    list[0].after = vec![after(2, TurnLifecycleEvent::Completion)];
     let (notes, totals) = play(&settings, Listed(list.into_iter(), true));
     assert!(notes.seen.is_empty());
     assert_eq!(totals.stuck, ["0", "1", "last"]);
@@ -341,13 +345,16 @@ fn the_time_limit_leaves_running_requests_incomplete() {
     let asks = [(0, 1, 100, 10), (10, 2, 100, 2000), (99_000, 3, 10, 10)];
     settings.limit = Some(SimTime::from_millis(1000));
     let (notes, totals) = play(&settings, requests(&asks));
-    let status: Vec<Status> = notes.sorted().iter().map(|seen| seen.status).collect();
-    assert_eq!(status, [Status::Completed, Status::Incomplete]);
+    let status: Vec<RequestStatus> = notes.sorted().iter().map(|seen| seen.status).collect();
+    assert_eq!(
+        status,
+        [RequestStatus::Completed, RequestStatus::Incomplete]
+    );
     assert_eq!(totals.requests, 2);
 }
 
 #[test]
-fn times_of_an_open_loop_are_sped_up() {
+fn open_loop_arrivals_are_sped_up() {
     let mut settings = settings(PoolSpec::new(vllm(400), 2, RouterConfig::RoundRobin));
     settings.pace.speedup = 4.0;
     let asks = [(0, 1, 100, 4), (1000, 2, 100, 4), (3000, 3, 100, 4)];

@@ -7,8 +7,8 @@ use vllm_sim_replay::outcome::{PoolRole, WorkerSample};
 struct Hidden<S>(S);
 
 impl<S: WorkloadSource> WorkloadSource for Hidden<S> {
-    fn next(&mut self) -> Result<Option<Session>, WorkloadError> {
-        self.0.next()
+    fn next_session(&mut self) -> Result<Option<ClientSession>, WorkloadError> {
+        self.0.next_session()
     }
 }
 
@@ -16,29 +16,29 @@ impl<S: WorkloadSource> WorkloadSource for Hidden<S> {
 #[derive(Default)]
 struct Calls(Vec<String>);
 
-impl Sink for Calls {
-    fn request(&mut self, outcome: &Outcome<'_>) {
+impl ReplaySink for Calls {
+    fn on_request_finished(&mut self, outcome: &RequestOutcome<'_>) {
         self.0.push(format!("{outcome:?}"));
     }
-    fn gaps(&mut self, nanos: u64, times: u64) {
+    fn on_token_gaps(&mut self, nanos: u64, times: u64) {
         self.0.push(format!("{times} gaps of {nanos}"));
     }
-    fn wants_tokens(&self) -> bool {
+    fn wants_token_times(&self) -> bool {
         true
     }
-    fn worker(&mut self, at: SimTime, worker: u32, pool: PoolRole, change: WorkerChange) {
+    fn on_worker_change(&mut self, at: SimTime, worker: u32, pool: PoolRole, change: WorkerChange) {
         self.0.push(format!("{at:?} {worker} {pool:?} {change:?}"));
     }
-    fn sample(&mut self, sample: &WorkerSample) {
+    fn on_worker_sample(&mut self, sample: &WorkerSample) {
         self.0.push(format!("{sample:?}"));
     }
 }
 
-fn workload(seed: u64, arrivals: Arrivals) -> SyntheticWorkload {
+fn workload(seed: u64, arrivals: ArrivalProcess) -> SyntheticWorkload {
     SyntheticWorkload {
         sessions: 700,
         input: "lognormal:300:400:1:6000".parse().unwrap(),
-        output: Lengths::Uniform(0, 90),
+        output: TokenLengthDistribution::Uniform(0, 90),
         arrivals,
         arrival_seed: seed,
         seed,
@@ -48,7 +48,7 @@ fn workload(seed: u64, arrivals: Arrivals) -> SyntheticWorkload {
     }
 }
 
-fn engines() -> [EngineSpec; 3] {
+fn engines() -> [SchedulerSpec; 3] {
     let pressed = VllmConfig {
         num_gpu_blocks: 260,
         max_num_seqs: 12,
@@ -59,20 +59,20 @@ fn engines() -> [EngineSpec; 3] {
         ..VllmConfig::default()
     };
     [
-        EngineSpec::Vllm(Box::new(pressed)),
-        EngineSpec::Sglang(Box::default()),
-        EngineSpec::Pool(Box::default()),
+        SchedulerSpec::Vllm(Box::new(pressed)),
+        SchedulerSpec::Sglang(Box::default()),
+        SchedulerSpec::Pool(Box::default()),
     ]
 }
 
-fn both(settings: &Settings, made: &SyntheticWorkload) -> [(Vec<String>, Totals); 2] {
+fn both(settings: &ReplaySettings, made: &SyntheticWorkload) -> [(Vec<String>, ReplayTotals); 2] {
     let mut alone = Calls::default();
-    let mut source = made.clone().source().unwrap();
+    let mut source = made.clone().into_source().unwrap();
     assert!(source.is_single_turn());
-    let one_by_one = run(settings, &mut source, &mut alone).unwrap();
+    let one_by_one = run_replay(settings, &mut source, &mut alone).unwrap();
     let mut together = Calls::default();
-    let mut source = Hidden(made.clone().source().unwrap());
-    let in_one_loop = run(settings, &mut source, &mut together).unwrap();
+    let mut source = Hidden(made.clone().into_source().unwrap());
+    let in_one_loop = run_replay(settings, &mut source, &mut together).unwrap();
     [(alone.0, one_by_one), (together.0, in_one_loop)]
 }
 
@@ -86,10 +86,10 @@ fn separate_workers_give_the_same_report_as_the_event_loop() {
             _ => RouterConfig::SessionHash,
         };
         let arrivals = match seed % 5 {
-            0 => Arrivals::Burst,
+            0 => ArrivalProcess::Burst,
             // Many requests, step ends and samples coincide.
-            1 => Arrivals::Interval(5.0),
-            _ => Arrivals::Poisson(90.0),
+            1 => ArrivalProcess::Interval(5.0),
+            _ => ArrivalProcess::Poisson(90.0),
         };
         let mut settings = settings(PoolSpec::new(engine, 5, router));
         settings.threads = 1 + seed as usize % 3;

@@ -1,10 +1,10 @@
 //! Tests scaling, failures and disaggregated pools.
 
-use vllm_sim_replay::{ScalePolicy, ScaleRule, Scaling};
+use vllm_sim_replay::{AutoscalerPolicy, AutoscalerRule, WorkerScaling};
 
 use super::*;
 
-fn changes(notes: &Notes, change: WorkerChange) -> Vec<(u64, u32)> {
+fn changes(notes: &RecordingSink, change: WorkerChange) -> Vec<(u64, u32)> {
     let found = notes.workers.iter().filter(|(_, _, what)| *what == change);
     found
         .map(|&(at, worker, _)| (at / 1_000_000, worker))
@@ -15,12 +15,12 @@ fn changes(notes: &Notes, change: WorkerChange) -> Vec<(u64, u32)> {
 fn a_plan_adds_and_drains_workers() {
     let mut pool = PoolSpec::new(vllm(400), 1, RouterConfig::RoundRobin);
     pool.startup = Duration::from_millis(500);
-    pool.scaling = Scaling {
+    pool.scaling = WorkerScaling {
         schedule: vec![
             (SimTime::from_millis(1000), 3),
             (SimTime::from_millis(4000), 1),
         ],
-        ..Scaling::default()
+        ..WorkerScaling::default()
     };
     let asks: Vec<_> = (0..60).map(|i| (i * 100, i, 100, 30)).collect();
     let (notes, totals) = play(&settings(pool), requests(&asks));
@@ -38,7 +38,7 @@ fn a_plan_adds_and_drains_workers() {
     assert_eq!(totals.most_workers, 3);
     // A draining worker receives no further requests and completes those that it has.
     for seen in notes.sorted() {
-        assert_eq!(seen.status, Status::Completed);
+        assert_eq!(seen.status, RequestStatus::Completed);
         let late = seen.arrival > 4_000_000_000;
         assert!(!late || !gone.iter().any(|&(_, worker)| seen.worker == Some(worker)));
     }
@@ -47,14 +47,14 @@ fn a_plan_adds_and_drains_workers() {
 }
 
 #[test]
-fn the_autoscaler_follows_the_load_and_scales_down() {
+fn autoscaler_follows_load() {
     let mut pool = PoolSpec::new(vllm(40), 1, RouterConfig::LeastLoaded);
-    pool.scaling.rule = Some(ScaleRule {
+    pool.scaling.rule = Some(AutoscalerRule {
         max: 6,
         target_waiting: Some(2.0),
         interval: Duration::from_millis(500),
         cool_down: Duration::from_millis(2000),
-        ..ScaleRule::default()
+        ..AutoscalerRule::default()
     });
     // Forty requests together, then single ones.
     let mut asks: Vec<_> = (0..40).map(|i| (i, i, 300, 40)).collect();
@@ -67,7 +67,7 @@ fn the_autoscaler_follows_the_load_and_scales_down() {
         notes
             .seen
             .iter()
-            .all(|seen| seen.status == Status::Completed)
+            .all(|seen| seen.status == RequestStatus::Completed)
     );
 }
 
@@ -75,11 +75,11 @@ fn the_autoscaler_follows_the_load_and_scales_down() {
 fn the_autoscaler_counts_starting_workers() {
     let mut pool = PoolSpec::new(vllm(40), 1, RouterConfig::LeastLoaded);
     pool.startup = Duration::from_secs(20);
-    pool.scaling.rule = Some(ScaleRule {
+    pool.scaling.rule = Some(AutoscalerRule {
         max: 9,
         target_kv_usage: Some(0.5),
         interval: Duration::from_secs(1),
-        ..ScaleRule::default()
+        ..AutoscalerRule::default()
     });
     // One worker with a full cache needs a second one, at every check.
     let asks: Vec<_> = (0..60).map(|i| (0, i, 300, 200)).collect();
@@ -90,22 +90,26 @@ fn the_autoscaler_counts_starting_workers() {
 }
 
 #[test]
-fn other_autoscalers_scale_down_after_their_window() {
-    for policy in [ScalePolicy::Keda, ScalePolicy::Wva] {
+fn autoscalers_scale_down_after_stabilization() {
+    for policy in [AutoscalerPolicy::Keda, AutoscalerPolicy::Wva] {
         let mut pool = PoolSpec::new(vllm(200), 1, RouterConfig::LeastLoaded);
-        pool.scaling.rule = Some(ScaleRule {
+        pool.scaling.rule = Some(AutoscalerRule {
             policy,
             max: 6,
-            target_waiting: (policy == ScalePolicy::Keda).then_some(2.0),
+            target_waiting: (policy == AutoscalerPolicy::Keda).then_some(2.0),
             interval: Duration::from_millis(100),
             cool_down: Duration::from_secs(2),
-            ..ScaleRule::default()
+            ..AutoscalerRule::default()
         });
         let mut asks: Vec<_> = (0..60).map(|i| (i, i, 300, 40)).collect();
         asks.extend((0..20).map(|i| (8000 + i * 500, 100 + i, 100, 5)));
         let (notes, totals) = play(&settings(pool), requests(&asks));
         // WVA adds one worker at a time, and none while another worker has spare capacity.
-        let most = if policy == ScalePolicy::Wva { 2 } else { 6 };
+        let most = if policy == AutoscalerPolicy::Wva {
+            2
+        } else {
+            6
+        };
         assert_eq!(totals.most_workers, most, "{policy:?}: {totals:?}");
         let gone = changes(&notes, WorkerChange::Gone);
         let started = changes(&notes, WorkerChange::Starting);
@@ -119,15 +123,15 @@ fn other_autoscalers_scale_down_after_their_window() {
 }
 
 #[test]
-fn initial_workers_stay_for_the_stabilization_window() {
+fn initial_workers_stay_until_stabilized() {
     let mut pool = PoolSpec::new(vllm(200), 4, RouterConfig::LeastLoaded);
-    pool.scaling.rule = Some(ScaleRule {
-        policy: ScalePolicy::Keda,
+    pool.scaling.rule = Some(AutoscalerRule {
+        policy: AutoscalerPolicy::Keda,
         max: 4,
         target_waiting: Some(2.0),
         interval: Duration::from_millis(100),
         cool_down: Duration::from_secs(2),
-        ..ScaleRule::default()
+        ..AutoscalerRule::default()
     });
     let asks: Vec<_> = (0..10).map(|i| (i * 500, i, 100, 5)).collect();
     let (notes, _) = play(&settings(pool), requests(&asks));
@@ -146,13 +150,16 @@ fn requests_of_a_lost_worker_fail_and_a_new_worker_starts() {
     assert_eq!(changes(&notes, WorkerChange::Gone), [(500, 0)]);
     let ready = changes(&notes, WorkerChange::Ready);
     assert_eq!(ready, [(0, 0), (0, 1), (2500, 0)]);
-    let (lost, kept): (Vec<Seen>, Vec<Seen>) =
-        (notes.sorted().into_iter()).partition(|seen| seen.status == Status::Failed);
+    let (lost, kept): (Vec<SeenOutcome>, Vec<SeenOutcome>) =
+        (notes.sorted().into_iter()).partition(|seen| seen.status == RequestStatus::Failed);
     // The lost worker had the first, third and fifth of six requests.
     let numbers: Vec<u64> = lost.iter().map(|seen| seen.number).collect();
     assert_eq!(numbers, [0, 2, 4]);
     assert!(lost.iter().all(|seen| seen.ended == 500_000_000));
-    assert!(kept.iter().all(|seen| seen.status == Status::Completed));
+    assert!(
+        kept.iter()
+            .all(|seen| seen.status == RequestStatus::Completed)
+    );
     assert_eq!(lost.len() + kept.len(), 40);
 }
 
@@ -161,16 +168,16 @@ fn a_session_stays_on_the_worker_of_its_hash() {
     let pool = PoolSpec::new(vllm(400), 4, RouterConfig::SessionHash);
     let mut source = SyntheticWorkload {
         sessions: 40,
-        input: Lengths::Constant(50),
-        output: Lengths::Constant(2),
-        turns: Lengths::Constant(3),
-        arrivals: Arrivals::Interval(5.0),
+        input: TokenLengthDistribution::Constant(50),
+        output: TokenLengthDistribution::Constant(2),
+        turns: TokenLengthDistribution::Constant(3),
+        arrivals: ArrivalProcess::Interval(5.0),
         ..SyntheticWorkload::default()
     }
-    .source()
+    .into_source()
     .unwrap();
-    let mut notes = Notes::default();
-    run(&settings(pool), &mut source, &mut notes).unwrap();
+    let mut notes = RecordingSink::default();
+    run_replay(&settings(pool), &mut source, &mut notes).unwrap();
     let mut homes = HashMap::new();
     for seen in notes.sorted() {
         let home = homes.entry(seen.session).or_insert(seen.worker);
@@ -206,8 +213,8 @@ fn unequal_workers_take_their_engines_in_turn() {
 }
 
 /// Two prefill workers and two decode workers; a prompt token takes `fetch_ns` to transfer.
-fn split(fetch_ns: u64, blocks: u32, router: &RouterConfig) -> Settings {
-    let engine = EngineSpec::Mocker(Box::new(MockerConfig {
+fn split(fetch_ns: u64, blocks: u32, router: &RouterConfig) -> ReplaySettings {
+    let engine = SchedulerSpec::Mocker(Box::new(MockerConfig {
         latency: LatencyModel::Constant {
             prefill: Duration::from_millis(20),
             decode: Duration::from_millis(5),
@@ -215,8 +222,8 @@ fn split(fetch_ns: u64, blocks: u32, router: &RouterConfig) -> Settings {
         num_gpu_blocks: blocks,
         ..MockerConfig::default()
     }));
-    let (before, after) = router.split();
-    Settings {
+    let (before, after) = router.prefill_and_decode_routers();
+    ReplaySettings {
         prefill: Some(PoolSpec {
             transfer: TransferTime {
                 ns_per_token: fetch_ns as f64,
@@ -239,14 +246,17 @@ fn a_split_request_waits_for_prompt_transfer_and_one_decode() {
 }
 
 #[test]
-fn split_pools_lose_nothing_when_blocks_are_scarce() {
+fn pd_pools_lose_no_request_under_kv_pressure() {
     for router in routers() {
         let settings = split(100_000, 24, &router);
         let asks: Vec<_> = (0..80).map(|i| (i * 5, i % 7, 500, 12)).collect();
         let (notes, totals) = play(&settings, requests(&asks));
         assert_eq!(totals.requests, 80);
         let seen = notes.sorted();
-        assert!(seen.iter().all(|seen| seen.status == Status::Completed));
+        assert!(
+            seen.iter()
+                .all(|seen| seen.status == RequestStatus::Completed)
+        );
         assert!(seen.iter().all(|seen| seen.tokens.len() == 12));
     }
 }

@@ -4,7 +4,7 @@ use super::*;
 
 /// Two ranks behind a round-robin router: a prefill step takes 10 ms, a decode step 1 ms.
 fn two_ranks(async_scheduling: bool) -> PoolSpec {
-    let engine = EngineSpec::Vllm(Box::new(VllmConfig {
+    let engine = SchedulerSpec::Vllm(Box::new(VllmConfig {
         latency: LatencyModel::Constant {
             prefill: Duration::from_millis(10),
             decode: Duration::from_millis(1),
@@ -18,9 +18,9 @@ fn two_ranks(async_scheduling: bool) -> PoolSpec {
     }
 }
 
-fn token_ms(notes: Notes) -> Vec<Vec<u64>> {
+fn token_ms(notes: RecordingSink) -> Vec<Vec<u64>> {
     let seen = notes.sorted();
-    let ms = |seen: Seen| seen.tokens.iter().map(|at| at / 1_000_000).collect();
+    let ms = |seen: SeenOutcome| seen.tokens.iter().map(|at| at / 1_000_000).collect();
     seen.into_iter().map(ms).collect()
 }
 
@@ -50,23 +50,27 @@ fn with_async_scheduling_a_prompt_joins_while_the_other_rank_continues() {
 }
 
 #[test]
-fn ranks_are_not_simulated_separately() {
-    let workload = || chats(40).source().unwrap();
+fn lockstep_ranks_are_not_run_in_parallel() {
+    let workload = || chats(40).into_source().unwrap();
     let mut pool = PoolSpec::new(vllm(60), 4, RouterConfig::RoundRobin);
     pool.ranks = 2;
     let (together, _) = play(&settings(pool.clone()), workload());
     let (again, _) = play(&settings(pool.clone()), workload());
     let together = together.sorted();
     assert_eq!(together, again.sorted());
-    assert!(together.iter().all(|seen| seen.status == Status::Completed));
+    assert!(
+        together
+            .iter()
+            .all(|seen| seen.status == RequestStatus::Completed)
+    );
     pool.ranks = 1;
     assert_ne!(together, play(&settings(pool), workload()).0.sorted());
 }
 
 #[test]
-fn ranks_of_each_split_pool_run_in_lockstep() {
+fn pd_pools_run_ranks_in_lockstep() {
     let prefill = two_ranks(false);
-    let settings = Settings {
+    let settings = ReplaySettings {
         prefill: Some(prefill.clone()),
         ..settings(prefill)
     };

@@ -1,7 +1,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
-use vllm_sim_random::{Purpose, stream};
+use vllm_sim_random::{StreamPurpose, request_rng};
 
 fn tool(name: &str, parameters: Value) -> ToolDef {
     ToolDef {
@@ -39,7 +39,7 @@ fn weather() -> Vec<ToolDef> {
 }
 
 fn plan(choice: &ToolChoice, settings: &ToolSettings, seed: u64) -> Vec<ToolCall> {
-    let mut rng = stream(seed, 0, Purpose::Structured);
+    let mut rng = request_rng(seed, 0, StreamPurpose::Structured);
     plan_calls(
         &weather(),
         choice,
@@ -99,7 +99,7 @@ fn a_forced_tool_is_called_once_and_no_other() {
 
 #[test]
 fn an_unknown_forced_tool_is_refused() {
-    let mut rng = stream(1, 0, Purpose::Structured);
+    let mut rng = request_rng(1, 0, StreamPurpose::Structured);
     let error = plan_calls(
         &weather(),
         &ToolChoice::Named("zip".to_owned()),
@@ -137,7 +137,7 @@ fn the_ranges_of_the_flags_hold() {
     };
     let cache = SchemaCache::default();
     for seed in 0..100 {
-        let mut rng = stream(seed, 0, Purpose::Structured);
+        let mut rng = request_rng(seed, 0, StreamPurpose::Structured);
         let calls = plan_calls(&tools, &ToolChoice::Required, &settings, &cache, &mut rng);
         for call in calls.expect("calls") {
             let value: Value = serde_json::from_str(&call.arguments).expect("JSON");
@@ -174,7 +174,7 @@ fn optional_arguments_follow_their_probability() {
         };
         let with_b = (0..400)
             .filter(|&seed| {
-                let mut rng = stream(seed, 0, Purpose::Structured);
+                let mut rng = request_rng(seed, 0, StreamPurpose::Structured);
                 let calls = plan_calls(&tools, &ToolChoice::Required, &settings, &cache, &mut rng);
                 calls.expect("calls")[0].arguments.contains("\"b\"")
             })
@@ -197,7 +197,7 @@ fn tools_without_parameters_get_an_empty_object() {
             parameters,
             strict: None,
         }];
-        let mut rng = stream(1, 0, Purpose::Structured);
+        let mut rng = request_rng(1, 0, StreamPurpose::Structured);
         let calls = plan_calls(
             &tools,
             &ToolChoice::Required,
@@ -212,7 +212,7 @@ fn tools_without_parameters_get_an_empty_object() {
 #[test]
 fn bad_parameters_name_the_tool() {
     let tools = [tool("f", json!({"type": "objekt"}))];
-    let mut rng = stream(1, 0, Purpose::Structured);
+    let mut rng = request_rng(1, 0, StreamPurpose::Structured);
     let settings = ToolSettings::default();
     let cache = SchemaCache::default();
     let error = plan_calls(&tools, &ToolChoice::Required, &settings, &cache, &mut rng);

@@ -4,7 +4,7 @@
 
 use serde_json::{Map, Value};
 
-const KEYWORDS: &[&str] = &[
+const ALLOWED_KEYWORDS: &[&str] = &[
     "type",
     "description",
     "enum",
@@ -30,14 +30,14 @@ const KEYWORDS: &[&str] = &[
 ///
 /// # Errors
 /// A sentence that names the unsupported keyword and its location.
-pub(super) fn check(parameters: &Value) -> Result<(), String> {
+pub(super) fn check_schema(parameters: &Value) -> Result<(), String> {
     // An explicit stack, because documents may be nested arbitrarily deep.
     let mut stack = vec![(parameters, "parameters".to_owned())];
     while let Some((value, at)) = stack.pop() {
         let Some(map) = value.as_object() else {
             return Err(format!("{at} must be an object"));
         };
-        one(map, &at)?;
+        check_schema_node(map, &at)?;
         if let Some(properties) = map.get("properties").and_then(Value::as_object) {
             for (name, inner) in properties {
                 stack.push((inner, format!("{at}.properties.{name}")));
@@ -50,8 +50,11 @@ pub(super) fn check(parameters: &Value) -> Result<(), String> {
     Ok(())
 }
 
-fn one(map: &Map<String, Value>, at: &str) -> Result<(), String> {
-    if let Some(unknown) = map.keys().find(|key| !KEYWORDS.contains(&key.as_str())) {
+fn check_schema_node(map: &Map<String, Value>, at: &str) -> Result<(), String> {
+    if let Some(unknown) = map
+        .keys()
+        .find(|key| !ALLOWED_KEYWORDS.contains(&key.as_str()))
+    {
         return Err(format!("{at}: keyword '{unknown}' is not supported"));
     }
     let Some(kind) = map.get("type") else {

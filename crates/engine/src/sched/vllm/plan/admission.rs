@@ -1,18 +1,18 @@
-use crate::kv::BlockRequest;
-use crate::{End, Event, Scheduler, Transfer};
+use crate::kv::BlockAllocationRequest;
+use crate::{PromptTransfer, Scheduler, SchedulerEvent, SequenceEndReason};
 
 use super::prefill::is_prefill;
-use crate::sched::Admitted;
+use crate::sched::AdmittedSequence;
 use crate::sched::vllm::config::PreemptionVictim;
-use crate::sched::vllm::keyed_tokens;
-use crate::sched::vllm::pass::{AdmissionTurn, Pass};
-use crate::sched::vllm::seqs::{FetchStage, SeqState, Slot};
-use crate::sched::vllm::step::Step;
+use crate::sched::vllm::pass::{AdmissionOutcome, SchedulingPass};
+use crate::sched::vllm::seqs::{FetchStage, SequenceRunState, SequenceSlot};
+use crate::sched::vllm::step::ScheduledStep;
+use crate::sched::vllm::tokens_with_block_keys;
 use crate::sched::vllm::{BatchScheduler, SchedulingRules};
 
 #[derive(Clone, Copy)]
 struct AdmissionCandidate {
-    slot: Slot,
+    slot: SequenceSlot,
     /// Number of the sequence's tokens that need no computation: cached, loaded or computed before.
     past: u32,
     /// Number of the sequence's tokens found in the GPU prefix cache.
@@ -23,12 +23,12 @@ struct AdmissionCandidate {
 
 impl<R: SchedulingRules> BatchScheduler<R> {
     /// Admits waiting sequences while tokens, places in the batch and KV blocks are left.
-    pub(super) fn schedule_waiting(&mut self, pass: &mut Pass) {
+    pub(super) fn schedule_waiting(&mut self, pass: &mut SchedulingPass) {
         let looks = self.rules.admits_without_token_budget();
         let places = self.config.max_num_seqs as usize;
         let (mut last, mut looked) = (None, false);
         while (pass.budget > 0 || looks) && self.running.len() < places {
-            let Some(head) = self.waiting.after(last) else {
+            let Some(head) = self.waiting.first_after(last) else {
                 break;
             };
             if last.is_none() && !std::mem::replace(&mut looked, true) {
@@ -37,56 +37,58 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                     encoder.deferred = 0;
                 }
             }
-            match self.try_head(head.1, pass) {
-                AdmissionTurn::Next => {}
-                AdmissionTurn::Skip => last = Some(head),
+            match self.try_admit(head.1, pass) {
+                AdmissionOutcome::Next => {}
+                AdmissionOutcome::Skip => last = Some(head),
                 // If nothing runs, only sequences that hold blocks of fetched prompts can go on.
-                AdmissionTurn::Stop if self.running.is_empty() && !self.rules.stops_when_idle() => {
+                AdmissionOutcome::Stop
+                    if self.running.is_empty() && !self.rules.admission_stops_when_idle() =>
+                {
                     last = Some(head);
                 }
-                AdmissionTurn::Stop => break,
+                AdmissionOutcome::Stop => break,
             }
         }
     }
 
-    fn try_head(&mut self, slot: Slot, pass: &mut Pass) -> AdmissionTurn {
-        if R::must_cancel(self, slot) {
-            self.reject(slot, pass);
-            return AdmissionTurn::Next;
+    fn try_admit(&mut self, slot: SequenceSlot, pass: &mut SchedulingPass) -> AdmissionOutcome {
+        if R::can_never_run(self, slot) {
+            self.reject_sequence(slot, pass);
+            return AdmissionOutcome::Next;
         }
         // Announced prompts come before prompts that are computed locally.
         if self.rules.yields_to_announced_prompts(&self.seqs[slot]) {
-            return AdmissionTurn::Skip;
+            return AdmissionOutcome::Skip;
         }
         if let Some(lora) = self.seqs[slot].request.lora
             && self.config.loras.max_loras > 0
-            && !self.loras.admits(
+            && !self.loras.admits_lora(
                 lora,
                 self.seqs[slot].id,
                 self.config.loras.max_loras as usize,
             )
         {
             self.loras.deferred += 1;
-            return AdmissionTurn::Skip;
+            return AdmissionOutcome::Skip;
         }
-        let cached = self.look_up(slot);
-        if self.aligns_chunks && self.waits_for_state(slot, cached) {
-            return AdmissionTurn::Stop;
+        let cached = self.look_up_cached_prefix(slot);
+        if self.aligns_chunks && self.is_waiting_for_state(slot, cached) {
+            return AdmissionOutcome::Stop;
         }
-        if self.misses_threshold(slot, cached) {
-            self.stop(slot, End::Threshold, pass.now, pass.out);
-            return AdmissionTurn::Next;
+        if self.is_below_hit_threshold(slot, cached) {
+            self.stop_sequence(slot, SequenceEndReason::Threshold, pass.now, pass.out);
+            return AdmissionOutcome::Next;
         }
         let seq = &self.seqs[slot];
-        if seq.request.transfer == Transfer::RemotePrefill && !seq.load.is_here {
-            return self.fetch(slot, cached, pass);
+        if seq.request.transfer == PromptTransfer::RemotePrefill && !seq.load.is_here {
+            return self.start_remote_fetch(slot, cached, pass);
         }
         if self.host.is_some()
-            && let Some(turn) = self.load_from_host(slot, cached, pass)
+            && let Some(turn) = self.start_load_from_host(slot, cached, pass)
         {
             return turn;
         }
-        if let Some(turn) = R::load(self, slot, pass) {
+        if let Some(turn) = R::load_from_other_host_cache(self, slot, pass) {
             return turn;
         }
         let seq = &self.seqs[slot];
@@ -95,18 +97,18 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             false => seq.computed,
         };
         if pass.holds_prefill && is_prefill(seq, past) {
-            return AdmissionTurn::Stop;
+            return AdmissionOutcome::Stop;
         }
-        let Some(new) = self.first_chunk(slot, past, pass) else {
-            return AdmissionTurn::Stop;
+        let Some(new) = self.first_chunk_tokens(slot, past, pass) else {
+            return AdmissionOutcome::Stop;
         };
         let whole = new;
-        let new = self.before_media(slot, past, new, pass.step.is_empty());
+        let new = self.tokens_before_unencodable_media(slot, past, new, pass.step.is_empty());
         if new < whole && new == 0 {
             if let Some(encoder) = &mut self.encoder {
                 encoder.deferred += 1;
             }
-            return AdmissionTurn::Skip;
+            return AdmissionOutcome::Skip;
         }
         let candidate = AdmissionCandidate {
             slot,
@@ -114,54 +116,56 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             cached,
             new,
         };
-        if !self.allocate_first(candidate, pass) {
-            return self.lacks_blocks(slot, pass);
+        if !self.allocate_first_chunk(candidate, pass) {
+            return self.handle_block_shortage(slot, pass);
         }
-        self.admit(candidate, pass);
-        self.emit(slot, past, new, pass.step);
+        self.admit_candidate(candidate, pass);
+        self.add_to_step(slot, past, new, pass.step);
         pass.budget = pass.budget.saturating_sub(new);
         if new == 0 && pass.budget == 0 {
-            return AdmissionTurn::Stop;
+            return AdmissionOutcome::Stop;
         }
-        AdmissionTurn::Next
+        AdmissionOutcome::Next
     }
 
     /// Returns the number of leading tokens of a sequence without KV blocks that are cached.
-    pub(in crate::sched) fn look_up(&mut self, slot: Slot) -> u32 {
-        if self.pool.has_groups() {
-            return self.look_up_groups(slot);
+    pub(in crate::sched) fn look_up_cached_prefix(&mut self, slot: SequenceSlot) -> u32 {
+        if self.pool.has_layer_groups() {
+            return self.look_up_prefix_in_groups(slot);
         }
         let seq = &self.seqs[slot];
         match seq.plan.as_ref().filter(|_| !seq.request.skip_cache_read) {
             None => 0,
-            Some(plan) if seq.table.is_empty() => R::cached_prefix(self, plan, seq.known),
+            Some(plan) if seq.table.is_empty() => R::cached_prefix_tokens(self, plan, seq.known),
             Some(_) => seq.cached,
         }
     }
 
-    fn look_up_groups(&mut self, slot: Slot) -> u32 {
+    fn look_up_prefix_in_groups(&mut self, slot: SequenceSlot) -> u32 {
         let seq = &mut self.seqs[slot];
         let plan = seq.plan.as_ref().filter(|_| !seq.request.skip_cache_read);
         if !seq.table.is_empty() {
             return plan.map_or(0, |_| seq.cached);
         }
         let found = plan.map_or((0, 0), |plan| {
-            self.pool.common_prefix(plan, keyed_tokens(plan, seq.known))
+            self.pool
+                .cached_prefix_in_all_groups(plan, tokens_with_block_keys(plan, seq.known))
         });
         let prompt = seq.prompt;
-        self.pool.record_divergence(&mut seq.table, prompt, found);
+        self.pool
+            .record_divergence_points(&mut seq.table, prompt, found);
         found.0
     }
 
     /// Returns whether the prefix-cache hit ends at a Mamba state that another sequence computes in
     /// this pass.
-    fn waits_for_state(&self, slot: Slot, cached: u32) -> bool {
+    fn is_waiting_for_state(&self, slot: SequenceSlot, cached: u32) -> bool {
         let seq = &self.seqs[slot];
         let plan = seq.plan.as_ref().filter(|_| seq.table.is_empty());
-        plan.is_some_and(|plan| self.pool.is_fresh(plan, cached))
+        plan.is_some_and(|plan| self.pool.is_state_still_computing(plan, cached))
     }
 
-    fn misses_threshold(&self, slot: Slot, cached: u32) -> bool {
+    fn is_below_hit_threshold(&self, slot: SequenceSlot, cached: u32) -> bool {
         let seq = &self.seqs[slot];
         let misses = |share| f64::from(cached) < share * f64::from(seq.prompt);
         !seq.admitted && seq.request.hit_threshold.is_some_and(misses)
@@ -169,9 +173,14 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     /// Returns the number of tokens in the first prompt chunk of a sequence; `None` if it needs a
     /// larger token budget.
-    fn first_chunk(&self, slot: Slot, past: u32, pass: &Pass) -> Option<u32> {
+    fn first_chunk_tokens(
+        &self,
+        slot: SequenceSlot,
+        past: u32,
+        pass: &SchedulingPass,
+    ) -> Option<u32> {
         let seq = &self.seqs[slot];
-        let new = self.wanted(slot, past, u32::MAX);
+        let new = self.tokens_to_schedule(slot, past, u32::MAX);
         if new == 0 && self.aligns_chunks {
             return None;
         }
@@ -183,24 +192,33 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             return (alone && R::OVERSIZED_RUN_ALONE).then_some(new);
         }
         if pass.budget > 0 && self.aligns_chunks {
-            return Some(self.aligned(seq, past, new.min(pass.budget))).filter(|&new| new > 0);
+            return Some(self.align_chunk_to_blocks(seq, past, new.min(pass.budget)))
+                .filter(|&new| new > 0);
         }
         (pass.budget > 0 || new == 0).then(|| new.min(pass.budget))
     }
 
     /// Handles a lack of KV blocks for a waiting sequence: waits for others to free some, or
     /// rejects the sequence if none are in use.
-    fn lacks_blocks(&mut self, slot: Slot, pass: &mut Pass) -> AdmissionTurn {
-        if self.pool.used() > 0 {
-            return AdmissionTurn::Stop;
+    fn handle_block_shortage(
+        &mut self,
+        slot: SequenceSlot,
+        pass: &mut SchedulingPass,
+    ) -> AdmissionOutcome {
+        if self.pool.used_blocks() > 0 {
+            return AdmissionOutcome::Stop;
         }
-        self.reject(slot, pass);
-        AdmissionTurn::Next
+        self.reject_sequence(slot, pass);
+        AdmissionOutcome::Next
     }
 
     /// Allocates the KV blocks for the first chunk of a sequence. If prompts are reserved, the
     /// whole prompt must fit.
-    fn allocate_first(&mut self, candidate: AdmissionCandidate, pass: &mut Pass) -> bool {
+    fn allocate_first_chunk(
+        &mut self,
+        candidate: AdmissionCandidate,
+        pass: &mut SchedulingPass,
+    ) -> bool {
         let AdmissionCandidate {
             slot,
             past,
@@ -215,31 +233,31 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         // next token could start in vain forever.
         let held = R::RESERVES_NEXT_TOKEN
             && (self.fetching > 0 || !self.leases.is_empty())
-            && self.pool.used() > 0;
+            && self.pool.used_blocks() > 0;
         let (next, further) = match held {
             false => (0, 0),
             // A step in flight keeps blocks that its layer groups no longer need.
             true => (
-                1 + self.config.drafts(),
-                self.pool.further_groups() * self.config.steps_ahead(),
+                1 + self.config.drafts_per_step(),
+                self.pool.extra_group_count() * self.config.extra_steps_in_flight(),
             ),
         };
         let reserve = self.config.prefill.reserve_full_prompt
             || self.config.victim == PreemptionVictim::First
             || held;
         let seq = &self.seqs[slot];
-        if !R::may_join(self, slot, cached) {
+        if !R::may_join_batch(self, slot, cached) {
             return false;
         }
         let tokens = past + new;
-        let is_fetched = seq.request.transfer == Transfer::RemotePrefill && !seq.load.is_here;
-        let need = BlockRequest {
+        let is_fetched = seq.request.transfer == PromptTransfer::RemotePrefill && !seq.load.is_here;
+        let need = BlockAllocationRequest {
             prefix: cached,
             tokens,
             cache: match is_fetched && seq.load.failure.is_some() {
                 // Other sequences must not find blocks that will not arrive.
                 true => cached,
-                false => tokens.min(seq.named(seq.known)),
+                false => tokens.min(seq.tokens_with_keys(seq.known)),
             },
             whole: match reserve {
                 true => (seq.known + next).min(seq.total),
@@ -253,29 +271,30 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             },
             is_capped: false,
         };
-        self.allocate(slot, &need, pass.step)
+        self.allocate_sequence_blocks(slot, &need, pass.step)
     }
 
-    fn admit(&mut self, candidate: AdmissionCandidate, pass: &mut Pass) {
+    fn admit_candidate(&mut self, candidate: AdmissionCandidate, pass: &mut SchedulingPass) {
         let AdmissionCandidate { slot, cached, .. } = candidate;
         self.loras
-            .admitted(self.seqs[slot].request.lora, self.seqs[slot].id);
-        self.waiting.remove(&self.seqs, slot);
-        self.seqs.fetch(slot, None);
+            .record_admission(self.seqs[slot].request.lora, self.seqs[slot].id);
+        self.waiting.remove_sequence(&self.seqs, slot);
+        self.seqs.set_fetch_stage(slot, None);
         self.running.push(slot);
-        self.bulk.admitted(slot);
+        self.bulk.add_admitted(slot);
         self.places += 1;
         self.seqs[slot].place = self.places;
-        self.note_lora(slot, pass.step);
-        let host = R::admitted(self, slot);
+        self.record_lora_use(slot, pass.step);
+        let host = R::on_sequence_admitted(self, slot);
         let reads = self.config.enable_prefix_caching && !self.seqs[slot].request.skip_cache_read;
         let seq = &mut self.seqs[slot];
         let loaded = seq.load.tokens.min(seq.prompt.saturating_sub(cached));
-        seq.state = SeqState::Running;
+        seq.state = SequenceRunState::Running;
         let again = std::mem::replace(&mut seq.admitted, true);
         let id = seq.id;
         if again {
-            pass.out.push_back((pass.now, Event::Resumed { id }));
+            pass.out
+                .push_back((pass.now, SchedulerEvent::Resumed { id }));
         } else {
             if reads {
                 self.stats.cache_queries += u64::from(seq.prompt);
@@ -283,11 +302,11 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             }
             seq.cached = cached;
             let external = match seq.request.transfer {
-                Transfer::RemotePrefill if !seq.load.is_lost => seq.prompt - cached,
-                Transfer::RemotePrefill => 0,
-                Transfer::Local | Transfer::RemoteDecode => loaded,
+                PromptTransfer::RemotePrefill if !seq.load.is_lost => seq.prompt - cached,
+                PromptTransfer::RemotePrefill => 0,
+                PromptTransfer::Local | PromptTransfer::RemoteDecode => loaded,
             };
-            let event = Event::Scheduled {
+            let event = SchedulerEvent::Scheduled {
                 id,
                 cached,
                 external,
@@ -295,7 +314,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             pass.out.push_back((pass.now, event));
         }
         if self.config.reporting.log_admissions {
-            self.admissions.push(Admitted {
+            self.admissions.push(AdmittedSequence {
                 id,
                 at: pass.now,
                 cached: cached + loaded,
@@ -305,9 +324,14 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         }
     }
 
-    fn fetch(&mut self, slot: Slot, cached: u32, pass: &mut Pass) -> AdmissionTurn {
+    fn start_remote_fetch(
+        &mut self,
+        slot: SequenceSlot,
+        cached: u32,
+        pass: &mut SchedulingPass,
+    ) -> AdmissionOutcome {
         let new = self.seqs[slot].prompt - cached;
-        if !self.allocate_first(
+        if !self.allocate_first_chunk(
             AdmissionCandidate {
                 slot,
                 past: cached,
@@ -316,54 +340,55 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             },
             pass,
         ) {
-            return self.lacks_blocks(slot, pass);
+            return self.handle_block_shortage(slot, pass);
         }
-        self.waiting.remove(&self.seqs, slot);
+        self.waiting.remove_sequence(&self.seqs, slot);
         let (fixed, per_token) = self.config.transfer.fetch;
         let tokens = match self.config.transfer.fetch_whole_prompt {
             true => self.seqs[slot].prompt,
             false => new,
         };
         let delay = fixed.saturating_add(per_token.saturating_mul(tokens));
-        self.seqs.fetch(slot, Some(FetchStage::Begun));
+        self.seqs.set_fetch_stage(slot, Some(FetchStage::Begun));
         let seq = &mut self.seqs[slot];
-        seq.state = SeqState::Fetching;
+        seq.state = SequenceRunState::Fetching;
         seq.cached = cached;
         self.fetching += 1;
         if seq.load.failure.is_none() {
-            let fetched = Event::Fetched {
+            let fetched = SchedulerEvent::Fetched {
                 id: seq.id,
                 tokens,
                 took: delay,
             };
             pass.out.push_back((pass.now, fetched));
         }
-        self.timers.set(pass.now + delay, (slot, seq.generation));
-        AdmissionTurn::Next
+        self.timers
+            .schedule(pass.now + delay, (slot, seq.generation));
+        AdmissionOutcome::Next
     }
 
     /// Removes a waiting sequence that can never run; its end is reported at the end of the step.
-    fn reject(&mut self, slot: Slot, pass: &mut Pass) {
-        self.drop_waiting(slot, pass.step);
+    fn reject_sequence(&mut self, slot: SequenceSlot, pass: &mut SchedulingPass) {
+        self.drop_waiting_sequence(slot, pass.step);
     }
 
     /// Rejects the first waiting sequence if no event can ever let it run.
-    pub(in crate::sched) fn reject_unschedulable(&mut self, step: &mut Step) {
-        let waits = self.rules.awaits_prompts() || self.next_wakeup().is_some();
+    pub(in crate::sched) fn reject_unschedulable(&mut self, step: &mut ScheduledStep) {
+        let waits = self.rules.awaits_remote_prompts() || self.next_wakeup().is_some();
         if waits || !self.running.is_empty() || !self.flight.is_empty() {
             return;
         }
-        if let Some((_, slot)) = self.waiting.after(None) {
-            self.drop_waiting(slot, step);
+        if let Some((_, slot)) = self.waiting.first_after(None) {
+            self.drop_waiting_sequence(slot, step);
         }
     }
 
-    fn drop_waiting(&mut self, slot: Slot, step: &mut Step) {
-        self.waiting.remove(&self.seqs, slot);
-        self.free_blocks(slot);
-        self.leave_host(slot);
-        R::left(self, slot);
+    fn drop_waiting_sequence(&mut self, slot: SequenceSlot, step: &mut ScheduledStep) {
+        self.waiting.remove_sequence(&self.seqs, slot);
+        self.free_sequence_blocks(slot);
+        self.remove_from_host_cache(slot);
+        R::on_sequence_left(self, slot);
         step.rejected.push(self.seqs[slot].id);
-        self.seqs.end(slot);
+        self.seqs.end_sequence(slot);
     }
 }

@@ -3,18 +3,18 @@
 //! **Source:** vLLM 0.33 `vllm/v1/core/sched/scheduler.py` (`long_prefill_token_threshold`,
 //! `prefill_schedule_interval`).
 
-use crate::sched::vllm::pass::Pass;
-use crate::sched::vllm::seqs::{Seq, SeqState};
+use crate::sched::vllm::pass::SchedulingPass;
+use crate::sched::vllm::seqs::{ScheduledSequence, SequenceRunState};
 use crate::sched::vllm::{BatchScheduler, SchedulingRules};
 
 /// Returns whether a sequence with `past` computed tokens must compute more than its newest token.
-pub(super) fn is_prefill(seq: &Seq, past: u32) -> bool {
+pub(super) fn is_prefill(seq: &ScheduledSequence, past: u32) -> bool {
     past + 1 < seq.known
 }
 
 impl<R: SchedulingRules> BatchScheduler<R> {
     /// Returns the maximum number of tokens that a step computes of one prompt.
-    pub(super) fn longest_chunk(&self) -> u32 {
+    pub(super) fn max_chunk_tokens(&self) -> u32 {
         let all = self.seqs.len() as u32;
         if all <= 1 {
             return u32::MAX;
@@ -30,7 +30,12 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     /// and at the last full block of the prompt.
     ///
     /// **Source:** `_mamba_block_aligned_split`; states are not taken out of the middle of a step.
-    pub(super) fn aligned(&self, seq: &Seq, past: u32, new: u32) -> u32 {
+    pub(super) fn align_chunk_to_blocks(
+        &self,
+        seq: &ScheduledSequence,
+        past: u32,
+        new: u32,
+    ) -> u32 {
         let size = self.config.block_size;
         let all = seq.prompt.max(seq.known - 1);
         if past >= all {
@@ -59,7 +64,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 floor(past) + size
             },
             floor(drop.0).saturating_sub(drop.1),
-            floor(seq.table.divergence(size)),
+            floor(seq.table.divergence_tokens(size)),
         ];
         let inside = stops.into_iter().filter(|&stop| past < stop && stop < end);
         inside.min().unwrap_or(end).saturating_sub(past)
@@ -67,20 +72,20 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     /// Returns whether the next step must compute no prompt tokens (`prefill_schedule_interval`).
     #[inline]
-    pub(super) fn holds_prefill(&self) -> bool {
+    pub(super) fn is_prefill_held_back(&self) -> bool {
         let interval = self.config.prefill.prefill_schedule_interval;
         if interval <= 1 || self.cadence.was_short || self.cadence.since >= interval - 1 {
             return false;
         }
         self.running.iter().any(|&slot| {
             let seq = &self.seqs[slot];
-            seq.state == SeqState::Running && !is_prefill(seq, seq.computed)
+            seq.state == SequenceRunState::Running && !is_prefill(seq, seq.computed)
         })
     }
 
     /// Records for `prefill_schedule_interval` whether the scheduled step computes prompt tokens.
     #[inline]
-    pub(super) fn note_prefill(&mut self, pass: &Pass) {
+    pub(super) fn record_prefill_step(&mut self, pass: &SchedulingPass) {
         if self.config.prefill.prefill_schedule_interval <= 1 || pass.step.is_empty() {
             return;
         }

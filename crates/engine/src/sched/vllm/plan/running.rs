@@ -1,19 +1,19 @@
 use crate::SimTime;
-use crate::kv::BlockRequest;
-use crate::{Draft, Event, Outbox};
+use crate::kv::BlockAllocationRequest;
+use crate::{Outbox, SchedulerEvent, StepDrafts};
 
 use super::prefill::is_prefill;
 use crate::sched::vllm::config::{PreemptionVictim, SchedulingPolicy};
-use crate::sched::vllm::pass::Pass;
-use crate::sched::vllm::seqs::{SeqState, Slot};
-use crate::sched::vllm::step::{StepEntry, StepWork};
+use crate::sched::vllm::pass::SchedulingPass;
+use crate::sched::vllm::seqs::{SequenceRunState, SequenceSlot};
+use crate::sched::vllm::step::{SequenceStepOutput, SequenceStepWork};
 use crate::sched::vllm::{BatchScheduler, SchedulingRules};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
     /// Schedules the next token or prompt chunk of every running sequence.
-    pub(in crate::sched) fn schedule_running(&mut self, pass: &mut Pass) {
+    pub(in crate::sched) fn schedule_running(&mut self, pass: &mut SchedulingPass) {
         while pass.at < self.running.len() && pass.budget > 0 {
-            if self.has_plain_decodes() {
+            if self.decodes_one_token_each() {
                 self.schedule_decodes(pass);
                 if pass.at >= self.running.len() || pass.budget == 0 {
                     break;
@@ -22,7 +22,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             let slot = self.running[pass.at];
             let seq = &self.seqs[slot];
             let past = seq.computed;
-            if seq.state == SeqState::Draining {
+            if seq.state == SequenceRunState::Draining {
                 pass.at += 1;
                 continue;
             }
@@ -30,15 +30,15 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 pass.at += 1;
                 continue;
             }
-            let new = self.wanted(slot, past, pass.budget);
-            let new = self.before_media(slot, past, new, pass.step.is_empty());
+            let new = self.tokens_to_schedule(slot, past, pass.budget);
+            let new = self.tokens_before_unencodable_media(slot, past, new, pass.step.is_empty());
             if new == 0 {
                 // The chunk would not end at a block boundary, or its item cannot be encoded.
                 pass.step.short = true;
                 pass.at += 1;
                 continue;
             }
-            if !self.find_blocks(slot, new, pass) {
+            if !self.allocate_or_preempt(slot, new, pass) {
                 // Under the priority policy it may be the lowest, and others still get their turn.
                 let gave_way = self.running.get(pass.at) != Some(&slot);
                 match self.config.policy {
@@ -50,8 +50,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                     _ => break,
                 }
             }
-            self.note_lora(slot, pass.step);
-            self.emit(slot, past, new, pass.step);
+            self.record_lora_use(slot, pass.step);
+            self.add_to_step(slot, past, new, pass.step);
             pass.budget -= new;
             pass.at += 1;
         }
@@ -60,15 +60,15 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     /// Returns whether decoding sequences compute one token each, without draft tokens or LoRA
     /// adapters.
-    fn has_plain_decodes(&self) -> bool {
-        self.config.drafts() == 0
+    fn decodes_one_token_each(&self) -> bool {
+        self.config.drafts_per_step() == 0
             && !self.rules.draws_after_scheduling()
             && self.config.loras.max_loras == 0
     }
 
     /// Schedules consecutive running sequences that decode into a KV block they already have. This
     /// is the hot path.
-    fn schedule_decodes(&mut self, pass: &mut Pass) {
+    fn schedule_decodes(&mut self, pass: &mut SchedulingPass) {
         let batch = &mut pass.step.batch;
         let window = self.window.unwrap_or(u32::MAX);
         let from = pass.at;
@@ -78,24 +78,24 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             let seq = &mut self.seqs[slot];
             let known = seq.known;
             let decodes = seq.computed + 1 == known && seq.computed >= seq.prompt;
-            if !decodes || seq.computed >= seq.settled || seq.state != SeqState::Running {
+            if !decodes || seq.computed >= seq.settled || seq.state != SequenceRunState::Running {
                 break;
             }
             seq.computed = known;
             seq.known = known + 1;
             seq.in_flight += 1;
-            seq.note_token();
+            seq.reset_recent_preemptions();
             let last = seq.known == seq.total;
             if last {
-                seq.state = SeqState::Draining;
+                seq.state = SequenceRunState::Draining;
             }
             batch.context += u64::from(known);
             batch.clipped += u64::from(known.min(window));
-            pass.step.entries.push(StepEntry {
+            pass.step.entries.push(SequenceStepOutput {
                 slot,
                 emit: 1,
                 last,
-                drafts: Draft::default(),
+                drafts: StepDrafts::default(),
             });
             pass.at += 1;
         }
@@ -107,28 +107,33 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     /// Allocates KV blocks for a running sequence, preempting others as needed. Returns false if
     /// the sequence itself was preempted or waits for a load.
-    fn find_blocks(&mut self, slot: Slot, new: u32, pass: &mut Pass) -> bool {
+    fn allocate_or_preempt(
+        &mut self,
+        slot: SequenceSlot,
+        new: u32,
+        pass: &mut SchedulingPass,
+    ) -> bool {
         loop {
             let seq = &self.seqs[slot];
             let tokens = seq.computed + new;
-            let cache = tokens.min(seq.named(seq.known));
-            let need = BlockRequest {
+            let cache = tokens.min(seq.tokens_with_keys(seq.known));
+            let need = BlockAllocationRequest {
                 tokens,
                 cache,
-                processed: self.processed(slot, seq.computed),
-                ..BlockRequest::default()
+                processed: self.processed_tokens(slot, seq.computed),
+                ..BlockAllocationRequest::default()
             };
-            if self.allocate(slot, &need, pass.step) {
+            if self.allocate_sequence_blocks(slot, &need, pass.step) {
                 return true;
             }
-            let Some(victim_at) = self.victim() else {
+            let Some(victim_at) = self.preemption_victim() else {
                 return false;
             };
             let victim = self.running[victim_at];
             if victim == slot && self.reclaim_fetched_blocks() {
                 continue;
             }
-            if victim == slot && self.waits_for_load(slot) {
+            if victim == slot && self.is_waiting_for_load(slot) {
                 return false;
             }
             pass.preempted = true;
@@ -139,10 +144,10 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                     true => pass.step.short = true,
                 }
             }
-            self.undo(victim, pass);
-            self.wait_for_copies(victim, pass.step);
+            self.remove_from_step(victim, pass);
+            self.delay_step_for_copies(victim, pass.step);
             R::on_preempt(self, victim);
-            self.preempt(victim, pass.now, pass.out);
+            self.preempt_sequence(victim, pass.now, pass.out);
             if victim == slot {
                 return false;
             }
@@ -150,14 +155,14 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 
     /// Removes a preempted sequence from the current step.
-    fn undo(&mut self, slot: Slot, pass: &mut Pass) {
+    fn remove_from_step(&mut self, slot: SequenceSlot, pass: &mut SchedulingPass) {
         if self.seqs[slot].media.is_some() {
-            self.undo_media(slot, pass.step);
+            self.undo_media_encoding(slot, pass.step);
         }
         let seq = &mut self.seqs[slot];
         let (prompt, known) = (seq.prompt, seq.known.saturating_sub(1));
         let past = known.saturating_sub(1);
-        let plain = StepWork {
+        let plain = SequenceStepWork {
             slot,
             past,
             new: 1,
@@ -166,15 +171,15 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             later: false,
             fetched: false,
         };
-        if let Some((emit, work)) = pass.step.remove(slot, plain) {
-            pass.step.batch -= self.rules.cost(&work, self.window);
-            pass.step.prompt_tokens -= self.rules.prompt_tokens(&work);
+        if let Some((emit, work)) = pass.step.remove_sequence(slot, plain) {
+            pass.step.batch -= self.rules.step_cost(&work, self.window);
+            pass.step.prompt_tokens -= self.rules.prompt_tokens_of(&work);
             let new = work.new;
             pass.budget += new;
             seq.in_flight -= 1;
             seq.known -= emit;
             if emit > 0 {
-                seq.undo_token();
+                seq.restore_recent_preemptions();
             }
         }
     }
@@ -185,11 +190,11 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         if !self.rules.takes_fetched_blocks(self.running.len()) {
             return false;
         }
-        let holds = |&slot: &Slot| !self.seqs[slot].table.is_empty();
-        let Some(holder) = self.waiting.backwards().find(holds) else {
+        let holds = |&slot: &SequenceSlot| !self.seqs[slot].table.is_empty();
+        let Some(holder) = self.waiting.iter_from_back().find(holds) else {
             return false;
         };
-        self.free_blocks(holder);
+        self.free_sequence_blocks(holder);
         let seq = &mut self.seqs[holder];
         (seq.computed, seq.load.tokens) = (0, 0);
         true
@@ -197,16 +202,18 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     /// Returns the batch indices of sequences that hold KV blocks. A sequence that only waits for
     /// the delay after its last token has none.
-    pub(in crate::sched) fn victims(&self) -> impl DoubleEndedIterator<Item = usize> + Clone {
+    pub(in crate::sched) fn preemption_candidates(
+        &self,
+    ) -> impl DoubleEndedIterator<Item = usize> + Clone {
         (0..self.running.len()).filter(|&at| {
             let seq = &self.seqs[self.running[at]];
-            seq.state == SeqState::Running || seq.in_flight > 0
+            seq.state == SequenceRunState::Running || seq.in_flight > 0
         })
     }
 
     /// Returns the batch index of the sequence to preempt.
-    pub(in crate::sched) fn victim(&self) -> Option<usize> {
-        let mut victims = self.victims();
+    pub(in crate::sched) fn preemption_victim(&self) -> Option<usize> {
+        let mut victims = self.preemption_candidates();
         match (self.config.policy, self.config.victim) {
             (SchedulingPolicy::Priority, _) => victims.max_by_key(|&at| {
                 let seq = &self.seqs[self.running[at]];
@@ -215,7 +222,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             (SchedulingPolicy::Fcfs, PreemptionVictim::Last) => victims.next_back(),
             (SchedulingPolicy::Fcfs, PreemptionVictim::First) => {
                 let most = R::MAX_RECENT_PREEMPTIONS;
-                let may = |&at: &usize| self.seqs[self.running[at]].preemptions() < most;
+                let may = |&at: &usize| self.seqs[self.running[at]].final_preemption_count() < most;
                 let last = victims.clone().next_back();
                 victims.find(may).or(last)
             }
@@ -223,39 +230,48 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     }
 
     /// Preempts every running sequence, keeping the order of the sequences.
-    pub(in crate::sched) fn preempt_all(&mut self, now: SimTime, out: &mut Outbox) {
+    pub(in crate::sched) fn preempt_all_running(&mut self, now: SimTime, out: &mut Outbox) {
         for at in 0..self.running.len() {
             let slot = self.running[at];
-            self.flush(slot, now, out);
-            self.bulk.left(slot);
+            self.flush_bulk_decode(slot, now, out);
+            self.bulk.remove_sequence(slot);
         }
         let seqs = &self.seqs;
-        let gives =
-            |&slot: &Slot| seqs[slot].state == SeqState::Running || seqs[slot].in_flight > 0;
-        let (victims, rest) = self.running.drain(..).partition::<Vec<Slot>, _>(gives);
+        let gives = |&slot: &SequenceSlot| {
+            seqs[slot].state == SequenceRunState::Running || seqs[slot].in_flight > 0
+        };
+        let (victims, rest) = self
+            .running
+            .drain(..)
+            .partition::<Vec<SequenceSlot>, _>(gives);
         self.running = rest;
         for slot in victims.into_iter().rev() {
-            self.preempt(slot, now, out);
+            self.preempt_sequence(slot, now, out);
         }
     }
 
-    pub(in crate::sched) fn preempt(&mut self, slot: Slot, now: SimTime, out: &mut Outbox) {
+    pub(in crate::sched) fn preempt_sequence(
+        &mut self,
+        slot: SequenceSlot,
+        now: SimTime,
+        out: &mut Outbox,
+    ) {
         let rank = match self.config.policy {
-            SchedulingPolicy::Fcfs => Some(self.waiting.front_rank()),
+            SchedulingPolicy::Fcfs => Some(self.waiting.front_sort_key()),
             SchedulingPolicy::Priority => None,
         };
-        self.free_blocks(slot);
-        self.bulk.left(slot);
+        self.free_sequence_blocks(slot);
+        self.bulk.remove_sequence(slot);
         let seq = &mut self.seqs[slot];
         (seq.computed, seq.load.tokens, seq.load.is_lost) = (0, 0, false);
         seq.preemptions.recent = seq.preemptions.recent.saturating_add(1);
-        seq.state = SeqState::Waiting;
+        seq.state = SequenceRunState::Waiting;
         // The fetched prompt is lost and is recomputed locally.
         seq.load.is_here = true;
         seq.rank = rank.unwrap_or(seq.rank);
         let id = seq.id;
-        self.waiting.insert(&self.seqs, slot);
+        self.waiting.insert_sequence(&self.seqs, slot);
         self.stats.preemptions += 1;
-        out.push_back((now, Event::Preempted { id }));
+        out.push_back((now, SchedulerEvent::Preempted { id }));
     }
 }

@@ -4,62 +4,74 @@ use super::*;
 
 #[test]
 fn the_first_token_is_emitted_with_the_prompt_and_one_more_per_step() {
-    let log = play(config(), submits(vec![(0, seq(1, 40, 3))]));
+    let log = event_log(config(), submit_inputs(vec![(0, new_sequence(1, 40, 3))]));
     assert_eq!(log, "0: s1 | 10: t1 | 11: t1 | 12: t1 e1");
 }
 
 #[test]
-fn an_arrival_during_a_step_joins_the_next_one() {
-    let log = play(
+fn arrival_during_a_step_joins_the_next_step() {
+    let log = event_log(
         config(),
-        submits(vec![(0, seq(1, 40, 2)), (3, seq(2, 40, 1))]),
+        submit_inputs(vec![
+            (0, new_sequence(1, 40, 2)),
+            (3, new_sequence(2, 40, 1)),
+        ]),
     );
     assert_eq!(log, "0: s1 | 10: t1 s2 | 21: t1 e1 t2 e2");
 }
 
 #[test]
 fn an_arrival_at_the_end_of_a_step_joins_the_next_step() {
-    let log = play(
+    let log = event_log(
         config(),
-        submits(vec![(0, seq(1, 40, 2)), (10, seq(2, 40, 1))]),
+        submit_inputs(vec![
+            (0, new_sequence(1, 40, 2)),
+            (10, new_sequence(2, 40, 1)),
+        ]),
     );
     assert_eq!(log, "0: s1 | 10: t1 s2 | 21: t1 e1 t2 e2");
 }
 
 #[test]
-fn with_two_steps_in_flight_an_arrival_waits_for_the_one_after_the_next() {
+fn async_scheduling_delays_an_arrival_by_one_more_step() {
     let config = VllmConfig {
         async_scheduling: true,
         ..config()
     };
-    let log = play(
+    let log = event_log(
         config,
-        submits(vec![(0, seq(1, 40, 4)), (3, seq(2, 40, 1))]),
+        submit_inputs(vec![
+            (0, new_sequence(1, 40, 4)),
+            (3, new_sequence(2, 40, 1)),
+        ]),
     );
     // The step 10..11 was scheduled at 0, without 2.
     assert_eq!(log, "0: s1 | 10: t1 s2 | 11: t1 | 22: t1 t2 e2 | 23: t1 e1");
 }
 
 #[test]
-fn a_planned_end_is_not_scheduled_past() {
+fn no_token_is_scheduled_after_the_planned_end() {
     let config = VllmConfig {
         async_scheduling: true,
         ..config()
     };
-    let log = play(
+    let log = event_log(
         config,
-        submits(vec![(0, seq(1, 40, 1)), (20, seq(2, 40, 2))]),
+        submit_inputs(vec![
+            (0, new_sequence(1, 40, 1)),
+            (20, new_sequence(2, 40, 2)),
+        ]),
     );
     assert_eq!(log, "0: s1 | 10: t1 e1 | 20: s2 | 30: t2 | 31: t2 e2");
 }
 
 #[test]
-fn a_long_prompt_is_computed_in_chunks_of_the_budget() {
+fn prompt_is_chunked_by_max_num_batched_tokens() {
     let config = VllmConfig {
         max_num_batched_tokens: 64,
         ..config()
     };
-    let log = play(config, submits(vec![(0, seq(1, 150, 1))]));
+    let log = event_log(config, submit_inputs(vec![(0, new_sequence(1, 150, 1))]));
     assert_eq!(log, "0: s1 | 30: t1 e1");
 }
 
@@ -69,44 +81,53 @@ fn running_sequences_are_served_before_waiting_ones() {
         max_num_batched_tokens: 33,
         ..config()
     };
-    let log = play(
+    let log = event_log(
         config,
-        submits(vec![(0, seq(1, 32, 4)), (5, seq(2, 64, 1))]),
+        submit_inputs(vec![
+            (0, new_sequence(1, 32, 4)),
+            (5, new_sequence(2, 64, 1)),
+        ]),
     );
     // One token of the budget belongs to 1, 32 to a chunk of 2.
     assert_eq!(log, "0: s1 | 10: t1 s2 | 21: t1 | 32: t1 t2 e2 | 33: t1 e1");
 }
 
 #[test]
-fn without_chunks_a_prompt_waits_for_a_budget_that_holds_it() {
+fn unchunked_prompt_waits_for_a_full_token_budget() {
     let config = VllmConfig {
         max_num_batched_tokens: 64,
-        prefill: PrefillConfig {
+        prefill: ChunkedPrefillConfig {
             enable_chunked_prefill: false,
-            ..PrefillConfig::default()
+            ..ChunkedPrefillConfig::default()
         },
         ..config()
     };
-    let log = play(
+    let log = event_log(
         config,
-        submits(vec![(0, seq(1, 40, 2)), (0, seq(2, 40, 1))]),
+        submit_inputs(vec![
+            (0, new_sequence(1, 40, 2)),
+            (0, new_sequence(2, 40, 1)),
+        ]),
     );
     assert_eq!(log, "0: s1 | 10: t1 s2 | 21: t1 e1 t2 e2");
 }
 
 #[test]
-fn without_chunks_a_prompt_beyond_the_budget_runs_alone() {
+fn unchunked_prompt_above_the_budget_runs_alone() {
     let config = VllmConfig {
         max_num_batched_tokens: 64,
-        prefill: PrefillConfig {
+        prefill: ChunkedPrefillConfig {
             enable_chunked_prefill: false,
-            ..PrefillConfig::default()
+            ..ChunkedPrefillConfig::default()
         },
         ..config()
     };
-    let log = play(
+    let log = event_log(
         config,
-        submits(vec![(0, seq(1, 40, 2)), (0, seq(2, 80, 1))]),
+        submit_inputs(vec![
+            (0, new_sequence(1, 40, 2)),
+            (0, new_sequence(2, 80, 1)),
+        ]),
     );
     assert_eq!(log, "0: s1 | 10: t1 | 11: t1 e1 s2 | 21: t2 e2");
 }
@@ -114,59 +135,68 @@ fn without_chunks_a_prompt_beyond_the_budget_runs_alone() {
 #[test]
 fn chunks_are_cut_at_the_long_prefill_threshold() {
     let config = VllmConfig {
-        prefill: PrefillConfig {
+        prefill: ChunkedPrefillConfig {
             long_prefill_token_threshold: 50,
-            ..PrefillConfig::default()
+            ..ChunkedPrefillConfig::default()
         },
         ..config()
     };
-    let log = play(
+    let log = event_log(
         config,
-        submits(vec![(0, seq(1, 100, 1)), (0, seq(2, 50, 1))]),
+        submit_inputs(vec![
+            (0, new_sequence(1, 100, 1)),
+            (0, new_sequence(2, 50, 1)),
+        ]),
     );
     assert_eq!(log, "0: s1 s2 | 10: t2 e2 | 20: t1 e1");
 }
 
 #[test]
-fn a_single_prompt_is_not_limited_by_the_threshold() {
+fn single_prompt_ignores_long_prefill_threshold() {
     let config = VllmConfig {
-        prefill: PrefillConfig {
+        prefill: ChunkedPrefillConfig {
             long_prefill_token_threshold: 50,
-            ..PrefillConfig::default()
+            ..ChunkedPrefillConfig::default()
         },
         ..config()
     };
-    let log = play(config, submits(vec![(0, seq(1, 100, 1))]));
+    let log = event_log(config, submit_inputs(vec![(0, new_sequence(1, 100, 1))]));
     assert_eq!(log, "0: s1 | 10: t1 e1");
 }
 
 #[test]
-fn an_adaptive_threshold_leaves_each_sequence_a_share() {
+fn adaptive_prefill_threshold_shares_the_token_budget() {
     let config = VllmConfig {
-        prefill: PrefillConfig {
+        prefill: ChunkedPrefillConfig {
             long_prefill_token_threshold: 50,
             long_prefill_token_threshold_adaptive: true,
-            ..PrefillConfig::default()
+            ..ChunkedPrefillConfig::default()
         },
         max_num_batched_tokens: 200,
         ..config()
     };
-    let both = vec![(0, seq(1, 100, 1)), (0, seq(2, 100, 1))];
-    assert_eq!(play(config, submits(both)), "0: s1 s2 | 10: t1 e1 t2 e2");
+    let both = vec![(0, new_sequence(1, 100, 1)), (0, new_sequence(2, 100, 1))];
+    assert_eq!(
+        event_log(config, submit_inputs(both)),
+        "0: s1 s2 | 10: t1 e1 t2 e2"
+    );
 }
 
 #[test]
-fn prompts_wait_for_their_step_while_others_decode() {
+fn prefill_schedule_interval_delays_prompts() {
     let config = VllmConfig {
-        prefill: PrefillConfig {
+        prefill: ChunkedPrefillConfig {
             prefill_schedule_interval: 3,
-            ..PrefillConfig::default()
+            ..ChunkedPrefillConfig::default()
         },
         ..config()
     };
-    let log = play(
+    let log = event_log(
         config,
-        submits(vec![(0, seq(1, 20, 6)), (5, seq(2, 20, 1))]),
+        submit_inputs(vec![
+            (0, new_sequence(1, 20, 6)),
+            (5, new_sequence(2, 20, 1)),
+        ]),
     );
     assert_eq!(
         log,
@@ -180,25 +210,31 @@ fn max_num_seqs_bounds_the_batch() {
         max_num_seqs: 1,
         ..config()
     };
-    let log = play(
+    let log = event_log(
         config,
-        submits(vec![(0, seq(1, 40, 2)), (0, seq(2, 40, 1))]),
+        submit_inputs(vec![
+            (0, new_sequence(1, 40, 2)),
+            (0, new_sequence(2, 40, 1)),
+        ]),
     );
     assert_eq!(log, "0: s1 | 10: t1 | 11: t1 e1 s2 | 21: t2 e2");
 }
 
 #[test]
-fn a_prompt_is_found_by_those_admitted_later_in_the_same_step() {
-    let inputs = vec![(0, planned(1, 7, 40, 1)), (0, planned(2, 7, 40, 1))];
+fn prompt_blocks_are_hit_later_in_the_same_step() {
+    let inputs = vec![
+        (0, sequence_in_family(1, 7, 40, 1)),
+        (0, sequence_in_family(2, 7, 40, 1)),
+    ];
     assert_eq!(
-        play(config(), submits(inputs)),
+        event_log(config(), submit_inputs(inputs)),
         "0: s1 s2+32 | 10: t1 e1 t2 e2"
     );
 }
 
 #[test]
 fn accepted_drafts_are_emitted_together() {
-    let speculation = Some(Speculation {
+    let speculation = Some(SpeculationConfig {
         accept: vec![1.0, 1.0],
         drops_last_block: true,
     });
@@ -206,13 +242,13 @@ fn accepted_drafts_are_emitted_together() {
         speculation,
         ..config()
     };
-    let log = play(config, submits(vec![(0, seq(1, 40, 6))]));
+    let log = event_log(config, submit_inputs(vec![(0, new_sequence(1, 40, 6))]));
     assert_eq!(log, "0: s1 | 10: t1 | 11: v1:2/2 t1x3 | 12: v1:2/2 t1x2 e1");
 }
 
 #[test]
-fn rejected_drafts_leave_no_state() {
-    let speculation = Some(Speculation {
+fn rejected_drafts_leave_no_tokens() {
+    let speculation = Some(SpeculationConfig {
         accept: vec![1.0, 0.0, 1.0],
         drops_last_block: true,
     });
@@ -220,7 +256,7 @@ fn rejected_drafts_leave_no_state() {
         speculation,
         ..config()
     };
-    let log = play(config, submits(vec![(0, seq(1, 40, 6))]));
+    let log = event_log(config, submit_inputs(vec![(0, new_sequence(1, 40, 6))]));
     assert_eq!(
         log,
         "0: s1 | 10: t1 | 11: v1:1/3 t1x2 | 12: v1:1/3 t1x2 | 13: v1:1/3 t1 e1"
@@ -228,8 +264,8 @@ fn rejected_drafts_leave_no_state() {
 }
 
 #[test]
-fn drafts_of_a_sequence_override_acceptance_rates() {
-    let speculation = Some(Speculation {
+fn submitted_drafts_override_acceptance_rates() {
+    let speculation = Some(SpeculationConfig {
         accept: vec![0.0; 4],
         drops_last_block: false,
     });
@@ -238,12 +274,12 @@ fn drafts_of_a_sequence_override_acceptance_rates() {
         ..config()
     };
     let drafts = [(0, 0), (4, 2), (4, 4), (4, 4), (2, 0)];
-    let drafts = drafts.map(|(proposed, accepted)| Draft { proposed, accepted });
+    let drafts = drafts.map(|(proposed, accepted)| StepDrafts { proposed, accepted });
     let told = Sequence {
         drafts: Some(Arc::new(drafts)),
-        ..seq(1, 40, 6)
+        ..new_sequence(1, 40, 6)
     };
-    let log = play(config, submits(vec![(0, told)]));
+    let log = event_log(config, submit_inputs(vec![(0, told)]));
     assert_eq!(
         log,
         "0: s1 | 10: t1 | 11: t1 | 12: v1:2/4 t1x3 | 13: v1:0/2 t1 e1"
@@ -251,7 +287,7 @@ fn drafts_of_a_sequence_override_acceptance_rates() {
 }
 
 #[test]
-fn a_request_beyond_max_loras_waits_and_others_pass() {
+fn request_beyond_max_loras_is_overtaken() {
     let config = VllmConfig {
         loras: LoraConfig {
             max_loras: 1,
@@ -261,11 +297,11 @@ fn a_request_beyond_max_loras_waits_and_others_pass() {
     };
     let lora = |id, lora| Sequence {
         lora: Some(LoraId(lora)),
-        ..seq(id, 40, 2)
+        ..new_sequence(id, 40, 2)
     };
-    let log = play(
+    let log = event_log(
         config,
-        submits(vec![(0, lora(1, 1)), (0, lora(2, 2)), (0, lora(3, 1))]),
+        submit_inputs(vec![(0, lora(1, 1)), (0, lora(2, 2)), (0, lora(3, 1))]),
     );
     assert_eq!(
         log,
@@ -276,12 +312,12 @@ fn a_request_beyond_max_loras_waits_and_others_pass() {
 fn with_lora(id: u64, lora: u32, output: u32) -> Sequence {
     Sequence {
         lora: Some(LoraId(lora)),
-        ..seq(id, 40, output)
+        ..new_sequence(id, 40, output)
     }
 }
 
 #[test]
-fn a_batch_waits_for_an_adapter_without_a_slot() {
+fn waiting_adapter_gets_a_slot_when_the_batch_drains() {
     let config = VllmConfig {
         loras: LoraConfig {
             max_loras: 1,
@@ -290,9 +326,9 @@ fn a_batch_waits_for_an_adapter_without_a_slot() {
         },
         ..config()
     };
-    let log = play(
+    let log = event_log(
         config,
-        submits(vec![
+        submit_inputs(vec![
             (0, with_lora(1, 1, 2)),
             // The adapter is still loaded.
             (200, with_lora(2, 1, 2)),
@@ -320,7 +356,7 @@ fn a_steady_stream_of_one_adapter_does_not_starve_another() {
     // One arrives every 5 ms and runs for longer, so the adapter of 1000 would never be free.
     let mut inputs: Vec<_> = (0..200).map(|i| (i * 5, with_lora(i, 1, 5))).collect();
     inputs.insert(1, (1, with_lora(1000, 2, 1)));
-    let log = play(config, submits(inputs));
+    let log = event_log(config, submit_inputs(inputs));
     let before = log.split("s1000").next().unwrap();
     assert!(log.contains("s1000"));
     let passed = before.matches('s').count() - 1;
@@ -328,8 +364,8 @@ fn a_steady_stream_of_one_adapter_does_not_starve_another() {
 }
 
 #[test]
-fn a_sequence_that_waits_for_an_adapter_is_deferred() {
-    let mut engine = Vllm::new(VllmConfig {
+fn sequence_waiting_for_a_lora_slot_counts_as_deferred() {
+    let mut engine = VllmScheduler::new(VllmConfig {
         loras: LoraConfig {
             max_loras: 1,
             ..LoraConfig::default()

@@ -9,23 +9,26 @@ fn a_cached_prefix_is_not_computed_but_the_last_token_always_is() {
         max_num_batched_tokens: 16,
         ..config()
     };
-    let inputs = vec![(0, planned(1, 7, 32, 1)), (30, planned(2, 7, 32, 1))];
+    let inputs = vec![
+        (0, sequence_in_family(1, 7, 32, 1)),
+        (30, sequence_in_family(2, 7, 32, 1)),
+    ];
     // 1 takes two chunks of 16. 2 finds one of its two blocks: the other holds the last token.
     assert_eq!(
-        play(config, submits(inputs)),
+        event_log(config, submit_inputs(inputs)),
         "0: s1 | 20: t1 e1 | 30: s2+16 | 40: t2 e2"
     );
 }
 
 #[test]
-fn a_cache_lookup_can_be_skipped() {
+fn skip_cache_read_computes_the_whole_prompt() {
     let again = Sequence {
         skip_cache_read: true,
-        ..planned(2, 7, 40, 1)
+        ..sequence_in_family(2, 7, 40, 1)
     };
-    let log = play(
+    let log = event_log(
         config(),
-        submits(vec![(0, planned(1, 7, 40, 1)), (10, again)]),
+        submit_inputs(vec![(0, sequence_in_family(1, 7, 40, 1)), (10, again)]),
     );
     assert_eq!(log, "0: s1 | 10: t1 e1 s2 | 20: t2 e2");
 }
@@ -35,16 +38,21 @@ fn a_prompt_waits_until_all_of_it_fits_though_its_first_chunk_would() {
     let tight = |reserve_full_prompt| VllmConfig {
         num_gpu_blocks: 5,
         max_num_batched_tokens: 48,
-        prefill: PrefillConfig {
+        prefill: ChunkedPrefillConfig {
             reserve_full_prompt,
-            ..PrefillConfig::default()
+            ..ChunkedPrefillConfig::default()
         },
         ..config()
     };
-    let inputs = || submits(vec![(0, seq(1, 32, 3)), (0, seq(2, 64, 1))]);
-    let log = play(tight(true), inputs());
+    let inputs = || {
+        submit_inputs(vec![
+            (0, new_sequence(1, 32, 3)),
+            (0, new_sequence(2, 64, 1)),
+        ])
+    };
+    let log = event_log(tight(true), inputs());
     assert_eq!(log, "0: s1 | 10: t1 | 11: t1 | 12: t1 e1 s2 | 32: t2 e2");
-    let log = play(tight(false), inputs());
+    let log = event_log(tight(false), inputs());
     // 2 starts with the rest of the budget, and is the one to be preempted.
     assert_eq!(
         log,
@@ -53,14 +61,18 @@ fn a_prompt_waits_until_all_of_it_fits_though_its_first_chunk_would() {
 }
 
 #[test]
-fn the_last_admitted_sequence_is_preempted_and_resumes_first() {
+fn last_admitted_is_preempted_and_resumes_first() {
     let config = VllmConfig {
         num_gpu_blocks: 4,
         ..config()
     };
-    let inputs = vec![(0, seq(1, 31, 3)), (0, seq(2, 31, 3)), (1, seq(3, 16, 1))];
+    let inputs = vec![
+        (0, new_sequence(1, 31, 3)),
+        (0, new_sequence(2, 31, 3)),
+        (1, new_sequence(3, 16, 1)),
+    ];
     // At 11 both need a third block; 2 is preempted and recomputes its 32 tokens before 3.
-    let log = play(config, submits(inputs));
+    let log = event_log(config, submit_inputs(inputs));
     assert_eq!(
         log,
         "0: s1 s2 | 10: t1 t2 | 11: t1 t2 p2 | 12: t1 e1 r2 s3 | 22: t2 e2 t3 e3"
@@ -68,15 +80,18 @@ fn the_last_admitted_sequence_is_preempted_and_resumes_first() {
 }
 
 #[test]
-fn the_first_admitted_can_be_the_victim() {
+fn preemption_victim_can_be_the_first_admitted() {
     let config = VllmConfig {
         num_gpu_blocks: 4,
         victim: PreemptionVictim::First,
         ..config()
     };
-    let log = play(
+    let log = event_log(
         config,
-        submits(vec![(0, seq(1, 31, 3)), (0, seq(2, 31, 3))]),
+        submit_inputs(vec![
+            (0, new_sequence(1, 31, 3)),
+            (0, new_sequence(2, 31, 3)),
+        ]),
     );
     // 1 is first and preempts itself; the pass ends there, and the next one serves 2.
     assert_eq!(
@@ -92,9 +107,12 @@ fn a_preempted_sequence_finds_its_own_blocks_again() {
         max_num_batched_tokens: 40,
         ..config()
     };
-    let inputs = vec![(0, planned(1, 1, 47, 3)), (0, planned(2, 2, 47, 3))];
+    let inputs = vec![
+        (0, sequence_in_family(1, 1, 47, 3)),
+        (0, sequence_in_family(2, 2, 47, 3)),
+    ];
     // 48 tokens to compute would take two steps; two blocks of 16 are still cached.
-    let log = play(config, submits(inputs));
+    let log = event_log(config, submit_inputs(inputs));
     assert_eq!(
         log,
         "0: s1 | 10: s2 | 20: t1 | 31: t1 t2 p2 | 32: t1 e1 r2 | 42: t2 | 43: t2 e2"
@@ -102,15 +120,18 @@ fn a_preempted_sequence_finds_its_own_blocks_again() {
 }
 
 #[test]
-fn a_token_in_flight_reaches_a_sequence_that_was_preempted() {
+fn token_in_flight_is_released_after_preemption() {
     let config = VllmConfig {
         num_gpu_blocks: 4,
         async_scheduling: true,
         ..config()
     };
-    let log = play(
+    let log = event_log(
         config,
-        submits(vec![(0, seq(1, 31, 3)), (0, seq(2, 31, 3))]),
+        submit_inputs(vec![
+            (0, new_sequence(1, 31, 3)),
+            (0, new_sequence(2, 31, 3)),
+        ]),
     );
     // At 10 the step 10..11 is in flight for both; the next one finds no block for 2.
     assert_eq!(
@@ -128,9 +149,12 @@ fn priority_orders_the_queue_and_chooses_the_victim() {
     };
     let urgent = Sequence {
         priority: -1,
-        ..seq(2, 31, 3)
+        ..new_sequence(2, 31, 3)
     };
-    let log = play(config, submits(vec![(0, seq(1, 31, 3)), (0, urgent)]));
+    let log = event_log(
+        config,
+        submit_inputs(vec![(0, new_sequence(1, 31, 3)), (0, urgent)]),
+    );
     assert_eq!(
         log,
         "0: s2 s1 | 10: t2 t1 | 11: t2 t1 p1 | 12: t2 e2 r1 | 22: t1 e1"
@@ -146,11 +170,15 @@ fn other_sequences_run_in_the_step_that_preempts_the_lowest() {
     };
     let lowest = Sequence {
         priority: 5,
-        ..seq(2, 30, 4)
+        ..new_sequence(2, 30, 4)
     };
-    let log = play(
+    let log = event_log(
         config,
-        submits(vec![(0, seq(1, 24, 5)), (0, lowest), (5, seq(3, 24, 5))]),
+        submit_inputs(vec![
+            (0, new_sequence(1, 24, 5)),
+            (0, lowest),
+            (5, new_sequence(3, 24, 5)),
+        ]),
     );
     assert!(log.contains("22: t1 t2 t3 p2 | 23: t1 t3"), "{log}");
 }
@@ -164,9 +192,12 @@ fn a_victim_already_in_the_step_returns_its_tokens() {
     };
     let low = Sequence {
         priority: 5,
-        ..seq(1, 28, 5)
+        ..new_sequence(1, 28, 5)
     };
-    let log = play(config, submits(vec![(0, low), (1, seq(2, 31, 3))]));
+    let log = event_log(
+        config,
+        submit_inputs(vec![(0, low), (1, new_sequence(2, 31, 3))]),
+    );
     // 1 was admitted first and is already in the step of 22 when 2 needs a block.
     assert_eq!(
         log,
@@ -181,9 +212,12 @@ fn the_watermark_keeps_blocks_free_unless_nothing_runs() {
         watermark: 0.5,
         ..config()
     };
-    let log = play(
+    let log = event_log(
         config,
-        submits(vec![(0, seq(1, 64, 2)), (0, seq(2, 16, 1))]),
+        submit_inputs(vec![
+            (0, new_sequence(1, 64, 2)),
+            (0, new_sequence(2, 16, 1)),
+        ]),
     );
     assert_eq!(log, "0: s1 | 10: t1 | 11: t1 e1 s2 | 21: t2 e2");
 }
@@ -196,9 +230,12 @@ fn the_watermark_is_a_fraction_of_all_blocks_with_the_null_block() {
         watermark: 0.17,
         ..config()
     };
-    let log = play(
+    let log = event_log(
         config,
-        submits(vec![(0, seq(1, 64, 1)), (0, seq(2, 16, 1))]),
+        submit_inputs(vec![
+            (0, new_sequence(1, 64, 1)),
+            (0, new_sequence(2, 16, 1)),
+        ]),
     );
     assert_eq!(log, "0: s1 | 10: t1 e1 s2 | 20: t2 e2");
 }
@@ -214,17 +251,17 @@ fn block_events_are_emitted_at_the_end_of_their_step() {
         ..config()
     };
     let inputs = vec![
-        (0, Submit(planned(1, 1, 30, 4))),
-        (20, Submit(planned(2, 2, 40, 1))),
+        (0, Submit(sequence_in_family(1, 1, 30, 4))),
+        (20, Submit(sequence_in_family(2, 2, 40, 1))),
         (
             25,
-            Input::Command(Command::ResetPrefixCache(PrefixCacheReset::Forget)),
+            TestInput::Command(EngineCommand::ResetPrefixCache(PrefixCacheReset::Forget)),
         ),
     ];
     // 1 fills block 0 with its prompt and block 1 at 11; 2 reuses both. The reset happens while the
     // step of 2 is in flight, so its events come first.
     assert_eq!(
-        play(config, inputs),
+        event_log(config, inputs),
         "0: s1 | 10: +0..1 t1 | 11: t1 | 12: +1..2 t1 | 13: t1 e1 | 20: s2 | \
          25: -2 +0..2 cleared | 30: t2 e2"
     );
@@ -240,10 +277,13 @@ fn a_remote_prompt_is_fetched_and_its_last_token_costs_a_decode() {
         ..config()
     };
     let remote = Sequence {
-        transfer: Transfer::RemotePrefill,
-        ..seq(1, 50, 2)
+        transfer: PromptTransfer::RemotePrefill,
+        ..new_sequence(1, 50, 2)
     };
-    let log = play(config, submits(vec![(0, remote), (0, seq(2, 40, 4))]));
+    let log = event_log(
+        config,
+        submit_inputs(vec![(0, remote), (0, new_sequence(2, 40, 4))]),
+    );
     assert_eq!(
         log,
         "0: s2 | 10: t2 s1+0+50 | 11: t2 t1 | 12: t2 t1 e1 | 13: t2 e2"
@@ -251,16 +291,19 @@ fn a_remote_prompt_is_fetched_and_its_last_token_costs_a_decode() {
 }
 
 #[test]
-fn too_few_hits_end_a_sequence_that_asks_for_more() {
+fn hits_below_the_threshold_end_the_sequence() {
     let picky = Sequence {
         hit_threshold: Some(0.5),
-        ..planned(1, 1, 40, 2)
+        ..sequence_in_family(1, 1, 40, 2)
     };
-    assert_eq!(play(config(), submits(vec![(0, picky)])), "0: Threshold1");
+    assert_eq!(
+        event_log(config(), submit_inputs(vec![(0, picky)])),
+        "0: Threshold1"
+    );
 }
 
 /// Returns the turns of one conversation; block keys depend on the position, lengths are in tokens.
-fn turn(id: u64, prompt: u32, output: u32) -> Sequence {
+fn conversation_turn(id: u64, prompt: u32, output: u32) -> Sequence {
     let keys = (1..=u64::from((prompt + output) / 16)).map(BlockKey);
     let plan = BlockPlan {
         keys: keys.collect(),
@@ -269,23 +312,23 @@ fn turn(id: u64, prompt: u32, output: u32) -> Sequence {
     };
     Sequence {
         plan: Some(Arc::new(plan)),
-        ..seq(id, prompt, output)
+        ..new_sequence(id, prompt, output)
     }
 }
 
 #[test]
-fn behind_a_window_a_turn_finds_the_prompt_before_it_and_not_its_answer() {
+fn sliding_window_turn_hits_the_prompt_not_the_answer() {
     let hits = |layer_groups| {
         let config = VllmConfig {
             layer_groups,
             ..config()
         };
         let turns = vec![
-            (0, turn(1, 160, 64)),
-            (1000, turn(2, 256, 64)),
-            (2000, turn(3, 240, 16)),
+            (0, conversation_turn(1, 160, 64)),
+            (1000, conversation_turn(2, 256, 64)),
+            (2000, conversation_turn(3, 240, 16)),
         ];
-        let log = play(config, submits(turns));
+        let log = event_log(config, submit_inputs(turns));
         let starts = log.split(' ').filter(|word| word.starts_with('s'));
         starts.map(str::to_owned).collect::<Vec<_>>()
     };
@@ -312,9 +355,9 @@ fn behind_a_window_a_turn_finds_the_prompt_before_it_and_not_its_answer() {
 }
 
 #[test]
-fn a_block_whose_name_looks_ahead_is_stored_when_what_follows_is_there() {
+fn lookahead_block_is_cached_once_next_tokens_exist() {
     let config = VllmConfig {
-        speculation: Some(Speculation {
+        speculation: Some(SpeculationConfig {
             accept: vec![1.0],
             drops_last_block: false,
         }),
@@ -324,18 +367,18 @@ fn a_block_whose_name_looks_ahead_is_stored_when_what_follows_is_there() {
         },
         ..config()
     };
-    let mut ahead = planned(1, 7, 32, 4);
+    let mut ahead = sequence_in_family(1, 7, 32, 4);
     if let Some(plan) = &mut ahead.plan {
         Arc::make_mut(plan).lookahead = 1;
     }
-    let plain = planned(1, 7, 32, 4);
+    let plain = sequence_in_family(1, 7, 32, 4);
     // Token 33 is released at 10, and the next step fills the second block.
     assert_eq!(
-        play(config.clone(), submits(vec![(0, ahead)])),
+        event_log(config.clone(), submit_inputs(vec![(0, ahead)])),
         "0: s1 | 10: +0..1 t1 | 11: +1..2 v1:1/1 t1x2 | 12: v1:1/1 t1 e1"
     );
     assert_eq!(
-        play(config, submits(vec![(0, plain)])),
+        event_log(config, submit_inputs(vec![(0, plain)])),
         "0: s1 | 10: +0..2 t1 | 11: v1:1/1 t1x2 | 12: v1:1/1 t1 e1"
     );
 }

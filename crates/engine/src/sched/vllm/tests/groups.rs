@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::kv::{LayerGroups, SparseLayerKind};
-use crate::latency::{KvCachePlan, model};
+use crate::latency::{KvCachePlan, known_model_shape};
 
-fn grouped(kind: SparseLayerKind, sparse: u32) -> VllmConfig {
+fn config_with_layer_groups(kind: SparseLayerKind, sparse: u32) -> VllmConfig {
     VllmConfig {
         layer_groups: Some(LayerGroups {
             full: 1,
@@ -17,8 +17,8 @@ fn grouped(kind: SparseLayerKind, sparse: u32) -> VllmConfig {
 }
 
 /// Returns the blocks in use after each scheduled step.
-fn held(config: VllmConfig, sequence: Sequence) -> Vec<u32> {
-    let mut engine = Vllm::new(config).unwrap();
+fn held_blocks_per_step(config: VllmConfig, sequence: Sequence) -> Vec<u32> {
+    let mut engine = VllmScheduler::new(config).unwrap();
     let mut out = Outbox::new();
     engine.submit(SimTime::ZERO, sequence, &mut out).unwrap();
     let mut held = Vec::new();
@@ -34,9 +34,9 @@ fn held(config: VllmConfig, sequence: Sequence) -> Vec<u32> {
 #[test]
 fn a_window_frees_blocks_that_it_has_passed() {
     // 96 tokens need 6 blocks in each group, and the window of 32 needs 3 of them.
-    let window = grouped(SparseLayerKind::Window(32), 1);
+    let window = config_with_layer_groups(SparseLayerKind::Window(32), 1);
     assert_eq!(
-        held(window.clone(), seq(1, 96, 50)),
+        held_blocks_per_step(window.clone(), new_sequence(1, 96, 50)),
         // The prompt; the first token, for which 64 are passed; then a block of each group for 16
         // tokens, and one of the window back before the next one is due.
         [12, 10, 9, 11, 10, 12, 11, 13]
@@ -49,27 +49,36 @@ fn a_window_frees_blocks_that_it_has_passed() {
         }),
         ..window
     };
-    assert_eq!(held(two, seq(1, 96, 50)), [18, 13, 11, 14, 12, 15, 13, 16]);
+    assert_eq!(
+        held_blocks_per_step(two, new_sequence(1, 96, 50)),
+        [18, 13, 11, 14, 12, 15, 13, 16]
+    );
 }
 
 #[test]
-fn a_state_takes_one_block_whatever_the_length() {
-    let state = grouped(SparseLayerKind::State(2), 3);
+fn mamba_state_takes_one_block_at_any_length() {
+    let state = config_with_layer_groups(SparseLayerKind::State(2), 3);
     // The prompt of 100 tokens stops at 96; the state there is kept until the next one is computed.
-    assert_eq!(held(state.clone(), seq(1, 100, 20)), [9, 13, 10, 14, 11]);
+    assert_eq!(
+        held_blocks_per_step(state.clone(), new_sequence(1, 100, 20)),
+        [9, 13, 10, 14, 11]
+    );
     let uncached = VllmConfig {
         enable_prefix_caching: false,
         ..state
     };
-    assert_eq!(held(uncached, seq(1, 100, 20)), [10, 11]);
+    assert_eq!(
+        held_blocks_per_step(uncached, new_sequence(1, 100, 20)),
+        [10, 11]
+    );
 }
 
 /// Returns how many sequences of this length run together after all prompts are computed.
-fn at_once(config: &VllmConfig, tokens: u32) -> usize {
-    let mut engine = Vllm::new(config.clone()).unwrap();
+fn max_concurrent_sequences(config: &VllmConfig, tokens: u32) -> usize {
+    let mut engine = VllmScheduler::new(config.clone()).unwrap();
     let mut out = Outbox::new();
     for id in 0..8000 {
-        let sequence = seq(id, tokens, 4000);
+        let sequence = new_sequence(id, tokens, 4000);
         engine.submit(SimTime::ZERO, sequence, &mut out).unwrap();
     }
     let (mut last, mut same) = (0, 0);
@@ -89,7 +98,7 @@ fn at_once(config: &VllmConfig, tokens: u32) -> usize {
 #[test]
 fn gpt_oss_has_room_for_what_its_groups_take_at_any_context_length() {
     // 60 GiB on an H100 in blocks of 393216 bytes.
-    let shape = model("openai/gpt-oss-20b").unwrap();
+    let shape = known_model_shape("openai/gpt-oss-20b").unwrap();
     let plan = KvCachePlan::new(&shape, 1, 16, 2.0, true);
     let of = |max_model_len| {
         let config = VllmConfig {
@@ -100,7 +109,7 @@ fn gpt_oss_has_room_for_what_its_groups_take_at_any_context_length() {
             layer_groups: plan.layer_groups(Some(0)),
             ..config()
         };
-        at_once(&config, 1024)
+        max_concurrent_sequences(&config, 1024)
     };
     let found = of(131_072);
     // Each sequence has 64 blocks for all tokens and 8 for a window of 128; sequences in prefill or
@@ -118,18 +127,18 @@ fn gpt_oss_has_room_for_what_its_groups_take_at_any_context_length() {
         max_num_batched_tokens: 131_072,
         ..config()
     };
-    assert!(at_once(&flat, 1024) < found * 2 / 3);
+    assert!(max_concurrent_sequences(&flat, 1024) < found * 2 / 3);
 }
 
 #[test]
-fn a_hit_behind_states_ends_at_the_last_block_of_the_prompt_before() {
+fn hit_with_mamba_states_ends_at_last_prompt_block() {
     let turns = |kind| {
         let turns = vec![
-            (0, planned(1, 1, 100, 20)),
-            (1000, planned(2, 1, 180, 20)),
-            (2000, planned(3, 1, 180, 4)),
+            (0, sequence_in_family(1, 1, 100, 20)),
+            (1000, sequence_in_family(2, 1, 180, 20)),
+            (2000, sequence_in_family(3, 1, 180, 4)),
         ];
-        let log = play(grouped(kind, 3), submits(turns));
+        let log = event_log(config_with_layer_groups(kind, 3), submit_inputs(turns));
         let starts = log.split(' ').filter(|word| word.starts_with('s'));
         starts.map(str::to_owned).collect::<Vec<_>>()
     };
@@ -137,18 +146,24 @@ fn a_hit_behind_states_ends_at_the_last_block_of_the_prompt_before() {
 }
 
 #[test]
-fn a_state_is_not_reused_in_the_pass_that_computes_it() {
-    let twice = vec![(0, planned(1, 1, 100, 3)), (0, planned(2, 1, 100, 3))];
-    let state = play(
-        grouped(SparseLayerKind::State(2), 1),
-        submits(twice.clone()),
+fn mamba_state_is_not_hit_in_the_same_pass() {
+    let twice = vec![
+        (0, sequence_in_family(1, 1, 100, 3)),
+        (0, sequence_in_family(2, 1, 100, 3)),
+    ];
+    let state = event_log(
+        config_with_layer_groups(SparseLayerKind::State(2), 1),
+        submit_inputs(twice.clone()),
     );
     // The second sequence waits for the step that computes the state at 96.
     assert_eq!(
         state,
         "0: s1 | 10: s2+96 | 20: t1 t2 | 21: t1 t2 | 22: t1 e1 t2 e2"
     );
-    let window = play(grouped(SparseLayerKind::Window(32), 1), submits(twice));
+    let window = event_log(
+        config_with_layer_groups(SparseLayerKind::Window(32), 1),
+        submit_inputs(twice),
+    );
     assert_eq!(
         window,
         "0: s1 s2+96 | 10: t1 t2 | 11: t1 t2 | 12: t1 e1 t2 e2"
